@@ -196,11 +196,11 @@ class RouterModel(RequestObserver):
 
     def _apply(self, parameters: RouterParameters) -> None:
         self.parameters = parameters
-        self.core.change(parameters)
+        self.core.change_parameters(parameters)
 
     def _tell_status(self) -> None:
         for name, server in self.servers.items():
-            self.core.set_available(name, is_there=server.is_there)
+            self.core.set_available(name, is_available=server.is_there)
             if server.tells:
                 self.core.update_replica(name, server.seen)
 
@@ -218,7 +218,7 @@ class RouterModel(RequestObserver):
             chunk = wire_chunk.decode(raw)
         except Malformed:
             return
-        person = self.people[session.ask.client_id]
+        person = self.people[session.request.client_id]
         key = chunk.client_id, chunk.header.session_epoch, chunk.header.seq
         if (key[1], key[2]) == (person.epoch, person.seq):
             person.waits_since_ns = None
@@ -229,7 +229,7 @@ class RouterModel(RequestObserver):
         self.checker.replied(key, chunk.episode_id, chunk.slot, chunk.policy, flagged=flagged)
 
     def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
-        self.people[request.session.ask.client_id].waits_since_ns = None
+        self.people[request.session.request.client_id].waits_since_ns = None
         self.checker.failed(key_of(request))
 
     def on_placed(
@@ -436,5 +436,5 @@ class RouterModel(RequestObserver):
 
 
 def key_of(request: InFlightRequest) -> tuple[str, int, int]:
-    ask = request.session.ask
+    ask = request.session.request
     return ask.client_id, ask.session_epoch, request.seq

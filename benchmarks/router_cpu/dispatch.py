@@ -124,7 +124,9 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
     for slot in slots.values():
         for server in slot.replicas:
             state_class = StateClass.CHUNK_STATELESS
-            slot.learn(server, ReplicaReport(f'{slot.name}@1', slot.name, state_class, True))
+            slot.record_report(
+                server, ReplicaReport(f'{slot.name}@1', slot.name, state_class, True)
+            )
     robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
     for number in range(ROBOTS):
         name = f'robot-{number}'

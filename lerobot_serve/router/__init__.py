@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The policy router: towards clients a policy server, towards policy servers a client. node.py
-connects it to ROS, runtime.py owns threads and transitions, core.py builds the rest from the
-parameters. One request: data_path/dispatcher -> placement/episode_placement ->
-data_path/forwarder -> data_path/replica_transport. State and lock: data_path/routing_table.
+The policy router: a policy server to clients, a client to policy servers. node.py connects it to
+ROS, runtime.py owns threads and transitions, core.py builds the parts from the parameters. Path of
+a request: data_path/dispatcher -> placement/episode_placement -> data_path/forwarder ->
+data_path/replica_transport. State and lock: data_path/routing_table.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parts of the router use of their node. Plain; any thread."""
+"""The services of the node for the parts of the router: name, clocks, logs. Any thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class NodeContext:
     """
     name         full name of the node
     clock        monotonic nanoseconds
-    stamp        the present, as messages have it
-    local_time   the present, as people read it; never measured or compared
-    log_warning  for operators
-    log_info     for what went well
+    stamp        current time for messages
+    local_time   current local time for texts; never measured or compared
+    log_warning  logs a warning for operators
+    log_info     logs an information for operators
     """
 
     name: str

@@ -2,8 +2,8 @@
 """
 Build a router from its parameters: slots, sessions, placements, canary, shadow.
 
-Exists between configure and cleanup. No ROS: clients and transport are arguments. The executor
-calls it unless a method names other threads.
+A RouterCore exists between configure and cleanup. No ROS: clients and transport are arguments.
+Called by the executor thread unless a method names other threads.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from lerobot_serve.trace.format.record_ids import RecordIds
 
 
 class RouterHost(Protocol):
-    """The node, as metrics, services and goals see it."""
+    """The part of the node that metrics, services and goals use."""
 
-    # a state of ServerStatus, and in words
-    standing: tuple[int, str]
+    # state of ServerStatus, and its text
+    server_state: tuple[int, str]
 
     @property
     def core(self) -> RouterCore | None:
-        """None unless configured."""
+        """The core; None unless configured."""
 
 
 class RouterCore:
     """
-    See the module. Until `writer.run` has a thread, the caller of a decision writes it.
+    See the module. Before the thread `store` runs, the caller of a decision writes it.
 
-    `parameters` are those in force: a value set live before wins over the given one;
-    `parameter_origins` say which, and where each comes from. The thread `control` runs `jobs`.
+    `parameters` are those in force: a restored live value overrides the given one.
+    `parameter_origins` are log lines about restored values. The thread `control` runs `jobs`.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class RouterCore:
         drops: DropCounters,
         context: NodeContext,
     ) -> None:
-        """Raises StoreRefused when another router has the folder, or its store is none of ours."""
+        """Open the store and build the router. Raises StoreRefused."""
         self.drops, self._links, self._context = drops, links, context
         self.recorder, self.jobs = links.recorder, JobQueue()
-        # whether sessions and requests are accepted; whether they are refused for good
+        # whether sessions and requests are accepted; whether refusals are with DRAINING
         self.is_open = self.is_drained = False
         self._given = source.given
         warn = context.log_warning
@@ -107,7 +107,9 @@ class RouterCore:
         parameters, content, context = self.parameters, self.writer.content, self._context
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         self.table = self._make_table()
-        self.qualification = Qualification(content.shadow, self.writer.learn, context.log_warning)
+        self.qualification = Qualification(
+            content.shadow, self.writer.save_shadow_record, context.log_warning
+        )
         self.feed = self._make_feed()
         self._publisher = DecisionPublisher(self._links.publish, self.drops, context)
         own = (self.recorder, self._publisher, self.feed)
@@ -145,7 +147,7 @@ class RouterCore:
     def _make_table(self) -> RoutingTable:
         parameters = self.parameters
         capacity = parameters.max_remembered_placements
-        slots = make_slots(parameters, self.decisions.bars)
+        slots = make_slots(parameters, self.decisions.verdicts)
         self.parameter_origins += self.decisions.restore(slots)
         return RoutingTable(
             slots,
@@ -162,7 +164,7 @@ class RouterCore:
         return ShadowFeed(
             ShadowComparator(self.qualification),
             links.shadow,
-            SecondDraws(self.table.replicas, links.again).client_for,
+            SecondDraws(self.table.replicas, links.second_draws).client_for,
             self._publish_comparison,
             shadow_rules(self.parameters),
             self._context,
@@ -179,11 +181,11 @@ class RouterCore:
 
     @property
     def replicas(self) -> dict[str, Replica]:
-        """Every replica of every slot by its name."""
+        """All replicas of all slots by name."""
         return self.table.replicas
 
-    def change(self, parameters: RouterParameters) -> None:
-        """Bring in what may change live; running episodes stay where they are."""
+    def change_parameters(self, parameters: RouterParameters) -> None:
+        """Apply live parameters; running episodes stay in their slots."""
         before, self.parameters = self.parameters, parameters
         if self.recorder:
             self.recorder.parameters(before, parameters)
@@ -192,12 +194,12 @@ class RouterCore:
             self.table.change_rules(dispatch_rules(parameters))
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
         self.decisions.record_parameters(before, parameters, self._given)
-        self.canary.change(parameters)
+        self.canary.change_parameters(parameters)
         if self.feed:
             self.feed.rules = shadow_rules(parameters)
 
     def check_change(self, old: RouterParameters, new: RouterParameters) -> None:
-        """Raise ParameterError for a split that cannot be had now."""
+        """Raise ParameterError for a split that is not possible now."""
         if new.split_percent == old.split_percent or len(self.slots) < 2:
             return
         self.canary.check_split(old.split_percent, new.split_percent)
@@ -205,29 +207,29 @@ class RouterCore:
             text = self.slots[name].text
             if share and text:
                 raise ParameterError(
-                    f'split_percent stays {old.split_percent}: slot {name} would get {share} % '
-                    f'and takes no episodes: {text}'
+                    f'split_percent stays {old.split_percent}: slot {name} would receive '
+                    f'{share} % and is not eligible: {text}'
                 )
 
     # replicas
 
     def update_replica(self, server: str, report: ReplicaReport) -> str:
-        """Record the report of a replica; return what changed."""
+        """Record the report of a replica; return a text if the policy of its slot changes."""
         slot = self.table.slot_of(self.replicas[server])
         with self.table.lock:
-            return slot.learn(server, report)
+            return slot.record_report(server, report)
 
-    def set_available(self, server: str, *, is_there: bool) -> None:
+    def set_available(self, server: str, *, is_available: bool) -> None:
         """Record whether the services of a replica are available."""
         with self.table.lock:
-            self.replicas[server].set_available(is_there=is_there)
+            self.replicas[server].set_available(is_available=is_available)
 
     def has_all_reports(self) -> bool:
-        """Whether every replica has sent a status."""
+        """Return whether every replica has sent a status."""
         return all(replica.report for replica in self.replicas.values())
 
     def pin_policies(self) -> None:
-        """Pin each slot to its policy as long as any replica serves it."""
+        """Keep the policy of each slot as long as any replica serves it."""
         for slot in self.slots.values():
             slot.is_policy_pinned = True
 
@@ -257,18 +259,18 @@ class RouterCore:
         return placement, replica
 
     def goal_refusal(self, slot_name: str, policy: str) -> str:
-        """Return why a reply to a goal is withheld; empty when it is not. Any thread."""
+        """Return why a reply to a goal is withheld; empty when it is relayed. Any thread."""
         with self.table.lock:
             return self._placement.goal_refusal(slot_name, policy, self.now_ns)
 
     def close_session(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """
-        Close a session at all replicas and the shadow; return None when there is no such session.
+        Close a session at all replicas and the shadow and return it; None without such a session.
         Thread `control`.
         """
         session = self.session_manager.close(client_id, session_epoch)
         if session and self.feed:
-            self.feed.on_session_closed(session.ask)
+            self.feed.on_session_closed(session.request)
         return session
 
     def _reopen_session(self, session: ClientSession, server: str) -> None:
@@ -278,12 +280,12 @@ class RouterCore:
     # rollout
 
     def shares(self) -> dict[str, int]:
-        """Return the share of new episodes [%] that each slot really gets now."""
+        """Return the effective share of new episodes [%] of each slot."""
         with self.table.lock:
             return self.table.shares(self.now_ns)
 
     def record_outcome(self, episode_id: str, outcome: int) -> str:
-        """Record an outcome; return why it is rejected."""
+        """Record an outcome; return why it is rejected, empty when it counts."""
         with self.table.lock:
             text = self.table.stats.record_outcome(episode_id, outcome)
         if text:
@@ -291,7 +293,7 @@ class RouterCore:
         return text
 
     def expire_episodes(self) -> None:
-        """Mark overdue episodes unreported. Once a second."""
+        """Mark episodes with an overdue outcome as unreported. Once per second."""
         with self.table.lock:
             self.table.stats.expire(self.now_ns)
 
@@ -311,21 +313,21 @@ class RouterCore:
         episodes = self.parameters.shadow_minimum_episodes
         return self.qualification.unmet_requirements(policy, hours, episodes)
 
-    def run_canary_command(self, word: str, reason: str, *, at_once: bool = False) -> str:
-        """Run a command; return its effect. Raises CanaryCommandRejected and NotDurable."""
-        return self.canary.control(word, reason, self.now_ns, at_once=at_once)
+    def run_canary_command(self, command: str, reason: str, *, at_once: bool = False) -> str:
+        """Run a command; return a status text. Raises CanaryCommandRejected and NotDurable."""
+        return self.canary.run_command(command, reason, self.now_ns, at_once=at_once)
 
     def _on_canary_event(self, event: CanaryEvent, share_percent: int | None) -> None:
         if self.recorder:
             self.recorder.canary(event, share_percent)
 
     def _publish_comparison(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
-        """Thread `shadow`."""
+        """Publish and record a comparison. Thread `shadow`."""
         self._links.publish(shadow_divergence(found, action_names, self._context.stamp()))
         if self.recorder:
             self.recorder.shadow(found, action_names)
 
     def close(self) -> None:
-        """End the calls and release the folder."""
+        """Wait for running calls, and close the store."""
         self._call_pool.close()
         self.writer.close()

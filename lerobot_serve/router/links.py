@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node gives a router: parameters, and what it reaches others through. Plain data."""
+"""The arguments of a RouterCore from its node: parameters, clients and publishers. Plain data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lerobot_serve.router.shadow.sessions import ShadowClient
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
     """
-    `current` are the parameters of now, `given` those of file and command line; `set_split`
-    changes the parameter split_percent.
+    `current` are the current parameters, `given` those of file and command line; `set_split` sets
+    the parameter split_percent.
     """
 
     current: RouterParameters
@@ -29,20 +29,20 @@ class ParameterSource:
 
 
 class ShadowLinks(Protocol):
-    """Clients of the policy in shadow and, for second draws, of all replicas."""
+    """The clients of the policy in shadow and, for second draws, of all replicas."""
 
     @property
     def shadow(self) -> ShadowClient: ...
 
     @property
-    def again(self) -> Mapping[str, ShadowClient]: ...
+    def second_draws(self) -> Mapping[str, ShadowClient]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLinks:
     """
-    What a router reaches others through. `publish` sends a message to operators; `observers`
-    see all requests, behind those that the router has itself.
+    The connections of a router. `publish` sends a message to operators; `observers` are called
+    after the observers of the router.
     """
 
     clients: Mapping[str, ReplicaClient]

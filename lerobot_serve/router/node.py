@@ -2,9 +2,9 @@
 """
 The node policy_router: a policy server to clients, a client to policy servers.
 
-The thread `intake` sends requests to replicas, `replies` relays chunks, `alarm` handles time
-limits, `control` makes slow calls, `shadow` compares. A transition has a thread of its own, so
-that the executor can serve clients meanwhile.
+The thread `intake` forwards requests, `replies` relays chunks, `alarm` handles time limits,
+`control` makes slow calls, `shadow` compares chunks. A transition runs in a separate thread, so
+that the executor serves clients meanwhile.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from lerobot_serve_interfaces.srv import OpenSession
 
 UNCONFIGURED_TEXT = 'not configured; configure the node'
 POLL_PERIOD_S = 0.1
-# ros2 launch gives a process five seconds to stop
+# within the five seconds that ros2 launch waits for a process to stop
 SHUTDOWN_LIMIT_S = 1.5
 DELIVERY_LIMIT_S = 0.5
 STATUS_PERIOD_S = 1.0
@@ -66,7 +66,7 @@ T = TypeVar('T')
 
 
 class PolicyRouter(LifecycleNode):
-    """See the module. The main thread builds it, autostarts it and closes it."""
+    """See the module. The main thread creates, autostarts and closes the node."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('policy_router', runtime)
@@ -74,32 +74,34 @@ class PolicyRouter(LifecycleNode):
             self, RouterParameters, self._is_unconfigured, check=self._check_change
         )
         self._settings.on_change(self._change)
-        # of file and command line, without values set live
+        # parameters of file and command line, without values set live
         self._given = self._settings.current
         self._drops = DropCounters()
         self._routing: RouterRuntime | None = None
-        self.standing = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
+        self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         self._replies = ReplyPublishers(self)
         self._topics = RouterPublishers(self)
-        self._inbox = DedicatedSubscription(
+        self._observations = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
         self._create_interfaces()
         endpoint = metrics.serve(self._settings.current, self, self._drops)
         if endpoint:
             runtime.on_close(endpoint.close)
-        runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
+        runtime.thread(
+            'intake', partial(self._observations.run, runtime.stop), self._observations.wake
+        )
         runtime.on_started(self._autostart)
-        runtime.before_shutdown(self._farewell)
+        runtime.before_shutdown(self._shut_down)
 
     def _create_interfaces(self) -> None:
-        inbox = self._inbox.topic_name
-        self._offered = RouterServices(
-            self, self._replies, self._drops, session_request_from_message, inbox
+        observation_topic = self._observations.topic_name
+        self._router_services = RouterServices(
+            self, self._replies, self._drops, session_request_from_message, observation_topic
         )
-        # a callback group of their own: a callback that awaits must not block the others
+        # separate callback group: a callback that awaits must not block the others
         waiting = ReentrantCallbackGroup()
-        for kind, name, callback, awaits in self._offered.table():
+        for kind, name, callback, awaits in self._router_services.table():
             group = waiting if awaits else None
             service = self.create_service(
                 kind, f'~/{name}', callback, qos_profile=qos.SERVICES, callback_group=group
@@ -124,9 +126,9 @@ class PolicyRouter(LifecycleNode):
         self._topics.publish(self.status())
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
-        self._offered.on_outcome(message)
+        self._router_services.on_outcome(message)
 
-    # transitions: the main thread or one of their own
+    # transitions: the main thread or a separate one
 
     def _autostart(self) -> None:
         if self._settings.current.autostart:
@@ -134,8 +136,8 @@ class PolicyRouter(LifecycleNode):
                 if not self.run_transition(name):
                     raise UserError(str(self.failure))
 
-    def _farewell(self) -> None:
-        """Close the sessions at the servers and the trace."""
+    def _shut_down(self) -> None:
+        """Deactivate, and close the sessions at the servers and the trace."""
         self.deactivate_at_exit()
         if self._routing:
             self._routing.close(SHUTDOWN_LIMIT_S)
@@ -194,7 +196,7 @@ class PolicyRouter(LifecycleNode):
     def _make_shadow_clients(
         self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
     ) -> ShadowClients | None:
-        """Return the clients of the policy in shadow, None where there is none."""
+        """Return the clients of the policy in shadow; None without a shadow_server."""
         if not parameters.shadow_server:
             return None
         return ShadowClients(
@@ -218,7 +220,7 @@ class PolicyRouter(LifecycleNode):
             self.inform(line)
 
     def deactivate(self) -> None:
-        """Refuse new work; requests in flight end with a reply or a failure."""
+        """Refuse new sessions and requests; requests in flight end with a reply or a failure."""
         self._set_state(ServerStatus.DRAINING, DRAINING_TEXT)
         self._configured().drain()
         self._goals.drain()
@@ -229,22 +231,22 @@ class PolicyRouter(LifecycleNode):
         """Close all sessions and disconnect from the replicas."""
         routing, self._routing = self._configured(), None
         routing.close()
-        self._offered.keep_replies()
+        self._router_services.close_unused_reply_topics()
         self._set_state(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
 
     def _configured(self) -> RouterRuntime:
-        """Return the runtime, in transitions that follow `configure`."""
+        """Return the runtime. Only after `configure`."""
         assert self._routing is not None
         return self._routing
 
     @property
     def core(self) -> RouterCore | None:
-        """None unless configured. Any thread."""
+        """The core; None unless configured. Any thread."""
         routing = self._routing
         return routing.core if routing else None
 
     def _set_state(self, state: int, text: str = '') -> None:
-        self.standing = state, text
+        self.server_state = state, text
         self._topics.publish(self.status())
 
     def warn(self, text: str) -> None:
@@ -270,7 +272,7 @@ class PolicyRouter(LifecycleNode):
     def _change(self, parameters: RouterParameters) -> None:
         core = self.core
         if core:
-            core.change(parameters.within(self.get_namespace()))
+            core.change_parameters(parameters.within(self.get_namespace()))
 
     # data path: intake
 
@@ -283,7 +285,7 @@ class PolicyRouter(LifecycleNode):
 
     # executor thread
 
-    def later(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]:
+    def run_in_control_thread(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]:
         """
         Run `work` in the thread `control`; the future holds its result or exception, or
         SessionRefused when that thread has ended.
@@ -302,7 +304,7 @@ class PolicyRouter(LifecycleNode):
         routing = self._routing
         if routing:
             routing.poll_slowly(self._replies.has_subscriber)
-            self._offered.keep_replies()
+            self._router_services.close_unused_reply_topics()
         self._topics.publish(self.status())
 
     def status(self) -> ServerStatus:
@@ -310,7 +312,7 @@ class PolicyRouter(LifecycleNode):
         return reports.server_status(
             core.table if core else None,
             self._drops.counts(),
-            standing=self.standing,
+            server_state=self.server_state,
             stamp=self.stamp(),
             server=self.get_fully_qualified_name(),
         )

@@ -14,21 +14,21 @@ from lerobot_serve.wire.names import full_name, is_topic
 
 HOUR_NS = 3_600 * 10**9
 REPLICAS_HELP = (
-    'policy servers of slot {}, one or more of the same policy; a name without / in front is '
+    'policy servers of slot {}, one or more of the same policy; a name without leading / is '
     "relative to the router's namespace"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RouterParameters:
-    """See docs/parameters.md, which is made from this."""
+    """The parameters; docs/parameters.md is generated from this class."""
 
     autostart: bool = parameter(
         True, 'configure and activate at start; false waits for a lifecycle manager'
     )
     slot_a: tuple[str, ...] = parameter(
         ('slot_a/policy_server',),
-        REPLICAS_HELP.format('a, the policy that is in use'),
+        REPLICAS_HELP.format('a, the champion'),
         on_configure=True,
     )
     slot_b: tuple[str, ...] = parameter(
@@ -43,7 +43,7 @@ class RouterParameters:
     )
     split_percent: int = parameter(
         50,
-        'share of the episodes that goes to slot a; applies to new episodes only',
+        'share of new episodes to slot a',
         unit='%',
         low=0,
         high=100,
@@ -59,13 +59,13 @@ class RouterParameters:
     move_episodes_on_rollback: bool = parameter(
         False,
         'running episodes leave a rolled-back policy with their next request; false lets them '
-        'finish, within episode_drain_timeout_s at the latest',
+        'finish within episode_drain_timeout_s',
         live=True,
     )
     episode_drain_timeout_s: float = parameter(
         60.0,
-        'time limit for running episodes to leave a drained slot or a rolled-back policy; an '
-        'eligible slot takes them over with POLICY_CHANGED',
+        'time limit for running episodes to leave a drained slot or a rolled-back policy; they '
+        'move to an eligible slot with POLICY_CHANGED',
         unit='s',
         low=0.0,
         high=1e6,
@@ -73,20 +73,20 @@ class RouterParameters:
     )
     max_remembered_placements: int = parameter(
         10000,
-        'episodes whose placement is kept, also across a restart',
+        'number of episodes whose placement is kept, also across a restart',
         low=1000,
         high=10_000_000,
         on_configure=True,
     )
     state_folder: str = parameter(
         '',
-        'folder for the state that survives a restart; empty uses one named after the node below '
-        'ROS_HOME (~/.ros)',
+        'folder for the state that survives a restart; empty: a folder named after the node '
+        'below ROS_HOME (~/.ros)',
         on_configure=True,
     )
     open_session_timeout_s: float = parameter(
         3.0,
-        'time limit of a replica for opening a session',
+        'time limit for a replica to open a session',
         unit='s',
         low=0.1,
         high=60.0,
@@ -94,7 +94,7 @@ class RouterParameters:
     )
     discovery_timeout_s: float = parameter(
         2.0,
-        'longest wait of activation for the status of every replica',
+        'time limit of activation to receive the status of every replica',
         unit='s',
         low=0.0,
         high=60.0,
@@ -141,28 +141,29 @@ class RouterParameters:
     )
     slot_unhealthy_threshold: int = parameter(
         5,
-        'failures in a row that make a slot unhealthy: it gets no new episodes',
+        'consecutive failures until a slot is unhealthy and receives no new episodes',
         low=1,
         high=1000,
         on_configure=True,
     )
     replica_unhealthy_threshold: int = parameter(
         2,
-        'failures in a row that make one of several replicas unhealthy: it gets no requests',
+        'consecutive failures until one of several replicas is unhealthy and receives no requests',
         low=1,
         high=1000,
         on_configure=True,
     )
     healthy_threshold: int = parameter(
         3,
-        'successes in a row that make a slot or replica healthy again',
+        'consecutive successes until a slot or replica is healthy again',
         low=1,
         high=1000,
         on_configure=True,
     )
     probe_initial_interval_s: float = parameter(
         2.0,
-        'time to the first probe of an unhealthy slot or replica; doubles with each failed probe',
+        'time until the first probe of an unhealthy slot or replica; doubles with each failed '
+        'probe',
         unit='s',
         low=0.05,
         high=3600.0,
@@ -178,8 +179,8 @@ class RouterParameters:
     )
     session_grace_s: float = parameter(
         5.0,
-        'time for which a silent client keeps its client_id against another client of that name, '
-        'and its session without a subscriber of its chunks',
+        'time for which a silent client keeps its client_id, and its session without a subscriber '
+        'of its chunks',
         unit='s',
         low=0.0,
         high=3600.0,
@@ -195,12 +196,13 @@ class RouterParameters:
     )
     shadow_server: str = parameter(
         '',
-        'policy server that receives copies of live requests and drives no robot; empty for none',
+        'policy server that receives copies of live requests; its chunks never reach a robot; '
+        'empty: no shadow',
         on_configure=True,
     )
     shadow_sample_percent: float = parameter(
         100.0,
-        'share of the requests that are copied to the shadow',
+        'share of requests that are copied to the shadow',
         unit='%',
         low=0.0,
         high=100.0,
@@ -208,8 +210,8 @@ class RouterParameters:
     )
     shadow_spread_percent: float = parameter(
         5.0,
-        'share of the shadowed requests that are also sent to a stochastic live policy a second '
-        'time, to measure its own spread',
+        'share of shadowed requests that are sent to a stochastic live policy a second time, to '
+        'measure its spread',
         unit='%',
         low=0.0,
         high=100.0,
@@ -217,7 +219,7 @@ class RouterParameters:
     )
     shadow_minimum_hours: float = parameter(
         0.0,
-        'hours in shadow that the policy of slot b needs before it may take episodes',
+        'hours in shadow that the policy of slot b needs before it receives episodes',
         unit='h',
         low=0.0,
         high=10000.0,
@@ -225,7 +227,7 @@ class RouterParameters:
     )
     shadow_minimum_episodes: int = parameter(
         0,
-        'episodes in shadow that the policy of slot b needs before it may take episodes',
+        'episodes in shadow that the policy of slot b needs before it receives episodes',
         low=0,
         high=1_000_000_000,
         live=True,
@@ -234,20 +236,20 @@ class RouterParameters:
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
     trace_folder: str = trace_settings.trace_folder(
-        'where every request went and its result', on_configure=True
+        'the route and the result of every request', on_configure=True
     )
     trace_file_limit_mb: int = trace_settings.trace_file_limit_mb(on_configure=True)
     trace_max_files: int = trace_settings.trace_max_files(on_configure=True)
     canary_plan: tuple[str, ...] = parameter(
         (),
-        'steps of the share of slot b [%], for example 5, 25, 50:40:600, 100; behind a colon the '
-        'minimum of episodes and of seconds at that step; empty for no canary',
+        'steps as SHARE[:EPISODES[:SECONDS]], for example 5, 25, 50:40:600, 100: share of slot b '
+        '[%] with minimum episodes and time of the step; empty: no canary',
         name='canary.plan',
         live=True,
     )
     canary_minimum_episodes: int = parameter(
         20,
-        'episodes of slot b that each step takes at least',
+        'minimum episodes of slot b in each step',
         name='canary.minimum_episodes',
         low=1,
         high=1_000_000,
@@ -255,7 +257,7 @@ class RouterParameters:
     )
     canary_minimum_step_s: float = parameter(
         60.0,
-        'time that each step takes at least',
+        'minimum duration of each step',
         name='canary.minimum_step_s',
         unit='s',
         low=0.0,
@@ -272,7 +274,7 @@ class RouterParameters:
     )
     canary_false_promotion: float = parameter(
         0.05,
-        'highest probability of promoting a policy that is worse by more than the margin',
+        'largest probability of promoting a policy that is worse by the margin or more',
         name='canary.false_promotion',
         low=1e-6,
         high=0.5,
@@ -280,7 +282,7 @@ class RouterParameters:
     )
     canary_false_rollback: float = parameter(
         0.05,
-        'highest probability of rolling back, for its success rate, a policy that is not worse',
+        'largest probability of rolling back, for its success rate, a policy that is not worse',
         name='canary.false_rollback',
         low=1e-6,
         high=0.5,
@@ -297,7 +299,7 @@ class RouterParameters:
     )
     canary_outcome_timeout_hours: float = parameter(
         24.0,
-        'how long after its end the outcome of an episode may be reported',
+        'time after its end in which the outcome of an episode is accepted',
         name='canary.outcome_timeout_hours',
         unit='h',
         low=0.001,
@@ -306,7 +308,7 @@ class RouterParameters:
     )
     canary_max_failed_percent: float = parameter(
         2.0,
-        "rolls back when more of the requests of slot b fail now, and twice slot a's",
+        "rolls back when the share of failed requests of slot b exceeds this and twice slot a's",
         name='canary.max_failed_percent',
         unit='%',
         low=0.0,
@@ -323,7 +325,7 @@ class RouterParameters:
     )
     canary_max_trip_percent: float = parameter(
         1.0,
-        "rolls back when the cage now changes more of the commands in slot b, and twice slot a's",
+        "rolls back when the share of cage trips in slot b exceeds this and twice slot a's",
         name='canary.max_trip_percent',
         unit='%',
         low=0.0,
@@ -332,8 +334,8 @@ class RouterParameters:
     )
     canary_max_fallback_percent: float = parameter(
         5.0,
-        'rolls back when more of the commands in slot b come from the fallback ladder because '
-        "actions were missing or stale, and twice slot a's",
+        'rolls back when the share of fallback commands in slot b (missing or stale actions) '
+        "exceeds this and twice slot a's",
         name='canary.max_fallback_percent',
         unit='%',
         low=0.0,
@@ -342,8 +344,8 @@ class RouterParameters:
     )
     canary_max_divergence: float = parameter(
         0.0,
-        "rolls back when slot b's policy, in shadow, diverged by more than this many of slot a's "
-        'own spreads from the executed actions; 0 disables',
+        'rolls back when the divergence of the policy of slot b in shadow exceeds this many '
+        "spreads of slot a's policy; 0 disables",
         name='canary.max_divergence',
         low=0.0,
         high=1e6,
@@ -368,14 +370,14 @@ class RouterParameters:
     )
 
     @property
-    def spare_slots(self) -> frozenset[str]:
-        """The slots that take over."""
+    def takeover_slots(self) -> frozenset[str]:
+        """The slots of `failover_slots`."""
         return frozenset(
             {'a', 'b'} if self.failover_slots == 'both' else {self.failover_slots} - {'none'}
         )
 
     def within(self, namespace: str) -> Self:
-        """Return them with the full names of all servers. Raises ParameterError."""
+        """Return the parameters with full server names. Raises ParameterError."""
 
         def full(servers: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(full_name(namespace, server) for server in servers)
@@ -397,12 +399,12 @@ class RouterParameters:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Every replica of every slot."""
+        """All replicas of all slots."""
         return tuple(server for servers in self.slots.values() for server in servers)
 
     @property
     def plan(self) -> CanaryPlan | None:
-        """The canary's steps. Raises ParameterError."""
+        """The plan of the canary; None without one. Raises ParameterError."""
         return parse_plan(
             self.canary_plan,
             minimum_episodes=self.canary_minimum_episodes,
@@ -426,7 +428,7 @@ class RouterParameters:
 
     @property
     def limits(self) -> GuardLimits:
-        """The canary's guards."""
+        """The limits of the canary's guards."""
         return GuardLimits(
             failed_replies_percent=self.canary_max_failed_percent,
             latency_ratio=self.canary_max_latency_ratio,
@@ -456,7 +458,7 @@ class RouterParameters:
             if self.shadow_server in named:
                 raise ParameterError(
                     f'shadow_server {self.shadow_server} is also listed in '
-                    f'{named[self.shadow_server]}; a shadow needs a policy server of its own'
+                    f'{named[self.shadow_server]}; a shadow requires a separate policy server'
                 )
         if self.probe_max_interval_s < self.probe_initial_interval_s:
             raise ParameterError(
@@ -464,12 +466,13 @@ class RouterParameters:
                 f'({self.probe_initial_interval_s:g}), got {self.probe_max_interval_s:g}'
             )
         if self.plan and self.slot_prod:
-            raise ParameterError('canary.plan needs slot_a and slot_b, and slot_prod is set')
+            raise ParameterError('canary.plan requires slot_a and slot_b, but slot_prod is set')
 
 
 def check_server(name: str, server: str) -> None:
-    """Raise ParameterError for what cannot be a node."""
+    """Raise ParameterError for an invalid node name."""
     if not is_topic(full_name('/', server)):
         raise ParameterError(
-            f'{name} must name nodes, like /a/policy_server or a/policy_server: {server!r}'
+            f'{name} must be a node name such as /a/policy_server or a/policy_server, got '
+            f'{server!r}'
         )

@@ -2,8 +2,8 @@
 """
 Run a router between configure and cleanup: start, drain and end its threads.
 
-No ROS but for its arguments. The thread of a transition builds, begins, drains and closes it; the
-executor calls `poll` and `poll_slowly`.
+Connections are arguments; no other ROS. The thread of a transition creates, starts, drains and
+closes a RouterRuntime; the executor calls `poll` and `poll_slowly`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRAIN_POLL_S = 0.005
 
 
 class ReplicaConnections(Protocol):
-    """The clients of all replicas and their replies, as ros.replica_clients has them."""
+    """The clients of all replicas and their replies; see ros.replica_clients."""
 
     def listen(
         self,
@@ -38,13 +38,13 @@ class ReplicaConnections(Protocol):
 
     def wake(self) -> None: ...
 
-    def is_there(self, server: str) -> bool: ...
+    def is_available(self, server: str) -> bool: ...
 
     def close(self) -> None: ...
 
 
 class ShadowConnections(Protocol):
-    """The replies of the policy in shadow, as ros.shadow_clients has them."""
+    """The replies of the policy in shadow; see ros.shadow_clients."""
 
     def listen(
         self, on_chunk: Callable[[bytes], None], on_second_draw: Callable[[bytes], None]
@@ -59,7 +59,7 @@ class ShadowConnections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RouterConnections:
-    """What a router listens to, and where it publishes for operators."""
+    """The replies of replicas and shadow, and the publisher for operators."""
 
     replicas: ReplicaConnections
     shadow: ShadowConnections | None
@@ -67,7 +67,7 @@ class RouterConnections:
 
 
 class RouterRuntime:
-    """See the module. `threads` are started by it, and ended by `close`."""
+    """See the module. The constructor starts `threads`, `close` ends them."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RouterRuntime:
     # transitions
 
     def begin(self) -> None:
-        """Accept sessions and requests, once the requirements of the slots are known."""
+        """Check the slots, then accept sessions and requests."""
         core = self.core
         core.pin_policies()
         core.jobs.put_and_wait(core.session_manager.check_replicas, JOIN_LIMIT_S)
@@ -109,7 +109,7 @@ class RouterRuntime:
         core.is_open, core.is_drained = True, False
 
     def drain(self) -> None:
-        """Refuse new work; sessions stay, requests in flight have DRAIN_LIMIT_S."""
+        """Refuse new sessions and requests; wait up to DRAIN_LIMIT_S for those in flight."""
         self.core.is_open, self.core.is_drained = False, True
         deadline = time.monotonic() + DRAIN_LIMIT_S
         while self._has_in_flight() and time.monotonic() < deadline:
@@ -121,7 +121,7 @@ class RouterRuntime:
             return len(self.core.table.in_flight) > 0
 
     def close(self, limit_s: float = JOIN_LIMIT_S) -> None:
-        """Close all sessions within the time limit, then end the threads. Once."""
+        """Close all sessions within the time limit, then end the threads. Idempotent."""
         core = self.core
         with self._closing:
             if self._threads.stop.is_set():
@@ -140,17 +140,17 @@ class RouterRuntime:
         core.close()
 
     def _close_sessions(self) -> None:
-        """Thread `control`."""
+        """Close all sessions. Thread `control`."""
         for session in self.core.table.sessions:
             if not self._threads.stop.is_set():
-                self.core.close_session(session.ask.client_id, session.ask.session_epoch)
+                self.core.close_session(session.request.client_id, session.request.session_epoch)
 
     # executor
 
     def poll(self) -> None:
-        """Several times a second."""
+        """Poll the monitor. Several times per second."""
         self.monitor.poll()
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
-        """Once a second."""
+        """Run the slow poll of the monitor. Once per second."""
         self.monitor.poll_slowly(has_subscriber)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the parts of a router, derived from its parameters. Pure functions."""
+"""Create the slots, sessions and rules of a router from its parameters. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lerobot_serve.router.shadow.sampling import ShadowRules
 
 
 def make_slots(
-    parameters: RouterParameters, bars: VerdictRecords | None = None
+    parameters: RouterParameters, verdicts: VerdictRecords | None = None
 ) -> dict[str, Slot]:
     """Return the slots by name."""
     of_slot, of_replica = (
@@ -28,13 +28,13 @@ def make_slots(
         )
     )
     return {
-        name: Slot(name, servers, of_slot, of_replica, bars)
+        name: Slot(name, servers, of_slot, of_replica, verdicts)
         for name, servers in parameters.slots.items()
     }
 
 
 def make_sessions(parameters: RouterParameters) -> ClientSessions:
-    """Return a table without sessions."""
+    """Return an empty table of sessions."""
     return ClientSessions(
         grace_ns=to_ns(parameters.session_grace_s), idle_ns=to_ns(parameters.session_idle_s)
     )
@@ -46,7 +46,7 @@ def dispatch_rules(parameters: RouterParameters) -> DispatchRules:
         to_ns(parameters.reply_timeout_s),
         hedge_factor=parameters.hedge_factor,
         hedge_budget_percent=parameters.hedge_budget_percent,
-        failover_slots=parameters.spare_slots,
+        failover_slots=parameters.takeover_slots,
     )
 
 

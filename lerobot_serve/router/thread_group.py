@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that are started and ended together. The thread of a transition owns the group."""
+"""Start threads and end them together. The thread of a transition owns the group."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 import threading
 
 JOIN_LIMIT_S = 5.0
-# starts a thread, given its name, its body and how to wake it at the end of the process
+# starts a thread with name, body and the function that wakes it at the end of the process
 StartThread = Callable[[str, Callable[[], None], Callable[[], None]], threading.Thread]
 
 
 class ThreadGroup:
-    """Each thread runs until `stop` is set and it was woken."""
+    """Each thread runs until `stop` is set and it is woken."""
 
     def __init__(self, start: StartThread) -> None:
         self.stop = threading.Event()
@@ -24,7 +24,7 @@ class ThreadGroup:
     def start(
         self, name: str, run: Callable[[threading.Event], None], wake: Callable[[], None]
     ) -> None:
-        """Start a thread that runs `run(stop)`; `wake` ends what it waits for."""
+        """Start a thread that calls `run(stop)`; `wake` ends its current wait."""
         self._wakes.append(wake)
         thread = self._start(name, partial(run, self.stop), partial(self._end_one, wake))
         self._threads.append(thread)
@@ -34,7 +34,7 @@ class ThreadGroup:
         wake()
 
     def end(self) -> None:
-        """Set `stop`, wake all threads and wait for them, with a bound."""
+        """Set `stop`, wake all threads and wait for each up to JOIN_LIMIT_S."""
         self.stop.set()
         for wake in self._wakes:
             wake()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A simulated arm with two cameras and a reaching task, for demo, tests and training of the demo
-policy. node.py is the executable sim_robot; all else takes time steps and reads no clock. Thread
-`simulate` owns arm and scene; the executor deposits commands.
+A simulated arm with two cameras and a reaching task, for the demo, for tests and for training the
+demo policy. node.py is the executable sim_robot; the other modules read no clock. The thread
+`simulate` owns arm and scene; the executor sets commands.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Renders the two cameras of the simulated robot, RGB throughout.
+Render the two cameras of the simulated robot as RGB images.
 
-`front` camera down on the whole table and never moves; `wrist` camera down on the hand from nearer
-and turns with the forearm. Neither stretches: a wide image shows more at its sides.
+The fixed camera `front` faces down on the whole table; the camera `wrist` faces down on the hand
+and turns with the forearm. Pixels are square: a wide image shows more at its sides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHIFT = 4
 
 @dataclass(frozen=True, slots=True)
 class CameraView:
-    """From metres to pixels: what lies in the middle, which direction is up, and the scale."""
+    """The mapping from metres to pixels: center of the image, its up direction and the scale."""
 
     x_m: float
     y_m: float
@@ -56,15 +56,15 @@ class CameraView:
         )
 
     def pixel(self, place_xy: tuple[float, float]) -> tuple[float, float]:
-        """Return the column and row of a place."""
+        """Return the column and row of a position."""
         column, row = self.matrix() @ (*place_xy, 1.0)
         return float(column), float(row)
 
 
 def view(name: str, height: int, width: int, positions: JointPositions) -> CameraView:
-    """Return how a camera camera with the arm at `positions`. Any thread. Raises ValueError."""
+    """Return the view of a camera with the arm at `positions`. Any thread. Raises ValueError."""
     if name not in NAMES:
-        raise ValueError(f'there is no camera {name!r}; there are {", ".join(NAMES)}')
+        raise ValueError(f'camera must be one of {", ".join(NAMES)}, got {name!r}')
     if height < 1 or width < 1:
         raise ValueError(f'height and width must be at least 1, got {height} x {width}')
     scale = min(height, width) / SPAN_M[name]
@@ -85,7 +85,7 @@ def render(
     _line(image, camera, elbow, hand, FORE_RGB)
     _disc(image, camera, elbow, JOINT_RADIUS_M, BASE_RGB)
     _disc(image, camera, hand, HAND_RADIUS_M, HAND_RGB)
-    # above the arm, like a spot of light: the hand must not hide what it is to reach
+    # drawn last: the arm must not hide the target
     _disc(image, camera, target_xy, TARGET_RADIUS_M, TARGET_RGB)
     return image
 
@@ -126,7 +126,7 @@ def _front_floor(camera: CameraView) -> Uint8Array:
 def _floor(camera: CameraView) -> Uint8Array:
     matrix = camera.matrix()
     scale, middle_m = 1 / FLOOR_PIXELS_PER_M, FLOOR_PIXELS / FLOOR_PIXELS_PER_M / 2
-    # from the texture's pixels to metres (its middle is the base), then to the image
+    # from pixels of the texture to metres (its center is the base), then to the image
     to_metres = np.array(((scale, 0, -middle_m), (0, scale, -middle_m), (0, 0, 1)))
     image = cv2.warpAffine(
         _texture(),
@@ -140,7 +140,7 @@ def _floor(camera: CameraView) -> Uint8Array:
 
 @lru_cache(maxsize=1)
 def _texture() -> Uint8Array:
-    """A plain table with soft stains, fine grain and faint tiles; the same in every process."""
+    """Return the texture of the table: stains, grain and tiles; equal in every process."""
     generator = np.random.default_rng(7)
     coarse = cv2.resize(generator.normal(0, 4, (24, 24)), (FLOOR_PIXELS, FLOOR_PIXELS))
     grain = generator.normal(0, 2, (FLOOR_PIXELS, FLOOR_PIXELS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The teacher: joint targets that bring the hand to a place, in closed form."""
+"""The expert policy of the reaching task: joint targets by inverse kinematics."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from lerobot_serve.sim.arm import (
 FloatArray = Float64Array | Float32Array
 SPEED_RAD_S = 0.6 * MAX_SPEED_RAD_S
 SETTLE_S = 0.15
-# a straight arm is as near to bending left as right; a learner that averages would stay straight
+# near a straight arm the expert prefers one side: a policy that averages both sides stays straight
 STRAIGHT_RAD = 0.3
 
 
 def inverse_kinematics(positions: JointPositions, target_xy: tuple[float, float]) -> Float64Array:
     """
-    Return the joint positions with the hand at `target_xy` (metres), the others at rest.
+    Return the joint positions with the hand at `target_xy` [m]; the other joints are 0.
 
-    Of the two ways to bend the elbow it takes the nearer one that the limits allow; a place out of
-    reach gives the nearest pose in its direction. Any thread.
+    Of the two elbow solutions, return the nearer one within the limits; for a target out of reach,
+    the nearest pose in its direction. Any thread.
     """
     x_m, y_m = target_xy
     reach = UPPER_LINK_M**2 + FORE_LINK_M**2
@@ -57,10 +57,10 @@ def expert_chunk(
     positions: JointPositions, target_xy: tuple[float, float], rows: int, dt_s: float
 ) -> Float32Array:
     """
-    Return joint targets that bring the hand to a place: rows x 6, float32, radians, `dt_s` apart.
+    Return joint targets that move the hand to `target_xy`: rows x 6, float32 [rad], `dt_s` apart.
 
-    The fastest joint runs at SPEED_RAD_S and all settle together. Each row follows from the one
-    before alone, so replanning on the way gives the same path. Any thread.
+    The fastest joint is limited to SPEED_RAD_S and all settle together. Each row depends only on
+    the row before, so that replanning during the motion gives the same path. Any thread.
     """
     goal, pose = inverse_kinematics(positions, target_xy), np.array(positions, float)
     chunk = np.empty((rows, len(pose)), np.float32)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node sim_robot: joint states and two cameras out, joint commands in.
+The node sim_robot: publishes joint states and two cameras, subscribes to joint commands.
 
-The thread `simulate` owns arm and scene; the executor deposits commands. The node also judges its
-own task: it publishes the end of an attempt as EpisodeOutcome and calls the reset of the edge
-controller, which begins the next episode.
+The thread `simulate` owns arm and scene; the executor sets commands. At the end of an attempt the
+node publishes an EpisodeOutcome and calls the reset of the edge controller, which begins the next
+episode.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CAMERAS = ('front', 'wrist')
 
 
 class SimRobot(SteadyClockNode):
-    """Wires the simulated arm to ROS; sections name the calling thread."""
+    """Connects the simulated arm to ROS; comments name the thread of each section."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('sim_robot', context=runtime.context)
@@ -79,9 +79,9 @@ class SimRobot(SteadyClockNode):
         if not message.points:
             return
         position = dict(zip(message.joint_names, message.points[-1].positions, strict=False))
-        held = self._scene.arm.positions
+        current = self._scene.arm.positions
         self._command = np.array(
-            [position.get(name, held[i]) for i, name in enumerate(JOINT_NAMES)]
+            [position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)]
         )
 
     def _on_edge_state(self, message: EdgeState) -> None:
@@ -102,7 +102,7 @@ class SimRobot(SteadyClockNode):
             self._publish_sensors()
 
     def _publish_target(self) -> None:
-        """Publish where the target lies, for people and pictures; policies see it in images."""
+        """Publish the position of the target for visualization; policies see it in images."""
         target = PointStamped()
         target.header.stamp = self.get_clock().now().to_msg()
         target.header.frame_id = 'base'

@@ -11,31 +11,30 @@ from lerobot_serve.wire.names import is_topic
 
 @dataclass(frozen=True, slots=True)
 class SimParameters:
-    """See docs/parameters.md, which is made from this."""
+    """The parameters; docs/parameters.md is generated from this class."""
 
     rate_hz: float = parameter(
-        30.0, 'steps, joint states and images a second', unit='Hz', low=1.0, high=1000.0
+        30.0, 'rate of time steps, joint states and images', unit='Hz', low=1.0, high=1000.0
     )
     image_height: int = parameter(224, 'height of both cameras', unit='pixels', low=16, high=4096)
     image_width: int = parameter(224, 'width of both cameras', unit='pixels', low=16, high=4096)
     attempt_timeout_s: float = parameter(
-        8.0, 'an attempt fails after this', unit='s', low=0.5, high=3600.0, live=True
+        8.0, 'time limit of an attempt', unit='s', low=0.5, high=3600.0, live=True
     )
     seed: int = parameter(0, 'seed of the target positions', low=0)
     edge_controller: str = parameter(
         'edge_controller',
-        'edge controller whose episode ends with an attempt; empty: no reset is called',
+        'edge controller that is reset at the end of an attempt; empty: none',
     )
     outcome_topic: str = parameter(
         '',
-        'full name of a second topic for episode outcomes: ~/outcome of a router; empty: only '
-        'episode_outcome',
+        'full name of a second topic for episode outcomes, ~/outcome of a router; empty: none',
     )
 
     def check(self) -> None:
-        """Raise ParameterError for a topic that cannot be one."""
+        """Raise ParameterError for an invalid topic name."""
         if self.outcome_topic and not is_topic(self.outcome_topic):
             raise ParameterError(
-                'outcome_topic must be the full name of a topic, like /policy_router/outcome, or '
-                f'empty, got {self.outcome_topic!r}'
+                'outcome_topic must be empty or the full name of a topic such as '
+                f'/policy_router/outcome, got {self.outcome_topic!r}'
             )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The task of the simulated arm: a red disc lies in reach; the hand must come to it and stay.
+The task of the simulated arm: move the hand to a red disc within reach and hold it there.
 
-The frame is the arm's: metres from its base, x ahead and y to the left.
+Coordinates are in the frame of the arm: metres from its base, x ahead, y to the left.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lerobot_serve.sim.arm import Arm
 REACH_M = 0.02
 HOLD_S = 0.3
 ATTEMPT_S = 8.0
-# inside these a target can be reached with the elbow bent either way
+# both elbow solutions reach a target within these bounds
 TARGET_NEAR_M, TARGET_FAR_M, TARGET_SIDE_RAD = 0.18, 0.34, 0.85
 TARGET_APART_M = 0.06
-# sums of time steps miss a limit by rounding
+# tolerance for sums of time steps
 ROUNDING_S = 1e-9
 
 
@@ -37,10 +37,10 @@ class AttemptResult:
 
 class ReachScene:
     """
-    Attempts, one after the other, with an arm that the caller moves.
+    Runs consecutive attempts; the caller moves the arm.
 
-    Belongs to one thread at a time. The targets depend only on the generator and on where the hand
-    is when one is drawn.
+    One thread at a time. A target depends only on the generator and on the position of the hand
+    when the target is drawn.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class ReachScene:
 
     @property
     def distance_m(self) -> float:
-        """The distance of the hand to the target."""
+        """The distance of the hand to the target [m]."""
         return math.dist(self.arm.hand(), self.target_xy)
 
     def step(self, dt_s: float) -> AttemptResult | None:
-        """Let `dt_s` pass; when that ends the attempt, return how and set a new target."""
+        """Advance by `dt_s`; at the end of an attempt return its result and set a new target."""
         distance_m = self.distance_m
         self._elapsed_s += dt_s
         self._held_s = self._held_s + dt_s if distance_m <= self.reach_m else 0.0
@@ -86,7 +86,7 @@ class ReachScene:
 
 
 def draw_target(generator: np.random.Generator) -> tuple[float, float]:
-    """Return a place that the hand can reach, evenly over the area. Any thread."""
+    """Return a reachable position, uniformly distributed over the area. Any thread."""
     radius_m = math.sqrt(generator.uniform(TARGET_NEAR_M**2, TARGET_FAR_M**2))
     angle_rad = generator.uniform(-TARGET_SIDE_RAD, TARGET_SIDE_RAD)
     return radius_m * math.cos(angle_rad), radius_m * math.sin(angle_rad)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Serve Prometheus metrics, /healthz and /readyz over HTTP; limit log lines that repeat.  Each node
-builds one HttpEndpoint; its daemon thread `metrics` reads the counters of the node. LogThrottle:
-any thread logs, one flushes.
+Serve Prometheus metrics, /healthz and /readyz over HTTP; limit repeated log lines. Each node
+creates one HttpEndpoint; its daemon thread `metrics` reads the counters of the node. LogThrottle:
+any thread logs, one thread flushes.
 """

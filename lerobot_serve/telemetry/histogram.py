@@ -10,7 +10,7 @@ LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 
 class Histogram:
-    """Number of durations up to each bound; other threads may read."""
+    """Counts of durations per bucket and their sum; other threads may read."""
 
     def __init__(self, bounds_s: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
         self._bounds_s = bounds_s

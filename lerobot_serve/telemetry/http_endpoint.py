@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Serve /metrics for Prometheus, /healthz (the process responds) and /readyz (the node is ready,
-otherwise 503 with the reason) over HTTP. A daemon thread of its own, which only reads.
+otherwise 503 with the reason) over HTTP. A separate daemon thread, which only reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MetricsParameters(Protocol):
 def start_endpoint(
     parameters: MetricsParameters, collect: Collect, why_not_ready: Callable[[], str]
 ) -> HttpEndpoint | None:
-    """Return the endpoint, None where `metrics_port` is 0. Raises ParameterError."""
+    """Start and return the endpoint; None if `metrics_port` is 0. Raises ParameterError."""
     if not parameters.metrics_port:
         return None
     return HttpEndpoint(
@@ -45,7 +45,7 @@ def start_endpoint(
 
 
 class FunctionCollector(Collector):
-    """Adapts a function to the registry."""
+    """Adapts a function to the Collector interface of the registry."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
@@ -56,8 +56,8 @@ class FunctionCollector(Collector):
 
 class HttpEndpoint:
     """
-    Serves until `close`. `why_not_ready` returns an empty text when the node is ready. Raises
-    ParameterError.
+    Serves from construction until `close`. `why_not_ready` returns an empty text when the node is
+    ready. The constructor raises ParameterError.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class HttpEndpoint:
         return self._server.server_address[1]
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving and end the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def readiness_page(why_not: str) -> tuple[int, str, bytes]:
-    """Return the page /readyz."""
+    """Return status, content type and body of /readyz."""
     return (503, PLAIN, f'{why_not}\n'.encode()) if why_not else (200, PLAIN, b'ready\n')
 
 

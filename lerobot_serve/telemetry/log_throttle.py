@@ -30,7 +30,7 @@ class _Line:
 
 
 class LogThrottle:
-    """Lines with one key count as repetitions, whatever their text."""
+    """Throttles lines per key; lines with one key count as repetitions of each other."""
 
     def __init__(self, clock: Callable[[], int], period_s: float = PERIOD_S) -> None:
         self._clock, self._period_s = clock, period_s
@@ -52,7 +52,7 @@ class LogThrottle:
             log(text)
 
     def flush(self) -> None:
-        """Log lines suppressed for a period, with their count; forget keys without repetition."""
+        """Log suppressed lines of a period with their count; remove keys without repetition."""
         due = []
         with self._lock:
             now_ns = self._clock()

@@ -23,5 +23,5 @@ def gauge(
 
 
 def histogram(name: str, text: str, labels: list[str] | None = None) -> HistogramMetricFamily:
-    """Return a family of durations; `add_metric` takes the buckets of Histogram.cumulative."""
+    """Return a histogram family of durations; fill it from Histogram.cumulative."""
     return HistogramMetricFamily(f'{PREFIX}_{name}_seconds', text, labels=labels)

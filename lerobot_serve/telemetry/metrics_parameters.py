@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of the HTTP endpoint, equal in every node."""
+"""The parameters of the HTTP endpoint, which are the same in every node."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def metrics_port() -> int:
 
 def metrics_address() -> str:
     """Return the parameter `metrics_address`."""
-    return parameter('127.0.0.1', 'address of that endpoint; 0.0.0.0 serves other machines')
+    return parameter('127.0.0.1', 'address of the HTTP endpoint; 0.0.0.0 for all interfaces')

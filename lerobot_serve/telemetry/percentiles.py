@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The percentiles of a series of durations. Plain; any thread."""
+"""Compute percentiles of a series of durations. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PERCENTILES = {'p50': 50, 'p95': 95, 'p99': 99}
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return a percentile, interpolated between the two nearest values; None for no values."""
+    """Return a percentile, interpolated between the nearest values; None without values."""
     return float(np.percentile(np.asarray(values, float), percent)) if len(values) else None
 
 

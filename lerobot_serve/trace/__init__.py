@@ -2,8 +2,8 @@
 """
 Record requests, replies, commands and state changes of a node as JSON lines (docs/trace.md).
 
-    format/   lines, runs and incident files; shared with tools/, pure
+    format/   records, runs and incident files; shared with tools/, pure
     writing/  queue, thread and files of the writing node
 
-Edge, router and server write; tools/ reads.
+Edge, router and server write traces; tools/ reads them.
 """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What clients and operators call: services, ControlSlot commands, PredictChunk goals, and the
-messages they get. Called by the executor through node.py; what takes time goes to the thread
-`control`.
+The interface to clients and operators: services, ControlSlot commands, PredictChunk goals and
+messages. Called by the executor through node.py; slow work is queued for the thread `control`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the server of each PredictChunk goal, a request without a session."""
+"""Select the server of each PredictChunk goal, a request without a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lerobot_serve.wire.schema import Flag, Status
 
 @dataclass(frozen=True, slots=True)
 class GoalRoute:
-    """The server of a goal and the flags of its chunk; without a server, the reason."""
+    """The server of a goal and the flags of its chunk; without a server, status and reason."""
 
     server: str = ''
     slot: str = ''
@@ -24,29 +24,31 @@ class GoalRoute:
 
 
 class GoalRouter:
-    """The executor's thread, `refusal` any."""
+    """The executor thread; `refusal` any thread."""
 
     def __init__(self, host: RouterHost) -> None:
         self._host = host
 
     def choose(self, start: Envelope) -> GoalRoute:
-        """Return the route of a goal; a new episode is placed by it."""
+        """Place the episode of a goal and return the route of the goal."""
         core = self._host.core
         if core is None or not core.is_open:
-            return GoalRoute(status=Status.DRAINING, text=f'not ready: {self._host.standing[1]}')
+            return GoalRoute(
+                status=Status.DRAINING, text=f'not ready: {self._host.server_state[1]}'
+            )
         header, client_id, episode_id = start
         try:
             placement, replica = core.place_goal(
                 RecordIds(client_id, header.session_epoch, header.seq, episode_id)
             )
-        except NoSlotAvailable as nowhere:
-            status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
-            return GoalRoute(status=status, text=str(nowhere))
+        except NoSlotAvailable as unavailable:
+            status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
+            return GoalRoute(status=status, text=str(unavailable))
         has_moved = placement.moved and not placement.sticky
         flags = Flag.POLICY_CHANGED if has_moved else Flag.NONE
         return GoalRoute(replica.name, placement.slot, flags)
 
     def refusal(self, slot: str, policy: str) -> str:
-        """Return why a reply of that policy is withheld; empty when it is not."""
+        """Return why a reply of a policy is withheld; empty when it is relayed."""
         core = self._host.core
         return core.goal_refusal(slot, policy) if core else ''

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the router to operators. Pure functions."""
+"""Build messages of the router for operators. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lerobot_serve_interfaces.msg import (
     ShadowSummary,
 )
 
-# what a router publishes for operators
+# messages that a router publishes for operators
 RouterMessage = (
     CanaryState
     | DiagnosticArray
@@ -54,11 +54,11 @@ def routing_decision(
         missing_episode_id=placement.missing_episode_id,
         sticky=placement.sticky,
         moved=placement.moved,
-        reason=_why(placement)[:TEXT_LIMIT],
+        reason=_placement_reason(placement)[:TEXT_LIMIT],
     )
 
 
-def _why(placement: Placement) -> str:
+def _placement_reason(placement: Placement) -> str:
     if placement.slot == SINGLE_SLOT:
         return 'single slot'
     below = placement.bucket < (placement.split_percent or 0)
@@ -69,14 +69,14 @@ def _why(placement: Placement) -> str:
 
 
 def drop_messages(drops: dict[str, int]) -> list[DropCount]:
-    """Return counts of what was dropped, by reason."""
+    """Return the counts of drops as messages, sorted by reason."""
     return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]
 
 
 def shadow_divergence(
     comparison: ShadowComparison, action_names: tuple[str, ...], stamp: Time
 ) -> ShadowDivergence:
-    """Return the divergence of the shadow for one request."""
+    """Return the message of one shadow comparison."""
     return ShadowDivergence(
         stamp=stamp,
         client_id=comparison.client_id,
@@ -98,7 +98,7 @@ def shadow_divergence(
 def shadow_summary(
     summary: ShadowStatistics, unmet_requirements: str, drops: dict[str, int], stamp: Time
 ) -> ShadowSummary:
-    """Return the statistics of the shadow."""
+    """Return the message with the statistics of the shadow."""
     return ShadowSummary(
         stamp=stamp,
         shadow_policy=summary.shadow_policy,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The services of the router. The executor's thread; slow work runs in the thread `control` and is
-awaited.
+Serve the services of the router. The executor thread; slow work runs in the thread `control` and
+is awaited.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ NOT_CONFIGURED = 'the router is not configured; configure and activate it'
 
 
 class ServiceHost(RouterHost, Protocol):
-    """The node, as its services need it."""
+    """The part of the node that the services use."""
 
-    def later(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
+    def run_in_control_thread(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
 
     def poll(self) -> None: ...
 
@@ -46,7 +46,7 @@ class ServiceHost(RouterHost, Protocol):
 
 
 class ReplyTopicManager(Protocol):
-    """The reply topics of clients, as ros.replies has them."""
+    """Publishers on the reply topics of clients; see ros.contract.reply_publishers."""
 
     def open(self, topic: str) -> None: ...
 
@@ -54,25 +54,25 @@ class ReplyTopicManager(Protocol):
 
 
 class RouterServices:
-    """`read_ask` converts a request; it raises SessionRefused."""
+    """`read_request` converts a request; it raises SessionRefused."""
 
     def __init__(
         self,
         host: ServiceHost,
         replies: ReplyTopicManager,
         drops: DropCounters,
-        read_ask: Callable[[OpenSession.Request], SessionRequest],
+        read_request: Callable[[OpenSession.Request], SessionRequest],
         observation_topic: str,
     ) -> None:
         self._host, self._replies, self._drops = host, replies, drops
-        self._read_ask, self._observation_topic = read_ask, observation_topic
+        self._read_request, self._observation_topic = read_request, observation_topic
         # reply topics of sessions that are being opened
         self._opening: list[str] = []
-        # no topic may be opened while unused ones are closed
-        self._keeping = threading.Lock()
+        # guards _opening: no topic may be opened while unused ones are closed
+        self._topics_lock = threading.Lock()
 
     def table(self) -> tuple[tuple[type, str, Callable[..., Any], bool], ...]:
-        """Return type, name and callback of each service, and whether the callback awaits."""
+        """Return the type, name and callback of each service, and whether the callback awaits."""
         return (
             (OpenSession, 'open_session', self.open, True),
             (CloseSession, 'close_session', self.close, True),
@@ -86,15 +86,17 @@ class RouterServices:
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:
         core = self._host.core
-        with self._keeping:
+        with self._topics_lock:
             self._opening.append(request.reply_topic)
         try:
             if core is None or not core.is_open:
                 raise self._not_ready(core)
-            ask = self._read_ask(request)
-            with self._keeping:
-                self._replies.open(ask.reply_topic)
-            return await self._host.later(core, partial(self._open, core, ask))
+            session_request = self._read_request(request)
+            with self._topics_lock:
+                self._replies.open(session_request.reply_topic)
+            return await self._host.run_in_control_thread(
+                core, partial(self._open, core, session_request)
+            )
         except SessionRefused as refused:
             self._drops.add(f'refused_{refused.code.name.lower()}')
             self._host.warn(f'refused {request.client_id!r}: {refused}')
@@ -102,24 +104,24 @@ class RouterServices:
             response.reason = str(refused)[:2048]
             return response
         finally:
-            with self._keeping:
+            with self._topics_lock:
                 self._opening.remove(request.reply_topic)
-            self.keep_replies()
+            self.close_unused_reply_topics()
 
     def _not_ready(self, core: RouterCore | None) -> SessionRefused:
         if core and core.is_drained:
             return SessionRefused(Refusal.DRAINING, DRAINING_TEXT)
-        return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.standing[1]}')
+        return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.server_state[1]}')
 
-    def _open(self, core: RouterCore, ask: SessionRequest) -> OpenSession.Response:
+    def _open(self, core: RouterCore, session_request: SessionRequest) -> OpenSession.Response:
         """Open a session. Thread `control`. Raises SessionRefused."""
         if not core.is_open:
             raise self._not_ready(core)
-        opened = core.session_manager.open(ask)
+        opened = core.session_manager.open(session_request)
         try:
             return merge_replies(opened, self._observation_topic)
         except SessionRefused:
-            core.close_session(ask.client_id, ask.session_epoch)
+            core.close_session(session_request.client_id, session_request.session_epoch)
             raise
 
     async def close(
@@ -129,12 +131,12 @@ class RouterServices:
         try:
             if core:
                 close = partial(core.close_session, *name)
-                response.closed = await self._host.later(core, close) is not None
+                response.closed = await self._host.run_in_control_thread(core, close) is not None
         except SessionRefused as refused:
             response.text = str(refused)
         if not (response.closed or response.text):
             response.text = f'{name[0]!r} has no session of epoch {name[1]}'
-        self.keep_replies()
+        self.close_unused_reply_topics()
         return response
 
     async def reset(
@@ -146,18 +148,20 @@ class RouterServices:
             return response
         reset = partial(core.session_manager.reset, request)
         try:
-            texts = await self._host.later(core, reset)
+            texts = await self._host.run_in_control_thread(core, reset)
         except SessionRefused as refused:
             texts = [str(refused)]
         response.acknowledged, response.text = not texts, '; '.join(texts)[:1024]
         return response
 
-    def keep_replies(self) -> None:
-        """Close reply topics without a session."""
+    def close_unused_reply_topics(self) -> None:
+        """Close the reply topics without a session."""
         core = self._host.core
-        with self._keeping:
+        with self._topics_lock:
             sessions = core.table.sessions if core else ()
-            self._replies.retain({*self._opening, *(each.ask.reply_topic for each in sessions)})
+            self._replies.retain(
+                {*self._opening, *(each.request.reply_topic for each in sessions)}
+            )
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
         core = self._host.core
@@ -196,7 +200,7 @@ class RouterServices:
         return response
 
     def on_outcome(self, message: EpisodeOutcome) -> str:
-        """Record an outcome; return why it is rejected."""
+        """Record an outcome; return why it is rejected, empty when it counts."""
         core = self._host.core
         if core is None:
             return NOT_CONFIGURED

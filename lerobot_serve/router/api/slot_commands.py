@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ControlSlot commands of operators on a slot or the canary. The executor thread."""
+"""Run the ControlSlot commands of operators on a slot or the canary. The executor thread."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CANARY_COMMANDS = {
 
 
 class SlotCommandRejected(Exception):
-    """A command that cannot be run; the text says why and what to do."""
+    """A command that cannot run; the text has the reason and the remedy."""
 
 
 def run_slot_command(
     core: RouterCore, command: int, slot_name: str, reason: str, *, at_once: bool = False
 ) -> str:
     """
-    Run a command and return its effect. Raises SlotCommandRejected.
+    Run a command and return a text with its effect. Raises SlotCommandRejected.
 
-    A command that withholds a policy always takes effect; one that admits a policy is rejected
-    where it cannot be made durable.
+    A command that withholds a policy always takes effect; a command that admits a policy is
+    rejected if it cannot be made durable.
     """
     reason = reason or 'no reason given'
     if at_once and command not in (DRAIN, CANARY_ROLLBACK):
@@ -42,9 +42,9 @@ def run_slot_command(
         )
     try:
         if command in CANARY_COMMANDS:
-            text = _of_canary(core, command, slot_name, reason, at_once)
+            text = _run_canary_command(core, command, slot_name, reason, at_once)
         else:
-            text = _of_slot(core, command, slot_name, reason, at_once)
+            text = _run_slot_command(core, command, slot_name, reason, at_once)
     except (CanaryCommandRejected, NotDurable) as error:
         raise SlotCommandRejected(str(error)) from error
     problem = core.writer.text
@@ -53,13 +53,17 @@ def run_slot_command(
     return text
 
 
-def _of_canary(core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool) -> str:
+def _run_canary_command(
+    core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
+) -> str:
     if slot_name:
         raise SlotCommandRejected('slot must be empty for canary commands')
     return core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
 
 
-def _of_slot(core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool) -> str:
+def _run_slot_command(
+    core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
+) -> str:
     if command not in (DRAIN, *SLOT_COMMANDS):
         known = ', '.join(map(str, [DRAIN, *SLOT_COMMANDS, *CANARY_COMMANDS]))
         raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
@@ -73,9 +77,9 @@ def _of_slot(core: RouterCore, command: int, slot_name: str, reason: str, at_onc
 
 def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
     core.decisions.drain(slot, reason, at_once=at_once)
-    left = core.parameters.episode_drain_timeout_s
-    leave = 'with their next request' if at_once else f'at their end, within {left:g} s'
-    text = f'slot {slot.name} gets no new episodes; running ones leave {leave}'
+    limit_s = core.parameters.episode_drain_timeout_s
+    leave = 'with their next request' if at_once else f'at their end, within {limit_s:g} s'
+    text = f'slot {slot.name} receives no new episodes; running ones leave {leave}'
     if not any(core.shares().values()):
         text += '; no other slot is eligible: new episodes are refused'
     return text
@@ -89,7 +93,7 @@ def _restore(core: RouterCore, slot: Slot) -> str:
             replica.health.mark_healthy()
     if slot.text:
         return f'slot {slot.name} reset; still not eligible: {slot.text}'
-    return f'slot {slot.name} gets episodes again'
+    return f'slot {slot.name} receives episodes again'
 
 
 def _probe(core: RouterCore, slot: Slot) -> str:
@@ -101,7 +105,7 @@ def _probe(core: RouterCore, slot: Slot) -> str:
     if not failing:
         why = slot.text or 'it is healthy'
         raise SlotCommandRejected(f'nothing to probe in slot {slot.name}: {why}')
-    return f'probe of slot {slot.name}: the next request is copied to it, the reply discarded'
+    return f'probing slot {slot.name}: it receives a copy of the next request'
 
 
 def _lift(core: RouterCore, slot: Slot) -> str:
@@ -111,8 +115,11 @@ def _lift(core: RouterCore, slot: Slot) -> str:
             f'no verdict bars slot {slot.name} ({slot.policy or "no policy yet"})'
         )
     if slot.text:
-        return f'the verdict on {lifted} is lifted, but slot {slot.name} takes none: {slot.text}'
-    return f'the verdict on {lifted} is lifted; slot {slot.name} may get episodes'
+        return (
+            f'the verdict on {lifted} is lifted; slot {slot.name} is still not eligible: '
+            f'{slot.text}'
+        )
+    return f'the verdict on {lifted} is lifted; slot {slot.name} may receive episodes'
 
 
 SLOT_COMMANDS: dict[int, Callable[[RouterCore, Slot], str]] = {

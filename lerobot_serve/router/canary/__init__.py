@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The rollout of a candidate: steps of rising share, a sequential test on episodes, guards on
-operational figures. CanaryController is called by RouterCore several times a second; Canary never
-reads a clock. Executor thread only. Nothing here imports slots or requests but controller.py.
+operational figures. RouterCore calls CanaryController several times per second; Canary reads no
+clock. Executor thread only. Only controller.py imports slots.
 """

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Find that a share has risen above its bound, however long it was below. Pure but for its own state.
+Detect that a share has risen above its bound, with a CUSUM of sequential evidence.
 
-An alarm adds up evidence that the share is now above the bound, and forgets it whenever it falls
-below nothing (CUSUM). So how soon it sounds does not depend on how much good came before.
+An alarm accumulates log evidence that the share is above the bound, and resets it to 0 when it
+becomes negative. So the delay of an alarm does not depend on earlier good observations.
 
 An observation with a share x multiplies the evidence of a stake s by 1 + s (x - bound). While the
-expected share, given all before, is at most the bound, evidence that began at one observation ever
-reaches 1/alpha with probability alpha at most (Ville). Over N observations it may begin at any of
-them and with any stake, so a false alarm among them has probability N * stakes * alpha at most.
-That is the level below. An observation is one reply, or a chunk of commands: commands of one
-robot follow each other closely, and nothing is assumed of those within a chunk.
+expected share, given all earlier observations, is at most the bound, evidence that starts at one
+observation ever reaches 1/alpha with probability at most alpha (Ville's inequality). Over N
+observations it may start at any of them and with any stake, so that the probability of a false
+alarm is at most N * stakes * alpha. alarm_threshold inverts this bound. An observation is one
+reply, or a chunk of commands: nothing is assumed of the dependence of commands within a chunk.
 
 Owned by the executor thread.
 """
@@ -23,33 +23,34 @@ import math
 
 from lerobot_serve.router.storage.checked import checked_float
 
-# of the highest stake, which is 1 / bound
+# stakes as fractions of the largest one, 1 / bound
 STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
 FALSE_ALARM_PROBABILITY = 0.01
-# observations among which a false alarm has that probability at most
+# number of observations for which FALSE_ALARM_PROBABILITY holds
 REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
-# above it nothing can be told from it
+# largest bound: shares above a higher one cannot be detected
 HIGHEST_BOUND = 0.95
-# how fast the champion's recent share forgets, in minimums
+# half-life of the champion's recent share, in multiples of the minimum count
 HALF_LIFE_MINIMUMS = 2.0
 EVIDENCE_LIMIT = 1e15
 
 
 def alarm_threshold(observations: int) -> float:
-    """Return the log evidence at which an alarm sounds."""
+    """Return the log evidence at which an alarm trips."""
     return math.log(observations * len(STAKE_FRACTIONS) / FALSE_ALARM_PROBABILITY)
 
 
 @dataclass(slots=True)
 class EvidenceRun:
-    """Evidence of one stake, and what was seen since it began."""
+    """Log evidence of one stake, and the counts since its last reset."""
 
     evidence: float = 0.0
     events: float = 0.0
     count: float = 0.0
 
-    def add(self, events: float, total: float, more: float) -> None:
-        self.evidence += more
+    def add(self, events: float, total: float, log_evidence: float) -> None:
+        """Add counts and their log evidence; reset all of them when the evidence is negative."""
+        self.evidence += log_evidence
         self.events, self.count = self.events + events, self.count + total
         if self.evidence <= 0:
             self.evidence = self.events = self.count = 0.0
@@ -57,49 +58,50 @@ class EvidenceRun:
 
 @dataclass(slots=True)
 class ShareAlarm:
-    """One share. `chunk` counts make an observation; 1: each is one, an event or none."""
+    """The alarm of one share. `chunk` counts form one observation."""
 
     runs: list[EvidenceRun] = field(
         default_factory=lambda: [EvidenceRun() for _ in STAKE_FRACTIONS]
     )
-    # of the chunk that fills
+    # counts of the incomplete chunk
     events: float = 0.0
     count: float = 0.0
 
     def add(self, events: int, total: int, *, bound: float, chunk: int) -> None:
-        """Take what was seen since the last time."""
+        """Add the counts since the last call."""
         bound = min(bound, HIGHEST_BOUND)
         if chunk == 1:
             self._observe(events, total, bound)
             return
         self.events, self.count = self.events + events, self.count + total
         if self.count >= chunk:
-            seen, count = self.events, self.count
-            share, whole = seen / count, int(count // chunk)
+            events_sum, count = self.events, self.count
+            share, chunks = events_sum / count, int(count // chunk)
             self.events = self.count = 0.0
             for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
-                more = whole * math.log1p(fraction * (share / bound - 1))
-                run.add(seen, count, more)
+                log_evidence = chunks * math.log1p(fraction * (share / bound - 1))
+                run.add(events_sum, count, log_evidence)
 
     def _observe(self, events: int, total: int, bound: float) -> None:
         for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
-            bad = math.log1p(fraction * (1 / bound - 1))
-            run.add(events, total, events * bad + (total - events) * math.log1p(-fraction))
+            of_event = math.log1p(fraction * (1 / bound - 1))
+            run.add(events, total, events * of_event + (total - events) * math.log1p(-fraction))
 
     @property
     def strongest(self) -> EvidenceRun:
+        """The run with the largest evidence."""
         return max(self.runs, key=lambda run: run.evidence)
 
-    def memory(self) -> list[float]:
-        """Return what `restore` takes."""
+    def snapshot(self) -> list[float]:
+        """Return the state for `restore`."""
         values = [value for run in self.runs for value in (run.evidence, run.events, run.count)]
         return [*values, self.events, self.count]
 
-    def restore(self, memory: Sequence[object]) -> None:
-        """Go on from what `memory` returned. Raises ValueError or TypeError."""
-        values = [_number(value) for value in memory]
+    def restore(self, snapshot: Sequence[object]) -> None:
+        """Restore the state of a snapshot. Raises ValueError or TypeError."""
+        values = [_number(value) for value in snapshot]
         if len(values) != 3 * len(STAKE_FRACTIONS) + 2:
-            raise ValueError(f'an alarm is {memory!r}')
+            raise ValueError(f'alarm has {len(values)} values')
         self.runs = [
             EvidenceRun(*values[i : i + 3]) for i in range(0, 3 * len(STAKE_FRACTIONS), 3)
         ]
@@ -108,7 +110,7 @@ class ShareAlarm:
 
 @dataclass(slots=True)
 class ChampionShare:
-    """The champion's share: the higher of that since the step began and the recent one."""
+    """The champion's share: the larger of the share of the step and the recent share."""
 
     events: float = 0.0
     count: float = 0.0
@@ -116,14 +118,14 @@ class ChampionShare:
     recent_count: float = 0.0
 
     def add(self, events: int, total: int, minimum: int) -> None:
-        """Take what was seen since the last time."""
+        """Add the counts since the last call."""
         keep = 0.5 ** (total / (HALF_LIFE_MINIMUMS * minimum))
         self.events, self.count = self.events + events, self.count + total
         self.recent_events = self.recent_events * keep + events
         self.recent_count = self.recent_count * keep + total
 
     def share(self, minimum: int) -> float:
-        """Return the share; fewer than the minimum count as if the rest had been without."""
+        """Return the share; counts below the minimum are filled up without events."""
         return max(
             self.events / max(self.count, minimum),
             self.recent_events / max(self.recent_count, minimum),
@@ -131,24 +133,25 @@ class ChampionShare:
 
 
 class ShareAlarms:
-    """One alarm for each kind of event; see guards.KINDS."""
+    """One alarm and one baseline per kind of event; see guards.GUARDED_SHARES."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.of = {kind: ShareAlarm() for kind in kinds}
-        self.usual = {kind: ChampionShare() for kind in kinds}
+        self.baselines = {kind: ChampionShare() for kind in kinds}
 
-    def memory(self) -> dict[str, list[float]]:
-        """Return what `restore` takes."""
+    def snapshot(self) -> dict[str, list[float]]:
+        """Return the state for `restore`."""
         return {
-            kind: [*alarm.memory(), *astuple(self.usual[kind])] for kind, alarm in self.of.items()
+            kind: [*alarm.snapshot(), *astuple(self.baselines[kind])]
+            for kind, alarm in self.of.items()
         }
 
-    def restore(self, memory: Mapping[str, Sequence[object]]) -> None:
-        """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
+    def restore(self, snapshot: Mapping[str, Sequence[object]]) -> None:
+        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
         for kind, alarm in self.of.items():
-            *values, a, b, c, d = memory[kind]
+            *values, a, b, c, d = snapshot[kind]
             alarm.restore(values)
-            self.usual[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
+            self.baselines[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
 
 
 def _number(value: object) -> float:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The canary: decide the candidate's share of new episodes from the facts of both slots.
+Decide the candidate's share of new episodes from the facts of both slots.
 
-It promotes step by step, holds when undecided or without data, rolls back at once when a guard
-trips or the candidate is shown to be worse, and gives its reason. It never reads a clock.
+The canary promotes step by step, holds when undecided or without data, and rolls back at once when
+a guard trips or the candidate is shown to be worse. Each decision has a reason. Reads no clock.
 Owned by the executor thread.
 """
 
@@ -31,16 +31,16 @@ from lerobot_serve.router.canary.record import (
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 
-# a longer gap between two updates does not count as time at the step
+# largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
 
 
 class CanaryCommandRejected(ValueError):
-    """A command that is not possible now; the text says why and what to do."""
+    """A command that is not possible now; the text has the reason and the remedy."""
 
 
 class Canary:
-    """See the module. `limits` may be replaced at any time, the others are to be read."""
+    """See the module. `limits` may be replaced at any time; other attributes are read-only."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Canary:
         self.limits = limits or GuardLimits()
         self.record = CanaryRecord(trial=new_trial(self.terms))
         self._new: list[CanaryEvent] = []
-        self._seen_ns: int | None = None
+        self._updated_ns: int | None = None
         self._reset_observations()
         self.text = 'no canary: canary.plan is empty'
         if plan:
@@ -64,17 +64,17 @@ class Canary:
 
     @property
     def is_over(self) -> bool:
-        """Whether the split is the operator's."""
+        """Whether the canary has ended; the operator sets the split then."""
         return self.state in (CanaryPhase.OFF, CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
 
     @property
     def step(self) -> int:
-        """From 0; the last is 100 %."""
+        """The current step, from 0; the last step has 100 %."""
         return self.record.step
 
     @property
     def share_percent(self) -> int | None:
-        """The share of new episodes to the candidate; None without a plan."""
+        """The candidate's share of new episodes; None without a plan."""
         if self.state is CanaryPhase.OFF:
             return None
         if self.state in (CanaryPhase.WAITING, CanaryPhase.ROLLED_BACK):
@@ -83,7 +83,7 @@ class Canary:
 
     @property
     def _active_plan(self) -> CanaryPlan:
-        """The plan of a canary that is not OFF."""
+        """The plan; the canary is not OFF."""
         assert self.plan is not None
         return self.plan
 
@@ -93,7 +93,7 @@ class Canary:
         return tuple(self.record.history)
 
     def update(self, now_ns: int, facts: Facts) -> tuple[CanaryEvent, ...]:
-        """Update with new facts and decide; return the events."""
+        """Evaluate new facts and decide; return the events of this update."""
         self._new = []
         if self.state is CanaryPhase.OFF:
             return ()
@@ -102,20 +102,20 @@ class Canary:
         if self.state is CanaryPhase.WAITING:
             self._wait(facts)
         elif self.state in ON_TRIAL:
-            self._judge(self.seen(facts))
+            self._evaluate(self.step_facts(facts))
         return tuple(self._new)
 
-    def seen(self, facts: Facts) -> Facts:
-        """Return the facts with what was seen since the step began."""
+    def step_facts(self, facts: Facts) -> Facts:
+        """Return the facts with the counts since the step began."""
         return self.record.growth.since_begin(facts, self.record.trial.totals)
 
     @property
     def open_episodes(self) -> dict[str, str]:
-        """Episodes of this step that wait for a verdict, with their arm."""
+        """Episodes of this step without an outcome yet, with their arm."""
         return self.record.trial.open
 
     def change_plan(self, plan: CanaryPlan | None, terms: Terms) -> None:
-        """Change plan and terms; a changed canary restarts with all counts at 0."""
+        """Set plan and terms; if they changed, restart the canary with all counts at 0."""
         if (plan, terms) == (self.plan, self.terms):
             return
         self.plan, self.terms = plan, terms
@@ -126,14 +126,14 @@ class Canary:
         event = CanaryTrigger.START if self.state is CanaryPhase.OFF else CanaryTrigger.RESTART
         self._restart(event, f'new plan: {plan.text}; {terms.text}')
 
-    # an operator's word
+    # commands of an operator; each returns the status text and raises CanaryCommandRejected
 
     def pause(self, reason: str) -> str:
-        """Keep the share whatever the comparison says; guards still act. Raises NotAllowed."""
+        """Keep the share; guards still roll back."""
         return self._operator_command(CanaryTrigger.PAUSE, 'paused', reason)
 
     def resume(self, reason: str) -> str:
-        """Go on; a canary that was rolled back begins anew. Raises NotAllowed."""
+        """Resume a paused canary, or restart one that was rolled back."""
         if self.state is CanaryPhase.ROLLED_BACK:
             self._check_allowed(CanaryTrigger.RESUME, 'resume')
             self._restart(CanaryTrigger.RESUME, f'by an operator: {_reason(reason)}')
@@ -141,11 +141,11 @@ class Canary:
         return self._operator_command(CanaryTrigger.RESUME, 'resumed', reason)
 
     def rollback(self, reason: str) -> str:
-        """Give the candidate no more episodes. Raises NotAllowed."""
+        """Roll the candidate back."""
         return self._operator_command(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
 
     def promote(self, reason: str) -> str:
-        """Go to the next step without waiting for the comparison. Raises NotAllowed."""
+        """Advance to the next step without waiting for the comparison."""
         self._check_allowed(CanaryTrigger.FINISH, 'promote')
         if self._promotion_blocker:
             raise CanaryCommandRejected(f'not promoted: {self._promotion_blocker}')
@@ -163,38 +163,41 @@ class Canary:
                 f'cannot {what} a canary that is {self.state.value.replace("_", " ")}: {self.text}'
             )
 
-    # what survives a restart
+    # state across restarts
 
-    def memory(self) -> dict[str, Any]:
-        """Return what `restore` takes."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state for `restore`."""
         return {
             'plan': self.plan.text if self.plan else '',
             'terms': self.terms.text,
             **self.record.as_json(),
         }
 
-    def restore(self, memory: Mapping[str, Any]) -> str:
-        """Go on where a canary of the same plan was; return why not, empty when it does."""
+    def restore(self, snapshot: Mapping[str, Any]) -> str:
+        """
+        Restore the state of a canary with the same plan; return why it is discarded, empty
+        otherwise.
+        """
         if self.plan is None:
             return ''
         try:
-            if not memory['plan']:
+            if not snapshot['plan']:
                 return ''
-            if (memory['plan'], memory['terms']) != (self.plan.text, self.terms.text):
-                return f'saved canary state discarded: different plan ({memory["plan"]})'
-            record = from_json(memory, len(self.plan.trials), self.terms)
+            if (snapshot['plan'], snapshot['terms']) != (self.plan.text, self.terms.text):
+                return f'saved canary state discarded: different plan ({snapshot["plan"]})'
+            record = from_json(snapshot, len(self.plan.trials), self.terms)
         except (ValueError, KeyError, TypeError) as error:
             return f'saved canary state discarded: invalid ({error!r})'
-        self.record, self._seen_ns = record, None
+        self.record, self._updated_ns = record, None
         self._reset_observations()
         self._set_text(record.why)
         return ''
 
-    # one look
+    # update
 
     def _count(self, now_ns: int, facts: Facts) -> None:
-        record, before_ns = self.record, self._seen_ns
-        self._seen_ns = now_ns
+        record, before_ns = self.record, self._updated_ns
+        self._updated_ns = now_ns
         gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), MAX_UPDATE_GAP_NS)
         self._was_healthy |= facts.candidate.healthy
         if self.state not in ON_TRIAL:
@@ -210,13 +213,13 @@ class Canary:
             if not now or now == before:
                 continue
             self.record.policies[slot] = now
-            # a canary that is over concerns only the candidate
-            concerned = slot == 'candidate' or self.state in (CanaryPhase.WAITING, *ON_TRIAL)
-            if before and concerned:
+            # after the end of a canary a new champion does not restart it
+            is_relevant = slot == 'candidate' or self.state in (CanaryPhase.WAITING, *ON_TRIAL)
+            if before and is_relevant:
                 self._restart(CanaryTrigger.RESTART, f'the {slot} is now {now}; it was {before}')
 
     def _wait(self, facts: Facts) -> None:
-        reason = self._not_ready(facts)
+        reason = self._update_blocker(facts)
         if reason:
             self._set_text(reason)
             return
@@ -224,7 +227,7 @@ class Canary:
             CanaryTrigger.READY, 'started', status_text.step_text(self._active_plan, 0)
         )
 
-    def _judge(self, facts: Facts) -> None:
+    def _evaluate(self, facts: Facts) -> None:
         record, trials = self.record, len(self._active_plan.trials)
         if record.comparison.update(record.trial, self.terms):
             self._append_event('passed', status_text.passed_text(facts, self.terms))
@@ -236,34 +239,37 @@ class Canary:
                 CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.terms)
             )
         elif self.state is CanaryPhase.PAUSED:
-            self._not_ready(facts)
+            self._update_blocker(facts)
             self.text = f'paused: {record.why}; {self._progress(facts)}'
         else:
             self._hold_or_promote(facts)
 
     def _unhealthy_reason(self, facts: Facts) -> str:
-        # after a restart of the router its slots are not known yet
+        # after a restart of the router the slots are unknown at first
         if facts.candidate.healthy or not self._was_healthy:
             return ''
         return not_ready_reason('candidate', facts.candidate)
 
-    def _not_ready(self, facts: Facts) -> str:
-        """Return why nothing can be promoted now; the candidate's part binds an operator too."""
+    def _update_blocker(self, facts: Facts) -> str:
+        """
+        Update the promotion blocker and return why the share cannot rise now. The blocker also
+        holds for a promotion by an operator; an unready champion does not.
+        """
         self._promotion_blocker = promotion_blocker(facts)
         return self._promotion_blocker or not_ready_reason('champion', facts.champion)
 
     def _hold_or_promote(self, facts: Facts) -> None:
-        reason = self._not_ready(facts)
+        reason = self._update_blocker(facts)
         if not reason and not self._step_is_over(facts):
             self._keep_share(CanaryPhase.RUNNING, self._progress(facts))
             return
-        reason = reason or self._unproven(facts) or missing_data(facts, self.limits)
+        reason = reason or self._undecided_reason(facts) or missing_data(facts, self.limits)
         if reason:
             self._keep_share(CanaryPhase.UNDECIDED, reason)
         else:
             self._advance(status_text.rates_text(facts))
 
-    def _unproven(self, facts: Facts) -> str:
+    def _undecided_reason(self, facts: Facts) -> str:
         comparison, terms = self.record.comparison, self.terms
         if comparison.aborts_differ(terms):
             return status_text.aborts_text(facts)
@@ -313,15 +319,15 @@ class Canary:
         record.begin_step(0, self.terms)
         record.comparison.passed = False
         self._reset_observations()
-        self._transition(event, 'anew', f'counts reset; {why}')
+        self._transition(event, 'restarted', f'counts reset; {why}')
 
     def _reset_observations(self) -> None:
-        # the candidate was healthy in this life; and what an operator must not override
+        # whether the candidate was healthy in this process; the reason that blocks a promotion
         self._was_healthy = False
         self._promotion_blocker = 'no data of the slots yet'
 
     def _transition(self, event: CanaryTrigger, what: str, why: str) -> None:
-        """Take an event. Raises KeyError, with nothing changed, when it cannot happen here."""
+        """Change the state by a trigger. Raises KeyError for an impossible trigger."""
         self.record.state = TRANSITIONS[self.state, event]
         self._set_text(why)
         self._append_event(what, why)

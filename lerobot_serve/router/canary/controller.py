@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run the canary on a router: slot facts in, split and verdicts out. The executor thread.
+Run the canary of a router: read the facts of the slots, set split and verdicts. Executor thread.
 
-Slot b is the candidate, slot a the champion. While the canary goes on the split is its own; before
-and after it is the operator's. What it decides goes into the store in one transaction: state,
-verdict and split.
+Slot b holds the candidate, slot a the champion. The canary sets the split while it runs, the
+operator before and after. State, verdict and split are stored in one transaction.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ PHASE_CODES = {
     CanaryPhase.PROMOTED: CanaryState.PROMOTED,
     CanaryPhase.ROLLED_BACK: CanaryState.ROLLED_BACK,
 }
-# events that need no attention
+# events logged as info instead of warnings
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted')
 LOG10_E = 0.4342944819032518
-# what is lost with the process; of the episodes of both policies alike
+# a killed process loses at most the counts of this time, of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
 
 
 class CanaryController:
     """
-    See the module. `slot` is the candidate's, None in a router of one slot. `set_split` changes
-    the parameter split_percent; `on_event` gets each event, with the candidate's share.
+    See the module. `slot` is the candidate's, None in a router with one slot. `set_split` sets the
+    parameter split_percent; `on_event` receives each event with the candidate's share.
     """
 
     def __init__(
@@ -74,12 +73,12 @@ class CanaryController:
         self._restore()
 
     def _restore(self) -> None:
-        memory = self._decisions.canary_snapshot
-        problem = self.canary.restore(memory) if memory else ''
+        snapshot = self._decisions.canary_snapshot
+        problem = self.canary.restore(snapshot) if snapshot else ''
         if problem:
             self._context.log_warning(problem)
         if self.canary.is_over:
-            # since then the split was the operator's
+            # the operator may have set the split since then
             self._share = self.canary.share_percent
         self._update_slot()
 
@@ -111,7 +110,7 @@ class CanaryController:
     def _apply(self, now_ns: int, events: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
         share, before = self.canary.share_percent, self._share
         with self._decisions.canary_transaction():
-            # first of all: what is barred gets no episode from now on
+            # verdicts first: a barred policy receives no episode from now on
             for event in events:
                 self._record_verdict(event, at_once=at_once)
             if share is not None and share != before:
@@ -134,15 +133,15 @@ class CanaryController:
 
     def _save(self, now_ns: int, *, is_decision: bool) -> None:
         is_due = self._saved_ns is None or now_ns - self._saved_ns >= SAVE_PERIOD_NS
-        memory = self.canary.memory() if is_decision or is_due else None
-        if memory is None:
+        snapshot = self.canary.snapshot() if is_decision or is_due else None
+        if snapshot is None:
             return
         self._saved_ns = now_ns
-        if memory != self._decisions.canary_snapshot:
-            self._decisions.canary(memory, is_decision=is_decision)
+        if snapshot != self._decisions.canary_snapshot:
+            self._decisions.canary(snapshot, is_decision=is_decision)
 
-    def change(self, parameters: RouterParameters) -> None:
-        """Take other limits; another plan begins anew, with the next look."""
+    def change_parameters(self, parameters: RouterParameters) -> None:
+        """Apply new limits; a new plan restarts the canary with the next update."""
         self.canary.limits = parameters.limits
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
@@ -151,36 +150,42 @@ class CanaryController:
             self._pending += self.canary.history[-1:]
 
     def check_split(self, old: int, new: int) -> None:
-        """Raise ParameterError for a split that is the canary's to choose."""
+        """Raise ParameterError for a change of the split while the canary runs."""
         if new != old and not self.canary.is_over:
             raise ParameterError(
-                f"split_percent stays {old}: it is the canary's ({self.canary.text}); take its "
-                'plan away (canary.plan: []), or promote or roll back with control_slot'
+                f'split_percent stays {old}: the canary sets it ({self.canary.text}); clear '
+                'canary.plan, or promote or roll back with control_slot'
             )
 
-    def control(self, word: str, reason: str, now_ns: int, *, at_once: bool = False) -> str:
+    def run_command(self, command: str, reason: str, now_ns: int, *, at_once: bool = False) -> str:
         """
-        Follow an operator's word and return what was done. Raises NotAllowed and, where a policy
-        would drive by it that a verdict bars, NotDurable.
+        Run a command of an operator and return the status text. Raises CanaryCommandRejected, and
+        NotDurable for a lifted verdict that cannot be stored.
         """
         if self.canary.state is CanaryPhase.OFF:
             raise CanaryCommandRejected(
                 'no canary: canary.plan is empty; set the parameter canary.plan'
             )
-        if word == 'resume' and self.canary.state is CanaryPhase.ROLLED_BACK and self._slot:
+        if command == 'resume' and self.canary.state is CanaryPhase.ROLLED_BACK and self._slot:
             self._decisions.lift(self._slot, self.canary.record.policies['candidate'])
-        elif word == 'promote' and self._slot and self._slot.bar.verdict in BARRING_VERDICTS:
-            raise CanaryCommandRejected(f'not promoted: {self._slot.bar.text}; {LIFT_HINT}')
-        text: str = getattr(self.canary, word)(reason)
-        at_once = at_once or (word == 'rollback' and self._rollback_now)
+        elif (
+            command == 'promote'
+            and self._slot
+            and self._slot.verdict_record.verdict in BARRING_VERDICTS
+        ):
+            raise CanaryCommandRejected(
+                f'not promoted: {self._slot.verdict_record.text}; {LIFT_HINT}'
+            )
+        text: str = getattr(self.canary, command)(reason)
+        at_once = at_once or (command == 'rollback' and self._rollback_now)
         self._apply(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
 
     def report(self, stamp: Time) -> CanaryState:
-        """Return what operators see."""
+        """Return the state of the canary as a message."""
         canary = self.canary
         record, plan = canary.record, canary.plan
-        facts = canary.seen(Facts(SlotFacts(), SlotFacts()))
+        facts = canary.step_facts(Facts(SlotFacts(), SlotFacts()))
         return CanaryState(
             stamp=stamp,
             state=PHASE_CODES[canary.state],
@@ -215,17 +220,17 @@ class CanaryController:
         return forecast.episodes if forecast else -1
 
     def open_episodes(self) -> list[tuple[str, str]]:
-        """Return episodes of this step whose verdict may still come, with their slot."""
+        """Return the episodes of this step without an outcome yet, with their slot."""
         return [(name, SLOT_OF_ARM[arm]) for name, arm in self.canary.open_episodes.items()]
 
 
 def arm_events(events: Sequence[EpisodeTransition]) -> tuple[EpisodeEvent, ...]:
-    """Return what the stats noted of episodes, by the arm in which they began."""
+    """Return the events of SlotStats with arms instead of slots."""
     return tuple(EpisodeEvent(name, what, ARM_OF_SLOT[slot]) for name, what, slot in events)
 
 
 def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:
-    """Return what was seen of a slot since the start; under RoutingTable.lock."""
+    """Return the facts of a slot since the start. Under RoutingTable.lock."""
     return SlotFacts(
         replies=stats.chunks + stats.failed.total(),
         failed_replies=stats.failed.total(),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The facts of both slots, and their growth since a step of the canary began.
+The facts of both slots, and the growth of their counters since a step of the canary began.
 
-Counters only grow while the process that counts runs; after its restart they begin at 0. So only
-their growth is used. Episodes come one by one, as events. Owned by the executor thread.
+Counters restart at 0 with the counting process, so that only their growth is used. Episodes arrive
+as events. Owned by the executor thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNTERS_LIMIT = 10**15
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEvent:
-    """An episode began in an arm, or ended; `what` is BEGUN or one of ENDS."""
+    """The begin or end of an episode in an arm; `what` is BEGUN or one of ENDS."""
 
     episode_id: str
     what: str
@@ -29,7 +29,7 @@ class EpisodeEvent:
 
 @dataclass(slots=True)
 class ArmCounts:
-    """Episodes that began in one arm, and how they ended."""
+    """Numbers of episodes that began in one arm, in total and by end."""
 
     begun: int = 0
     success: int = 0
@@ -40,17 +40,18 @@ class ArmCounts:
 
     @property
     def open(self) -> int:
-        """Episodes whose end may still be reported."""
+        """Number of episodes without an end yet."""
         known = self.success + self.failure + self.aborted + self.moved + self.unreported
         return self.begun - known
 
-    def note(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """Add 1 to a counter."""
         setattr(self, what, getattr(self, what) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """One slot. The counters may begin anywhere; the rest is as of now."""
+    """The facts of one slot: counters with any start value, and the current state."""
 
     replies: int = 0
     failed_replies: int = 0
@@ -59,19 +60,19 @@ class SlotFacts:
     fallbacks: int = 0
     # commands that the safety cage changed
     trips: int = 0
-    # nan: too few replies to tell
+    # nan with too few replies
     latency_ms_p95: float = math.nan
     oldest_age_s: float = 0.0
     healthy: bool = False
     health_text: str = ''
-    # its fingerprint; empty: not known
+    # fingerprint; empty if unknown
     policy: str = ''
-    # episodes that began in this step, filled in by the canary
+    # episodes that began in this step; set by the canary
     arm: ArmCounts = field(default_factory=ArmCounts)
 
     @property
     def reported(self) -> int:
-        """Episodes that ended with a verdict."""
+        """Number of episodes with success or failure."""
         return self.arm.success + self.arm.failure
 
 
@@ -80,32 +81,32 @@ COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips')
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Both slots, and how far the candidate differs from the champion on the same observations."""
+    """The facts of both slots, and the divergence between candidate and champion."""
 
     candidate: SlotFacts
     champion: SlotFacts
-    # in spreads of the champion itself; nan: not measured
+    # in spreads of the champion; nan if not measured
     divergence: float = math.nan
     divergence_samples: int = 0
-    # episodes that began or ended since the facts before, in order
+    # begins and ends of episodes since the previous facts, in order
     events: tuple[EpisodeEvent, ...] = ()
-    # why the candidate may take no traffic yet, for example hours that it has to be shadowed
+    # why the candidate may not receive traffic yet, for example unmet shadow hours
     missing: str = ''
 
 
 class CounterGrowth:
-    """Adds up by how much the counters grew."""
+    """Accumulates the growth of the counters."""
 
     def __init__(self) -> None:
         self._totals = {slot: SlotFacts() for slot in ARMS}
-        self._seen: dict[str, SlotFacts] = {}
+        self._latest: dict[str, SlotFacts] = {}
 
     def add(self, facts: Facts) -> dict[str, dict[str, int]]:
-        """Take the facts of a look; return by how much each slot's counters grew."""
+        """Add the growth since the last facts; return the growth of each slot's counters."""
         grown = {}
         for slot in ARMS:
             now: SlotFacts = getattr(facts, slot)
-            grown[slot] = counter_growth(self._seen.get(slot, now), now)
+            grown[slot] = counter_growth(self._latest.get(slot, now), now)
             total = self._totals[slot]
             more = {name: getattr(total, name) + grown[slot][name] for name in COUNTERS}
             self._totals[slot] = replace(total, **more)
@@ -113,11 +114,11 @@ class CounterGrowth:
         return grown
 
     def skip(self, facts: Facts) -> None:
-        """Take the facts of a look without counting what grew."""
-        self._seen = {slot: getattr(facts, slot) for slot in ARMS}
+        """Update the last facts without adding their growth."""
+        self._latest = {slot: getattr(facts, slot) for slot in ARMS}
 
     def since_begin(self, facts: Facts, arms: dict[str, ArmCounts]) -> Facts:
-        """Return the facts with the counters since `restart`, and these episodes."""
+        """Return the facts with the growth since `restart` and with these episode counts."""
         counted = {
             slot: replace(
                 getattr(facts, slot), **counters(self._totals[slot]), arm=replace(arms[slot])
@@ -127,28 +128,28 @@ class CounterGrowth:
         return replace(facts, **counted)
 
     def restart(self) -> None:
-        """Count from here on, from 0."""
+        """Reset the growth to 0."""
         self._totals = {slot: SlotFacts() for slot in ARMS}
 
-    def memory(self) -> dict[str, dict[str, int]]:
-        """Return what has to survive a restart."""
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """Return the state for `restore`."""
         return {slot: counters(total) for slot, total in self._totals.items()}
 
-    def restore(self, memory: Mapping[str, Mapping[str, object]]) -> None:
-        """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
-        self._totals = {slot: _checked(memory[slot]) for slot in ARMS}
+    def restore(self, snapshot: Mapping[str, Mapping[str, object]]) -> None:
+        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
+        self._totals = {slot: _checked(snapshot[slot]) for slot in ARMS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:
-    """Return the counters alone."""
+    """Return the counters of a slot."""
     return {name: getattr(slot, name) for name in COUNTERS}
 
 
 def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
-    """Return by how much each counter grew; when one fell, all of them began again at 0."""
-    was, is_ = counters(before), counters(now)
-    again = any(is_[name] < was[name] for name in COUNTERS)
-    return {name: max(0, is_[name] - (0 if again else was[name])) for name in COUNTERS}
+    """Return the growth of each counter; if one fell, all counters have restarted at 0."""
+    old, new = counters(before), counters(now)
+    has_restarted = any(new[name] < old[name] for name in COUNTERS)
+    return {name: max(0, new[name] - (0 if has_restarted else old[name])) for name in COUNTERS}
 
 
 def _checked(values: Mapping[str, object]) -> SlotFacts:

@@ -16,9 +16,9 @@ from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.trial import StepTrial
 
-# further than this nobody waits
+# longer forecasts are not reported
 MAX_FORECAST_EPISODES = 20_000
-# fewer say nothing about a rate
+# minimum number of episodes for a rate
 MIN_FORECAST_EPISODES = 10
 
 Numbers = NDArray[np.float64]
@@ -26,16 +26,16 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """If both rates stay as they are: so many more episodes of the candidate, and then what."""
+    """At the present rates: the remaining episodes of the candidate, and the decision."""
 
     episodes: int
-    # otherwise rolled back
+    # False: rolled back
     promoted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WagerForecast:
-    """One wager: its log wealth, its margin, the success rates it counts with, and its goal."""
+    """One wager: its log wealth, margin, success rates of both arms, and the level to reach."""
 
     wealth: tuple[float, ...]
     margin: float
@@ -51,7 +51,10 @@ class WagerForecast:
 def episodes_to_decide(
     trial: StepTrial, *, share_percent: int, terms: Terms, trials: int
 ) -> Forecast | None:
-    """Return the forecast; None when it would take more than EPISODES_LIMIT, or nobody knows."""
+    """
+    Return the forecast; None beyond MAX_FORECAST_EPISODES or with fewer than MIN_FORECAST_EPISODES
+    of either arm.
+    """
     candidate, champion = trial.totals['candidate'], trial.totals['champion']
     if (
         min(candidate.begun - candidate.open, champion.begun - champion.open)
@@ -85,43 +88,46 @@ def episodes_to_decide(
     )
 
 
-# asked again at each look, mostly with the counts of the look before
+# called at each update, mostly with unchanged counts
 @lru_cache(maxsize=4)
-def _episodes(race: WagerForecast) -> float:
-    """Return how many episodes of the candidate it takes; inf when it never comes there."""
-    size = race.sizes[0]
-    growths = _growths(race)
+def _episodes(wager: WagerForecast) -> float:
+    """Return the episodes of the candidate until the wager reaches its level; inf for never."""
+    size = wager.sizes[0]
+    growths = _growths(wager)
     if max(growths) <= 0:
         return math.inf
-    # some stake alone gets there; the mean of all may be there sooner
+    # the mean over the stakes may reach the level before the best stake does
     blocks = MAX_FORECAST_EPISODES // size + 1
-    if not _is_there(race, growths, blocks):
+    if not _reaches_level(wager, growths, blocks):
         return math.inf
     low, high = 0, blocks
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _is_there(race, growths, middle) else (middle, high)
+        low, high = (low, middle) if _reaches_level(wager, growths, middle) else (middle, high)
     return float(high * size)
 
 
-def _is_there(race: WagerForecast, growths: Sequence[float], blocks: int) -> bool:
-    logs = [w + blocks * growth for w, growth in zip(race.wealth, growths, strict=True)]
-    return log_mean(logs) >= race.level
+def _reaches_level(wager: WagerForecast, growths: Sequence[float], blocks: int) -> bool:
+    """Return whether the expected evidence after `blocks` reaches the level."""
+    logs = [w + blocks * growth for w, growth in zip(wager.wealth, growths, strict=True)]
+    return log_mean(logs) >= wager.level
 
 
-def _growths(race: WagerForecast) -> list[float]:
-    """Return by how much the log wealth of each stake is expected to grow with a block."""
+def _growths(wager: WagerForecast) -> list[float]:
+    """Return the expected growth of the log wealth of each stake per block."""
     (x, p_x), (y, p_y) = (
         _means(size, rate)
-        for size, rate in zip(race.sizes, (race.candidate, race.champion), strict=True)
+        for size, rate in zip(wager.sizes, (wager.candidate, wager.champion), strict=True)
     )
-    gains = race.sign * (x[:, None] - y[None, :]) + race.margin
-    chances = p_x[:, None] * p_y[None, :]
-    return [float((chances * np.log1p(stake * gains)).sum()) for stake in stakes(race.margin)]
+    gains = wager.sign * (x[:, None] - y[None, :]) + wager.margin
+    probabilities = p_x[:, None] * p_y[None, :]
+    return [
+        float((probabilities * np.log1p(stake * gains)).sum()) for stake in stakes(wager.margin)
+    ]
 
 
 def _means(size: int, rate: float) -> tuple[Numbers, Numbers]:
-    """Return the mean values that a block can have, and how likely each is."""
+    """Return the possible mean values of a block and their probabilities."""
     logs = np.array([math.lgamma(size + 1) - math.lgamma(k + 1) - math.lgamma(size - k + 1)
                      + k * math.log(rate) + (size - k) * math.log1p(-rate)
                      for k in range(size + 1)])  # fmt: skip
@@ -129,12 +135,12 @@ def _means(size: int, rate: float) -> tuple[Numbers, Numbers]:
 
 
 def _sizes(size: int, share_percent: int) -> tuple[int, int]:
-    """Return about how many episodes of candidate and champion a block has."""
+    """Return the expected episodes of candidate and champion in a block."""
     share = share_percent / 100
     scale = size / min(share, 1 - share)
     return max(size, round(scale * share)), max(size, round(scale * (1 - share)))
 
 
 def _rate(arm: ArmCounts, good: int) -> float:
-    """Return a rate which is never quite 0 or 1."""
+    """Return the smoothed rate, strictly between 0 and 1."""
     return (good + 0.5) / (arm.begun - arm.open + 1)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Guards that roll a canary back at once, and missing data that holds it. Pure functions.
+Guards that roll a canary back at once or block its promotion without data. Pure functions.
 
-Shares of replies and commands have an alarm each (see alarms): it sounds when the share is now
-above its bound, however long the step was good before. The bound is the limit, or twice the
-champion's share where that is more. What has a limit and was not seen often enough holds: a
-canary that promotes on missing data promotes a policy whose faults it could not see. A limit of 0
-switches a guard off, and with it what would hold.
+Each share of replies or commands has an alarm (alarms.py), which trips when the share is above its
+bound now, independent of the earlier part of the step. The bound is the larger of the limit and
+twice the champion's share. A guard without enough data blocks promotion. A limit of 0 disables a
+guard, including its data requirement.
 """
 
 from __future__ import annotations
@@ -24,41 +23,43 @@ from lerobot_serve.router.canary.alarms import (
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.plan import GuardLimits
 
-# below it the network's own jitter makes the ratio
+# network jitter dominates the ratio below this latency
 LATENCY_FLOOR_MS = 5.0
-# a share of the champion's is doubled before it is compared: both are noisy
+# factor on the champion's share, since both shares are noisy
 CHAMPION_SHARE_FACTOR = 2.0
 MIN_DIVERGENCE_SAMPLES = 20
-# verdicts that every step needs of both slots
+# outcomes that each step needs of both slots
 MIN_OUTCOMES = 5
-# so many chunks of commands are the least that a step needs
+# chunks of commands that each step needs
 MIN_COMMAND_CHUNKS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedShare:
-    """A share that has an alarm: counters of the slots, and the fields of its limits."""
+    """A share with an alarm: the names of its counters and limits."""
 
     events: str
     total: str
     limit: str
     minimum: str
-    # what the events are, in the text
-    words: str
-    # whether each count is an observation, otherwise chunks of them
+    # the events in status texts
+    events_text: str
+    # whether each count is one observation; otherwise a chunk of counts is
     single: bool = False
 
     def bound(self, alarms: ShareAlarms, limits: GuardLimits) -> float:
-        """Return the share that is allowed now."""
-        usual = alarms.usual[self.events].share(getattr(limits, self.minimum))
+        """Return the largest share that is allowed now."""
+        baseline = alarms.baselines[self.events].share(getattr(limits, self.minimum))
         limit_percent: float = getattr(limits, self.limit)
-        return max(limit_percent / 100, CHAMPION_SHARE_FACTOR * usual)
+        return max(limit_percent / 100, CHAMPION_SHARE_FACTOR * baseline)
 
     def chunk(self, limits: GuardLimits) -> int:
+        """Return the number of counts in one observation."""
         return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)
 
     @property
     def level(self) -> float:
+        """The log evidence at which the alarm trips."""
         return alarm_threshold(REPLIES_PER_ALARM if self.single else CHUNKS_PER_ALARM)
 
 
@@ -89,20 +90,20 @@ GUARDED_SHARES = (
 
 
 def new_alarms() -> ShareAlarms:
-    """Return an alarm for each kind, with nothing seen."""
+    """Return an alarm without evidence for each guarded share."""
     return ShareAlarms([kind.events for kind in GUARDED_SHARES])
 
 
 def update_alarms(
     alarms: ShareAlarms, grown: Mapping[str, Mapping[str, int]], limits: GuardLimits
 ) -> None:
-    """Take by how much the counters of both slots grew. The champion's come first."""
+    """Add the growth of the counters of both slots, first the champion's."""
     for kind in GUARDED_SHARES:
         if not getattr(limits, kind.limit):
             continue
         events, total = (grown['champion'][name] for name in (kind.events, kind.total))
-        usual = alarms.usual[kind.events]
-        usual.add(events, max(events, total), getattr(limits, kind.minimum))
+        baseline = alarms.baselines[kind.events]
+        baseline.add(events, max(events, total), getattr(limits, kind.minimum))
         events, total = (grown['candidate'][name] for name in (kind.events, kind.total))
         alarms.of[kind.events].add(
             events,
@@ -113,25 +114,25 @@ def update_alarms(
 
 
 def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
-    """Return why the candidate must take no more episodes, empty when it may."""
-    failed, *others = (_sounds(kind, facts, alarms, limits) for kind in GUARDED_SHARES)
+    """Return why the candidate must be rolled back; empty otherwise."""
+    failed, *others = (_alarm_text(kind, facts, alarms, limits) for kind in GUARDED_SHARES)
     return (
         failed
-        or _slow(facts.candidate, facts.champion, limits)
+        or _latency_text(facts.candidate, facts.champion, limits)
         or next(filter(None, others), '')
-        or _diverges(facts, limits.divergence)
+        or _divergence_text(facts, limits.divergence)
     )
 
 
 def not_ready_reason(name: str, slot: SlotFacts) -> str:
-    """Return why the slot cannot be on trial, empty when it can."""
+    """Return why the slot cannot be on trial; empty when it can."""
     if not slot.healthy:
         return f'the slot of the {name} is not healthy: {slot.health_text}'
     return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
 def promotion_blocker(facts: Facts) -> str:
-    """Return why not even an operator may promote; empty when one may."""
+    """Return why an operator may not promote; empty when one may."""
     reason = facts.missing or not_ready_reason('candidate', facts.candidate)
     policy = facts.candidate.policy
     if reason or policy != facts.champion.policy:
@@ -141,17 +142,17 @@ def promotion_blocker(facts: Facts) -> str:
 
 
 def missing_data(facts: Facts, limits: GuardLimits) -> str:
-    """Return what a whole step did not show, and what to do about it; empty when nothing."""
+    """Return the data that a step lacks, with the remedy; empty when it is complete."""
     return (
-        _few_reported(facts)
-        or _few_replies(facts, limits)
-        or _few_commands(facts.candidate, limits)
-        or _few_divergences(facts, limits.divergence)
+        _missing_outcomes(facts)
+        or _missing_replies(facts, limits)
+        or _missing_commands(facts.candidate, limits)
+        or _missing_divergences(facts, limits.divergence)
     )
 
 
 def percentage(part: float, whole: float) -> float:
-    """Return percent; 0 of nothing is 0."""
+    """Return the percentage of `part` in `whole`; 0 if `whole` is 0."""
     return 100 * part / whole if whole else 0.0
 
 
@@ -159,23 +160,23 @@ def _short(percent: float) -> str:
     return f'{percent:.1f}' if percent < 10 else f'{percent:.0f}'
 
 
-def _sounds(kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
+def _alarm_text(kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
     run = alarms.of[kind.events].strongest
     if not getattr(limits, kind.limit) or run.evidence < kind.level:
         return ''
-    usual = 100 * alarms.usual[kind.events].share(getattr(limits, kind.minimum))
+    baseline = 100 * alarms.baselines[kind.events].share(getattr(limits, kind.minimum))
     oldest = f'; oldest action {facts.candidate.oldest_age_s:.2g} s'
     return (
-        f'{run.events:.0f} of the last {run.count:.0f} {kind.words}: '
+        f'{run.events:.0f} of the last {run.count:.0f} {kind.events_text}: '
         f'{_short(percentage(run.events, run.count))} %, limit '
-        f'{_short(100 * kind.bound(alarms, limits))} % (champion {_short(usual)} %)'
+        f'{_short(100 * kind.bound(alarms, limits))} % (champion {_short(baseline)} %)'
         f'{oldest if kind.events == "fallbacks" else ""}'
     )
 
 
-def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str:
+def _latency_text(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str:
     limit = limits.latency_ratio
-    if not limit or not _timed(candidate, limits) or not _timed(champion, limits):
+    if not limit or not _has_latency(candidate, limits) or not _has_latency(champion, limits):
         return ''
     bound_ms = limit * max(champion.latency_ms_p95, LATENCY_FLOOR_MS)
     if candidate.latency_ms_p95 <= bound_ms:
@@ -186,11 +187,11 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str
     )
 
 
-def _timed(slot: SlotFacts, limits: GuardLimits) -> bool:
+def _has_latency(slot: SlotFacts, limits: GuardLimits) -> bool:
     return slot.replies >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
 
 
-def _diverges(facts: Facts, limit: float) -> str:
+def _divergence_text(facts: Facts, limit: float) -> str:
     if (
         not limit
         or facts.divergence_samples < MIN_DIVERGENCE_SAMPLES
@@ -203,7 +204,7 @@ def _diverges(facts: Facts, limit: float) -> str:
     )
 
 
-def _few_reported(facts: Facts) -> str:
+def _missing_outcomes(facts: Facts) -> str:
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if slot.reported < MIN_OUTCOMES:
             return (
@@ -214,7 +215,7 @@ def _few_reported(facts: Facts) -> str:
     return ''
 
 
-def _few_replies(facts: Facts, limits: GuardLimits) -> str:
+def _missing_replies(facts: Facts, limits: GuardLimits) -> str:
     if not limits.failed_replies_percent and not limits.latency_ratio:
         return ''
     if facts.candidate.replies < limits.minimum_replies:
@@ -223,12 +224,12 @@ def _few_replies(facts: Facts, limits: GuardLimits) -> str:
             f'{limits.minimum_replies}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
-        if limits.latency_ratio and not _timed(slot, limits):
+        if limits.latency_ratio and not _has_latency(slot, limits):
             return f'too few replies of the {name} to measure its latency ({slot.replies})'
     return ''
 
 
-def _few_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
+def _missing_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
     if not limits.trips_percent and not limits.fallbacks_percent:
         return ''
     if candidate.commands >= limits.minimum_commands:
@@ -241,7 +242,7 @@ def _few_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
     )
 
 
-def _few_divergences(facts: Facts, limit: float) -> str:
+def _missing_divergences(facts: Facts, limit: float) -> str:
     enough = facts.divergence_samples >= MIN_DIVERGENCE_SAMPLES and not math.isnan(
         facts.divergence
     )

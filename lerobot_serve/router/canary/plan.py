@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a canary, fixed before the first episode: its steps, error bounds and guard limits.
-
-Plain data, checked when it is made.
+The plan of a canary: its steps, error bounds and guard limits. Plain data, checked on creation.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ EPISODES_LIMIT, SECONDS_LIMIT, BLOCK_LIMIT = 1_000_000, 1e7, 1000
 
 @dataclass(frozen=True, slots=True)
 class CanaryStep:
-    """A share of the new episodes, and what it takes at least before the next."""
+    """A share of new episodes, and the minimum episodes and time before the next step."""
 
     share_percent: int
     minimum_episodes: int = 0
@@ -32,32 +30,34 @@ class CanaryStep:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """Steps with rising shares; the last is 100 % and is the end."""
+    """Steps with rising shares; the last step is 100 %."""
 
     steps: tuple[CanaryStep, ...]
 
     @property
     def text(self) -> str:
-        """The plan as a person would write it."""
+        """The plan in the format of the parameter canary.plan."""
         trials = [f'{s.share_percent}:{s.minimum_episodes}:{s.minimum_s:g}' for s in self.trials]
         return ', '.join([*trials, '100'])
 
     @property
     def trials(self) -> tuple[CanaryStep, ...]:
-        """The steps at which both policies take episodes."""
+        """The steps below 100 %, at which both policies receive episodes."""
         return self.steps[:-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """
-    How sure a canary has to be.
+    The error bounds of a canary.
 
-    `margin`: by how much the candidate's success rate may be lower and still pass.
-    `false_promotion`: bound on the probability that a candidate that is worse by the margin or
-    more is ever promoted. `false_rollback`: bound on the probability that the comparison ever
-    rolls back a candidate that is not worse. `block_episodes`: so many consecutive episodes of the
-    candidate may fail for one reason; the promotion test takes them together as one observation.
+    margin           largest deficit of the candidate's success rate at which it passes
+    false_promotion  bound on the probability of ever promoting a candidate that is worse by the
+                     margin or more
+    false_rollback   bound on the probability that the comparison ever rolls back a candidate that
+                     is not worse
+    block_episodes   number of consecutive episodes of the candidate that may fail for one cause;
+                     the promotion test counts them as one observation
     """
 
     margin: float = 0.1
@@ -73,11 +73,11 @@ class Terms:
 
     @property
     def promotion_level(self) -> float:
-        """The log e at which the candidate is shown not to be worse by the margin."""
+        """The log e at which the candidate passes: it is not worse by the margin."""
         return -math.log(self.false_promotion)
 
     def rollback_level(self, trials: int) -> float:
-        """Return the log e of worse; the tests of all steps share the error rate."""
+        """Return the log e at which the candidate is worse; all steps share the error bound."""
         return -math.log(self.false_rollback / trials)
 
     @property
@@ -91,17 +91,17 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
     """
-    Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
+    The limits of the guards, 0 to disable one, and the minimum data that they need.
 
-    The 95th percentile of 100 replies is the fifth largest; 3000 commands are 100 s of motion at
-    30 Hz, several episodes.
+    The default minimums: the 95th percentile of 100 replies is the fifth largest value; 3000
+    commands are 100 s of motion at 30 Hz.
     """
 
     failed_replies_percent: float = 2.0
     latency_ratio: float = 2.0
     trips_percent: float = 1.0
     fallbacks_percent: float = 5.0
-    # in spreads of the champion itself
+    # in spreads of the champion
     divergence: float = 0.0
     minimum_replies: int = 100
     minimum_commands: int = 3000
@@ -123,8 +123,8 @@ def parse_plan(
     name: str = 'canary_steps',
 ) -> CanaryPlan | None:
     """
-    Return the plan, None when there is no text: no canary. The two numbers hold where a step
-    names none; `name` is the parameter that errors speak of. Raises ParameterError.
+    Return the plan; None for an empty list. `minimum_episodes` and `minimum_s` apply to steps
+    without their own; `name` is the parameter in error texts. Raises ParameterError.
     """
     if not any(text.strip() for text in texts):
         return None
@@ -138,13 +138,12 @@ def parse_plan(
         raise ParameterError(f"{name} must end with '100', got shares {_row(shares)}")
     if len(steps) == 1:
         raise ParameterError(
-            f"{name} must have a step below 100, at which the policies are compared; got '100' "
-            "alone. For example: '5', '25', '50', '100'"
+            f'{name} must have a step below 100, at which the policies are compared, got only '
+            "'100'; for example '5', '25', '50', '100'"
         )
     if ':' in texts[-1]:
         raise ParameterError(
-            f"{name} must end with '100' alone, got {texts[-1]!r}: behind it nothing is promoted, "
-            'so minimums would do nothing'
+            f"{name} must end with '100', got {texts[-1]!r}: the last step has no minimums"
         )
     return CanaryPlan((*steps[:-1], CanaryStep(100)))
 
@@ -172,7 +171,7 @@ def _step(name: str, text: str, minimum_episodes: int, minimum_s: float) -> Cana
 
 
 def _whole(digits: str) -> int:
-    # Python refuses to read thousands of digits; ten are above every bound
+    # int() rejects thousands of digits; ten digits exceed every bound
     return int(digits.lstrip('0')[:10] or '0')
 
 

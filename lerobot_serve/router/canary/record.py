@@ -30,7 +30,7 @@ EVIDENCE = ('not_worse', 'worse', 'aborted')
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvent:
-    """What happened to a canary (one word) and why."""
+    """An event of a canary: its name and reason."""
 
     what: str
     why: str
@@ -39,20 +39,20 @@ class CanaryEvent:
 @dataclass(slots=True)
 class StepComparison:
     """
-    The comparison of one step: the highest log e, and whether the candidate has passed in any.
+    The comparison of one step: the largest log e. `passed` is whether the candidate passed in any.
 
-    Each step compares only the episodes that begin in it: a candidate that has become bad is not
-    carried by its past.
+    Each step compares the episodes that begin in it, so that a candidate that degrades cannot rely
+    on earlier steps.
     """
 
     passed: bool = False
     not_worse: float = 0.0
     worse: float = 0.0
-    # that the champion's episodes are aborted more often
+    # evidence that the champion's episodes are aborted more often
     aborted: float = 0.0
 
     def update(self, trial: StepTrial, terms: Terms) -> bool:
-        """Weigh the outcomes; return True when the candidate passes now for the first time."""
+        """Update the evidence; return True when the candidate passes for the first time."""
         not_worse, worse, aborted = trial.evidence
         self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)
         self.aborted = max(self.aborted, aborted)
@@ -60,21 +60,21 @@ class StepComparison:
         return self.passed and not passed
 
     def is_worse(self, terms: Terms, trials: int) -> bool:
-        """Return whether the candidate was shown to be worse than the champion."""
+        """Return whether the candidate is shown to be worse than the champion."""
         return self.worse >= terms.rollback_level(trials)
 
     def aborts_differ(self, terms: Terms) -> bool:
-        """Return whether the champion was shown to be aborted more often."""
+        """Return whether the champion's episodes are shown to be aborted more often."""
         return self.aborted >= terms.promotion_level
 
     def next_step(self) -> None:
-        """Begin to compare from 0; what has passed has passed."""
+        """Reset the evidence; `passed` remains."""
         self.not_worse = self.worse = self.aborted = 0.0
 
 
 @dataclass(slots=True)
 class CanaryRecord:
-    """Everything but plan, terms and limits. Owned by the executor thread."""
+    """The state of a canary without plan, terms and limits. Owned by the executor thread."""
 
     state: CanaryPhase = CanaryPhase.OFF
     step: int = 0
@@ -85,19 +85,19 @@ class CanaryRecord:
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
-    # why the state is what it is
+    # reason of the state
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
 
     def begin_step(self, step: int, terms: Terms) -> None:
-        """Count from 0."""
+        """Begin a step with all counts at 0."""
         self.step, self.time_ns = step, 0
         self.trial, self.alarms = new_trial(terms), new_alarms()
         self.comparison.next_step()
         self.growth.restart()
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes."""
+        """Return the record for `from_json`."""
         return {
             'state': self.state.value,
             'step': self.step,
@@ -106,9 +106,9 @@ class CanaryRecord:
             'not_worse': self.comparison.not_worse,
             'worse': self.comparison.worse,
             'aborted': self.comparison.aborted,
-            'trial': self.trial.memory(),
-            'alarms': self.alarms.memory(),
-            'counts': self.growth.memory(),
+            'trial': self.trial.snapshot(),
+            'alarms': self.alarms.snapshot(),
+            'counts': self.growth.snapshot(),
             'policies': dict(self.policies),
             'why': self.why,
             'history': [[entry.what, entry.why] for entry in self.history],
@@ -116,14 +116,14 @@ class CanaryRecord:
 
 
 def new_trial(terms: Terms) -> StepTrial:
-    """Return a step without episodes."""
+    """Return the trial of a step without episodes."""
     return StepTrial(terms.margin, terms.block_episodes)
 
 
 def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRecord:
     """
-    Return the record of a plan with so many steps below 100 %. Raises ValueError, KeyError or
-    TypeError when it is none.
+    Return the record of a plan with `trials` steps below 100 %. Raises ValueError, KeyError or
+    TypeError for an invalid one.
     """
     state = CanaryPhase(values['state'])
     step = checked_int(values['step'], 'step', NUMBER_LIMIT)
@@ -153,7 +153,7 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
 
 
 def _steps(state: CanaryPhase, trials: int) -> range:
-    """Return at which steps a canary can be in a state."""
+    """Return the possible steps of a canary in a state."""
     if state in ON_TRIAL:
         return range(trials)
     if state is CanaryPhase.PROMOTED:

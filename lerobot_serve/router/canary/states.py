@@ -2,7 +2,7 @@
 """
 The state machine of a canary: one table.
 
-A row is a state, a column an event, a dot means that it cannot happen there:
+A row is a state, a column a trigger, a dot an impossible combination:
 
               START   READY   HOLD      CONTINUE ADVANCE FINISH   ROLL_BACK   PAUSE RESUME RESTART
   OFF         WAITING .       .         .        .       .        .           .     .      .
@@ -13,8 +13,8 @@ A row is a state, a column an event, a dot means that it cannot happen there:
   PROMOTED    .       .       .         .        .       .        ROLLED_BACK .     .      WAITING
   ROLLED_BACK .       .       .         .        .       .        .           .     WAITING WAITING
 
-STOP leads to OFF from everywhere. The share rises at READY, ADVANCE and FINISH alone. Nothing that
-passes by itself leads out of PROMOTED and ROLLED_BACK.
+STOP leads to OFF from every other state. The share rises only at READY, ADVANCE and FINISH.
+PROMOTED and ROLLED_BACK end only by an operator, a new plan or a new policy.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from enum import auto, Enum
 
 
 class CanaryPhase(Enum):
-    """What a canary does."""
+    """The state of a canary."""
 
-    # there is no plan
+    # no plan
     OFF = 'off'
-    # the candidate may take no traffic yet
+    # the candidate may not receive traffic yet
     WAITING = 'waiting'
-    # the step's least episodes and time are not over
+    # the minimum episodes or time of the step are not reached
     RUNNING = 'running'
-    # undecided, or something was not seen; the share stays
+    # the minimums are reached; undecided or without data, the share stays
     UNDECIDED = 'undecided'
-    # by an operator; the share stays, guards still roll back
+    # paused by an operator: the share stays, guards still roll back
     PAUSED = 'paused'
-    # all new episodes to the candidate
+    # all new episodes go to the candidate
     PROMOTED = 'promoted'
-    # no new episodes to the candidate
+    # no new episodes go to the candidate
     ROLLED_BACK = 'rolled_back'
 
 
 class CanaryTrigger(Enum):
-    """What happens to a canary."""
+    """The trigger of a state change."""
 
-    # there is a plan
+    # a plan is set
     START = auto()
-    # the plan was taken away
+    # the plan is removed
     STOP = auto()
-    # the candidate may take traffic
+    # the candidate may receive traffic
     READY = auto()
-    # the step is over but for what is undecided or unseen
+    # the minimums are reached, the comparison is undecided or data is missing
     HOLD = auto()
-    # it is not over
+    # the minimums are not reached any more
     CONTINUE = auto()
-    # to the next step below 100 %
+    # the next step below 100 %
     ADVANCE = auto()
-    # to 100 %
+    # the step of 100 %
     FINISH = auto()
-    # a guard, the comparison or an operator
+    # by a guard, the comparison or an operator
     ROLL_BACK = auto()
     # by an operator
     PAUSE = auto()
     RESUME = auto()
-    # another plan or another policy: all counts are 0
+    # a new plan or a new policy; all counts are reset
     RESTART = auto()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status texts of a canary for people. Pure functions."""
+"""Build the status texts of a canary. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lerobot_serve.router.canary.guards import percentage
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.trial import StepTrial
 
-# a share of unknown ends that is worth a word
+# share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
 
 
 def step_text(plan: CanaryPlan, step: int) -> str:
-    """Return which step this is."""
+    """Return the number and the share of a step."""
     percent = plan.steps[step].share_percent
     return f'step {step + 1} of {len(plan.steps)}, {percent} % of new episodes to the candidate'
 
 
 def rates_text(facts: Facts) -> str:
-    """Return how often each policy succeeded in this step."""
+    """Return the success rate of each policy in this step."""
     return f'candidate {_rate(facts.candidate)}, champion {_rate(facts.champion)}'
 
 
 def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> str:
-    """Return how far the step's minimums are met."""
+    """Return the progress towards the minimums of a step."""
     least = plan.steps[step]
     parts = [
         f'{facts.candidate.reported} of {least.minimum_episodes} episodes of the candidate',
@@ -43,24 +43,24 @@ def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> s
 def undecided_text(
     plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial
 ) -> str:
-    """Return that more episodes are needed, and about how many."""
+    """Return the rates, episodes without outcome, and the forecast of remaining episodes."""
     forecast = _forecast(plan, step, facts, terms, trial)
-    return '. '.join(filter(None, (rates_text(facts), _lost(facts), forecast)))
+    return '. '.join(filter(None, (rates_text(facts), _missing_outcomes_text(facts), forecast)))
 
 
 def aborts_text(facts: Facts) -> str:
-    """Return that the champion's episodes are aborted more often, and what to do."""
+    """Return that the champion's episodes are aborted more often, with the remedy."""
     candidate, champion = facts.candidate.arm, facts.champion.arm
     return (
         'episodes of the champion are aborted more often than those of the candidate '
         f'({champion.aborted} of {champion.begun}, {candidate.aborted} of {candidate.begun}): '
-        'an aborted episode is no success, so this alone makes the candidate look better. Find '
-        'out why, then promote or roll back by hand'
+        'an aborted episode is no success, so that this alone favors the candidate. Find the '
+        'cause, then promote or roll back by hand'
     )
 
 
 def passed_text(facts: Facts, terms: Terms) -> str:
-    """Return what the comparison has shown."""
+    """Return the result of a passed comparison."""
     return (
         f'not worse by {_points(terms.margin)} or more: {rates_text(facts)}; wrong in at most '
         f'{100 * terms.false_promotion:g} % of such canaries'
@@ -68,20 +68,20 @@ def passed_text(facts: Facts, terms: Terms) -> str:
 
 
 def worse_text(facts: Facts, terms: Terms) -> str:
-    """Return why the comparison rolls back."""
+    """Return the result of a comparison that rolls back."""
     return (
         f'the candidate is worse than the champion: {rates_text(facts)}; wrong in at most '
-        f'{100 * terms.false_rollback:g} % of canaries whose candidate is not'
+        f'{100 * terms.false_rollback:g} % of canaries with a candidate that is not worse'
     )
 
 
 def one_line(reason: str, limit: int) -> str:
-    """Return an operator's words as one line of bounded length."""
+    """Return the reason of an operator as one line of bounded length."""
     return ' '.join(reason.split())[:limit] or 'no reason given'
 
 
-def _lost(facts: Facts) -> str:
-    """Return how many ends are unknown, where so many weigh: each counts against a promotion."""
+def _missing_outcomes_text(facts: Facts) -> str:
+    """Return the number of episodes without an outcome; empty below REPORTED_LOSS_SHARE."""
     slots = (('candidate', facts.candidate.arm), ('champion', facts.champion.arm))
     parts = [
         f'{arm.moved + arm.unreported} of {arm.begun} of the {name} ({arm.unreported} unreported, '
@@ -106,14 +106,15 @@ def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: St
     )
     if forecast is None:
         return (
-            f'At the present rates {MAX_FORECAST_EPISODES} more episodes of the candidate will '
-            f'not decide it with a margin of {_points(terms.margin)}: promote or roll back by hand'
+            f'At the present rates, {MAX_FORECAST_EPISODES} more episodes of the candidate do not '
+            f'decide with a margin of {_points(terms.margin)}: promote or roll back by hand'
         )
-    what = 'promoted' if forecast.promoted else 'rolled back'
+    decision = 'promotion' if forecast.promoted else 'rollback'
+    of_candidate = _round_up(forecast.episodes)
+    of_both = _round_up(forecast.episodes * 100 / percent)
     return (
-        f'About {_about(forecast.episodes)} more episodes of the candidate '
-        f'({_about(forecast.episodes * 100 / percent)} of both) until it is {what}, at the '
-        'present rates'
+        f'At the present rates, about {of_candidate} more episodes of the candidate ({of_both} of '
+        f'both) until {decision}'
     )
 
 
@@ -134,7 +135,7 @@ def _minutes(seconds: float) -> str:
     return f'{seconds / 60:.3g}'
 
 
-def _about(number: float) -> str:
-    """Return two significant digits: more would claim too much."""
+def _round_up(number: float) -> str:
+    """Return the number rounded up to two significant digits."""
     size = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
     return str(math.ceil(number / size) * size)

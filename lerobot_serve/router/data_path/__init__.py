@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-From a request to its reply: Dispatcher places and sends, RequestForwarder picks replicas, hedges
-and fails over, InFlightRequests holds pending replies. Called by RouterCore. Threads `intake`
-(requests), `replies` and `alarm` (timeouts), all under RoutingTable.lock; Transport and observers
-are called after the lock is released.
+Route requests to replicas and relay their replies: Dispatcher places and sends, RequestForwarder
+selects replicas, hedges and fails over, InFlightRequests tracks pending replies. Called by
+RouterCore in the threads `intake` (requests), `replies` and `alarm` (timeouts), under
+RoutingTable.lock. Transport and observers are called after the lock is released.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One step of the dispatcher: its time, and the calls to make once the lock is released.
+One step of the dispatcher: its time, and the calls deferred until the lock is released.
 
-So one thread never waits for the publishing of another. One thread at a time.
+Publishing runs outside the lock, so that no thread waits for the publishing of another. One thread
+at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ P = ParamSpec('P')
 
 
 class DispatchStep:
-    """See the module. `run` makes the calls in the order in which they were deferred."""
+    """Collects deferred calls; `run` makes them in the order of `defer`."""
 
     __slots__ = ('_calls', 'now_ns')
 
@@ -24,10 +25,10 @@ class DispatchStep:
         self._calls: list[Callable[[], None]] = []
 
     def defer(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Make this call after the lock is released."""
+        """Add a call to make after the lock is released."""
         self._calls.append(partial(call, *args, **kwargs))
 
     def run(self) -> None:
-        """Make the deferred calls; the lock is released."""
+        """Make the deferred calls. Without the lock."""
         for call in self._calls:
             call()

@@ -42,7 +42,7 @@ from lerobot_serve.wire.header import read_envelope, with_flags
 from lerobot_serve.wire.schema import Flag, Status
 
 DRAINING_TEXT = 'the router is draining; open a session with another server'
-# the replica is healthy, but has no such session
+# the replica is healthy and has lost the session
 SESSION_LOST_STATUSES = (Status.NO_SESSION, Status.DRAINING)
 # faults of the request or of the queue, not of the policy
 REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE)
@@ -50,7 +50,7 @@ REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE)
 
 @dataclass(slots=True, eq=False)
 class ReceivedReply:
-    """A reply of a replica, and the pending one that it settles."""
+    """A reply of a replica, and the pending reply that it settles."""
 
     pending: PendingReply
     replica: Replica
@@ -62,7 +62,7 @@ class ReceivedReply:
         return self.pending.request
 
     @property
-    def is_of_probe(self) -> bool:
+    def is_probe(self) -> bool:
         return self.pending.purpose is RequestPurpose.PROBE
 
 
@@ -84,13 +84,13 @@ class Dispatcher:
         self._forwarder = RequestForwarder(table, placement, transport, observer, drops)
         self.hedging = self._forwarder.hedging
         self.timer = RequestTimer()
-        # when the timer expects to be due
+        # next due time that the timer knows
         self._timer_ns: int | None = None
 
     # intake thread
 
     def on_request(self, raw: bytes, now_ns: int) -> None:
-        """Place the episode of a client's request, and send the request there."""
+        """Place the episode of a client's request and send the request to a replica."""
         try:
             header, client_id, episode_id = read_envelope(raw)
             executed = find_execution_report(raw)
@@ -103,7 +103,7 @@ class Dispatcher:
             if session is None:
                 self._drops.add('no_session')
                 return
-            session.heard_ns = now_ns
+            session.last_heard_ns = now_ns
             self._record_executed(session, executed)
             request = InFlightRequest(session, header, episode_id, raw, now_ns)
             self._place_and_send(request, step)
@@ -122,7 +122,7 @@ class Dispatcher:
         if session is None:
             self._drops.add('no_session')
             return
-        session.heard_ns = now_ns
+        session.last_heard_ns = now_ns
         self._drops.add('draining')
         request, step = (
             InFlightRequest(session, header, episode_id, raw, now_ns),
@@ -138,17 +138,17 @@ class Dispatcher:
         session.executed = executed or session.executed
 
     def _place_and_send(self, request: InFlightRequest, step: DispatchStep) -> None:
-        forwarder, ask = self._forwarder, request.session.ask
+        forwarder, session_request = self._forwarder, request.session.request
         superseded = self._table.in_flight.begin(request)
-        request_id = f'{ask.client_id}:{ask.session_epoch}:{request.seq}'
+        request_id = f'{session_request.client_id}:{session_request.session_epoch}:{request.seq}'
         try:
             placement = self._episode_placement.place(
                 request, request_id, self._table.rules.split_percent
             )
-        except NoSlotAvailable as nowhere:
-            # a probed slot may recover
+        except NoSlotAvailable as unavailable:
+            # probes let an unhealthy slot recover
             forwarder.send_probes(request, step)
-            forwarder.reply_no_slot(request, nowhere, step)
+            forwarder.reply_no_slot(request, unavailable, step)
         else:
             request.is_new = not placement.sticky
             is_sent = forwarder.send(request, step) or forwarder.send_to_unhealthy(request, step)
@@ -170,7 +170,7 @@ class Dispatcher:
     # replies thread
 
     def on_reply(self, server: str, raw: bytes, now_ns: int) -> None:
-        """Relay a reply, if it is the first to the newest request of its client."""
+        """Relay the reply if it is the first to the newest request of its client."""
         try:
             summary = read_reply_summary(raw)
         except Malformed as error:
@@ -203,7 +203,7 @@ class Dispatcher:
         replica.counts['chunks'] += 1
         replica.health.record_success()
         table.slot_of(replica).health.record_success()
-        if reply.is_of_probe:
+        if reply.is_probe:
             return
         if request.is_done:
             self._drops.add('late_answer')
@@ -211,7 +211,7 @@ class Dispatcher:
         # the replica is healthy: only a drain or a verdict withholds the reply
         conditions = table.slots[request.slot].conditions(step.now_ns, Reachability.HEALTHY)
         if conditions.verdict in BARRING_VERDICTS and session.policy != policy:
-            # a barred policy ends the episodes that it is known to drive, and gets no others
+            # a barred policy ends its running episodes and gets no others
             conditions = replace(conditions, leaving=True)
         stay = check_eligibility(SlotUse.STAY, conditions)
         if stay.grade is Eligibility.NO:
@@ -237,17 +237,17 @@ class Dispatcher:
         request.end()
 
     def _on_slot_left(self, request: InFlightRequest, why: str, step: DispatchStep) -> None:
-        """Discard a reply of a slot that its episodes have left meanwhile."""
+        """Discard the reply of a slot that the episode must leave, and fail over."""
         self._drops.add(SLOT_LEFT)
         if not self._forwarder.fail_over(request, SLOT_LEFT, step, same_slot=False):
-            nowhere = no_slot_available(self._table.slots.values(), why)
-            self._forwarder.reply_no_slot(request, nowhere, step)
+            unavailable = no_slot_available(self._table.slots.values(), why)
+            self._forwarder.reply_no_slot(request, unavailable, step)
 
     def _on_failure(self, reply: ReceivedReply, step: DispatchStep) -> None:
-        """Handle a reply without actions, or with those of another policy."""
+        """Handle a reply without actions, or of another policy than the slot's."""
         request, status = reply.request, reply.summary.status
         reason = self._record_failure(reply, step)
-        if reply.is_of_probe:
+        if reply.is_probe:
             if reason and status not in SESSION_LOST_STATUSES:
                 self._record_failed_probe(reply.replica, step.now_ns)
             return
@@ -257,7 +257,7 @@ class Dispatcher:
         if self._table.in_flight.pending_servers(request):
             self._drops.add('failed_over')
             return
-        # the same policy fails again on the same observation
+        # the same policy fails on the same observation again
         same_slot = status != Status.NOT_FINITE
         if reason and self._forwarder.fail_over(request, reason, step, same_slot=same_slot):
             return
@@ -283,7 +283,7 @@ class Dispatcher:
         if status in SESSION_LOST_STATUSES:
             step.defer(self._reopen_session, reply.request.session, replica.name)
             return 'no_session'
-        if status == Status.POLICY_ERROR and not reply.is_of_probe:
+        if status == Status.POLICY_ERROR and not reply.is_probe:
             reply.request.failed_servers.append(replica.name)
         return Status(status).name.lower() if status in list(Status) else 'failed'
 
@@ -294,7 +294,7 @@ class Dispatcher:
         self.timer.run(stop, clock, self.on_timer)
 
     def on_timer(self, now_ns: int) -> int | None:
-        """Hedge or fail over late requests; return the next due time, None to wait for a wake."""
+        """Hedge or fail over late requests; return the next due time, None without one."""
         step, in_flight = DispatchStep(now_ns), self._table.in_flight
         with self._table.lock:
             for pending, is_overdue in in_flight.due(now_ns):

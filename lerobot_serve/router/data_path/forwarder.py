@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Choose the replicas of a request: the preferred one, a hedge, a failover, and probes.
+Select the replicas of a request and send its copies: first copy, hedge, failover and probes.
 
 No ROS; called under RoutingTable.lock.
 """
@@ -30,14 +30,14 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import Flag, Status
 
-# failures of one replica, which its slot's other replicas need not share
+# failures that other replicas of the slot may not share
 REPLICA_FAILURES = ('timeout', 'wrong_policy', 'policy_error')
-# the slot's running episodes leave; not a failure
+# running episodes leave the slot; not a failure
 SLOT_LEFT = 'slot_left'
 
 
 class RequestForwarder:
-    """See the module. What it sends and reports is deferred to the end of the step."""
+    """See the module. Sends and reports are deferred to the end of the step."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RequestForwarder:
         self.hedging = Hedging(table.stats, table.slots)
 
     def send(self, request: InFlightRequest, step: DispatchStep) -> bool:
-        """Send to the first untried replica of the slot; False when there is none."""
+        """Send to the first untried ready replica of the slot; return False without one."""
         slot, rules = self._table.slots[request.slot], self._table.rules
         untried = _untried(request, ready_replicas(request.session, slot))
         if not untried:
@@ -66,7 +66,7 @@ class RequestForwarder:
         return True
 
     def send_to_unhealthy(self, request: InFlightRequest, step: DispatchStep) -> bool:
-        """Send to an unhealthy replica when no other is left; False when there is none."""
+        """Send to the first untried unhealthy replica of the slot; return False without one."""
         slot = self._table.slots[request.slot]
         untried = _untried(request, unhealthy_replicas(request.session, slot))
         if untried:
@@ -105,7 +105,7 @@ class RequestForwarder:
         return pending
 
     def hedge(self, request: InFlightRequest, step: DispatchStep) -> None:
-        """Send a second copy to another replica, if the budget allows."""
+        """Send a second copy to another replica if slot and budget allow it."""
         slot = self._table.slots[request.slot]
         if not self._is_eligible(SlotUse.HEDGE, request.session, slot, step):
             return
@@ -116,11 +116,11 @@ class RequestForwarder:
 
     @staticmethod
     def _is_eligible(use: SlotUse, session: ClientSession, slot: Slot, step: DispatchStep) -> bool:
-        """Return whether a slot may serve a session, in need at least."""
+        """Return whether a slot may serve a session, also as a last resort."""
         return session_eligibility(use, session, slot, step.now_ns).grade is not Eligibility.NO
 
     def send_probes(self, request: InFlightRequest, step: DispatchStep) -> None:
-        """Send copies to replicas whose probe is due."""
+        """Send copies of a request to replicas whose probe is due."""
         now_ns = step.now_ns
         for slot in self._table.slots.values():
             health = (slot.health, *(replica.health for replica in slot))
@@ -129,7 +129,7 @@ class RequestForwarder:
             names = request.session.places.get(slot.name, ())
             replicas = _untried(request, [slot.replicas[name] for name in names])
             for replica in replicas:
-                # a healthy replica is probed for its slot, any other for itself
+                # the probe of a ready replica counts for its slot, otherwise for the replica
                 probed = slot.health if replica.is_ready else replica.health
                 if replica.is_reachable and probed.is_probe_due(now_ns):
                     probed.probe_sent(now_ns, self._table.rules.timeout_ns)
@@ -145,8 +145,8 @@ class RequestForwarder:
         same_slot: bool = True,
     ) -> bool:
         """
-        Send to another replica of the slot or, where the episode cannot stay, of the other slot;
-        False when none is left. Without `same_slot` the slot would fail again.
+        Send to another replica of the slot or, if the episode may leave, of another slot; return
+        False when none is left. Without `same_slot`, other replicas of the slot are not tried.
         """
         session, slot = request.session, self._table.slots[request.slot]
         same_slot &= self._is_eligible(SlotUse.FAIL_OVER, session, slot, step)
@@ -168,11 +168,11 @@ class RequestForwarder:
     def report_placement(
         self, request: InFlightRequest, placement: Placement, step: DispatchStep
     ) -> None:
-        """Report a placement, with the replica that is preferred at the end of the step."""
+        """Report a placement at the end of the step, with the replica preferred by then."""
         step.defer(self._report_placement, request, placement)
 
     def _report_placement(self, request: InFlightRequest, placement: Placement) -> None:
-        """Without the lock."""
+        """Report a placement to the observer. Without the lock."""
         places = request.session.places.get(placement.slot, ())
         policy = self._table.slots[placement.slot].policy
         self._observer.on_placed(request, placement, places[0] if places else '', policy)
@@ -180,14 +180,14 @@ class RequestForwarder:
     def _record_failure(
         self, request: InFlightRequest, slot: Slot, reason: str, now_ns: int
     ) -> None:
-        """Record that no replica of the slot replied with actions."""
+        """Record that no replica of the slot has replied with actions."""
         session = request.session
         is_first, session.failed_slot = session.failed_slot != slot.name, slot.name
         self._table.stats.record_failure(slot.name, reason)
-        # the session is reopened first; only a second time counts as a failure
+        # the session is reopened first: only a second loss counts as a failure
         if reason == 'no_session' and is_first:
             return
-        # another replica may be healthy but lack this session
+        # another replica may be healthy without holding this session
         others = any(each.is_ready and each.name not in request.tried_servers for each in slot)
         if reason in REPLICA_FAILURES and others:
             self.record_policy_failures(request, slot, now_ns)
@@ -196,8 +196,8 @@ class RequestForwarder:
 
     def record_policy_failures(self, request: InFlightRequest, slot: Slot, now_ns: int) -> None:
         """
-        Record policy errors of the replicas that failed this request while another replica may
-        serve it. Where all of them fail, the request or the policy is at fault.
+        Record policy errors of the replicas that failed this request, which another replica serves
+        or may serve. If all replicas fail, the request or the policy is at fault.
         """
         for name in request.failed_servers:
             if name in slot.replicas:
@@ -225,19 +225,19 @@ class RequestForwarder:
     # replies of the router itself
 
     def reply_no_session(self, request: InFlightRequest, step: DispatchStep) -> None:
-        """Reply NO_SESSION at once: the client may open a new session."""
+        """Reply NO_SESSION at once; the client may open a new session."""
         slot = self._table.slots[request.slot]
         text = f'slot {slot.name} cannot reply: {slot.text or "no replica has this session"}'
         self._drops.add('unanswered')
         self.fail(request, Status.NO_SESSION, text, step)
 
     def reply_no_slot(
-        self, request: InFlightRequest, nowhere: NoSlotAvailable, step: DispatchStep
+        self, request: InFlightRequest, unavailable: NoSlotAvailable, step: DispatchStep
     ) -> None:
-        """Reply NO_SLOT at once: the fallback ladder of the robot takes over."""
-        status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
-        self._drops.add('unanswered' if nowhere.is_gone else 'no_slot')
-        self.fail(request, status, str(nowhere), step)
+        """Reply NO_SLOT, or NO_SESSION if no slot is reachable, at once."""
+        status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
+        self._drops.add('unanswered' if unavailable.is_unreachable else 'no_slot')
+        self.fail(request, status, str(unavailable), step)
 
     def fail(
         self, request: InFlightRequest, status: Status, text: str, step: DispatchStep

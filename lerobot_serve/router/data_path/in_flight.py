@@ -2,9 +2,9 @@
 """
 Track requests in flight: the newest of each client, its pending replies and their due times.
 
-One entry a client and one for each replica with a pending reply; memory does not grow with the
-number of requests. Due times are kept in a heap that skips settled entries and is compacted when
-they are the larger part. No ROS; called under RoutingTable.lock.
+Memory is bounded: one entry per client, and one per client and replica with a pending reply. A
+heap holds the due times; settled entries are skipped, and removed when they prevail. No ROS;
+called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RequestPurpose(Enum):
     """Why a request was sent to a replica."""
 
     LIVE = auto()
-    # a second copy, while the first reply may still arrive
+    # a second copy while the first reply is pending
     HEDGE = auto()
     # a probe of an unhealthy replica; its reply is discarded
     PROBE = auto()
@@ -44,7 +44,7 @@ class InFlightRequest:
     started_ns: int
     slot: str = ''
     tried_servers: set[str] = field(default_factory=set)
-    # replicas at which the policy failed; another replica's success puts it on them
+    # replicas with a policy error; it counts for their health if another replica succeeds
     failed_servers: list[str] = field(default_factory=list)
     is_done: bool = False
     # the episode was placed, or moved, with this request
@@ -56,20 +56,22 @@ class InFlightRequest:
 
     @property
     def ids(self) -> RecordIds:
-        """What names it in records."""
-        ask = self.session.ask
-        return RecordIds(ask.client_id, ask.session_epoch, self.seq, self.episode_id)
+        """The identifiers of the request in records."""
+        session_request = self.session.request
+        return RecordIds(
+            session_request.client_id, session_request.session_epoch, self.seq, self.episode_id
+        )
 
     def end(self) -> None:
-        """End the request: no reply is expected any more."""
+        """Mark the request as done and release its bytes."""
         self.is_done, self.raw = True, b''
 
 
 @dataclass(slots=True, eq=False)
 class PendingReply:
     """
-    A reply that a replica has not sent yet; `since_ns` is when the oldest such request was sent,
-    `due_ns` is the time limit.
+    A reply that a replica has not sent yet. `since_ns` is the sending time of the oldest request
+    of the client without a reply of this replica, `due_ns` the time limit.
     """
 
     server: str
@@ -81,7 +83,7 @@ class PendingReply:
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.server, self.request.session.ask.client_id
+        return self.server, self.request.session.request.client_id
 
 
 class InFlightRequests:
@@ -102,8 +104,8 @@ class InFlightRequests:
         return len(self._newest) + len(self._pending) + len(self._due)
 
     def begin(self, request: InFlightRequest) -> InFlightRequest | None:
-        """Make it the newest of its client; return the previous one if it was in flight."""
-        client_id = request.session.ask.client_id
+        """Make the request the newest of its client; return the previous one if in flight."""
+        client_id = request.session.request.client_id
         old = self._newest.get(client_id)
         self._newest[client_id] = request
         return _ended(old)
@@ -120,7 +122,7 @@ class InFlightRequests:
         timeout_ns: int,
     ) -> PendingReply:
         """Add a pending reply; it replaces the previous one of this replica and client."""
-        old = self._pending.get((server, request.session.ask.client_id))
+        old = self._pending.get((server, request.session.request.client_id))
         since_ns = old.since_ns if old else now_ns
         pending = PendingReply(
             server,
@@ -136,19 +138,19 @@ class InFlightRequests:
         return pending
 
     def schedule_hedge(self, pending: PendingReply, due_ns: int) -> None:
-        """Make `due` return it at `due_ns` too, unless it is settled by then."""
+        """Make `due` also yield the pending reply at `due_ns`, unless it is settled by then."""
         self._push(due_ns, pending, overdue=False)
 
     def take_pending(
         self, server: str, client_id: str, session_epoch: int, seq: int
     ) -> PendingReply | None:
-        """Remove and return the pending reply that this one settles; None when there is none."""
+        """Remove and return the pending reply to this request; None without one."""
         key = server, client_id
         pending = self._pending.get(key)
-        if pending is None or pending.request.session.ask.session_epoch != session_epoch:
+        if pending is None or pending.request.session.request.session_epoch != session_epoch:
             return None
         if pending.request.seq != seq:
-            # a reply to an earlier request: the time limit of this one counts from its sending
+            # a reply to an earlier request: the time limit now counts from the newest request
             pending.due_ns += pending.sent_ns - pending.since_ns
             pending.since_ns = pending.sent_ns
             return None
@@ -159,8 +161,8 @@ class InFlightRequests:
         return [pending for (name, _), pending in self._pending.items() if name == server]
 
     def pending_servers(self, request: InFlightRequest) -> list[str]:
-        """Return the replicas that may still reply to it."""
-        client_id = request.session.ask.client_id
+        """Return the replicas that may still reply to a request."""
+        client_id = request.session.request.client_id
         found = ((name, self._pending.get((name, client_id))) for name in request.tried_servers)
         return [
             name
@@ -175,14 +177,14 @@ class InFlightRequests:
         return Counter(request.slot for request in self._newest.values() if not request.is_done)
 
     def forget(self, client_id: str) -> InFlightRequest | None:
-        """Forget a closed session; return its request if one was in flight."""
+        """Remove all entries of a closed session; return its request in flight, if any."""
         self._drop_pending(client_id, lambda request: True)
         return _ended(self._newest.pop(client_id, None))
 
     def forget_episodes_before(self, client_id: str, episode: int) -> InFlightRequest | None:
         """
-        Forget the requests of earlier episodes, which servers drop; return the request that was
-        in flight.
+        Remove the pending replies of earlier episodes, whose requests servers drop; return the
+        request in flight, if any.
         """
         self._drop_pending(client_id, lambda request: request.header.episode < episode)
         newest = self._newest.get(client_id)
@@ -190,7 +192,7 @@ class InFlightRequests:
         return _ended(newest) if is_over else None
 
     def _drop_pending(self, client_id: str, is_over: Callable[[InFlightRequest], bool]) -> None:
-        """Drop the pending replies to requests that are over."""
+        """Drop the pending replies to requests for which `is_over` is true."""
         keys = [key for key in self._pending if key[1] == client_id]
         for key in keys:
             if is_over(self._pending[key].request):
@@ -198,12 +200,12 @@ class InFlightRequests:
 
     @property
     def next_due_ns(self) -> int | None:
-        """The next time at which `due` returns an entry."""
+        """The next time at which `due` yields an entry; None without one."""
         self._pop_settled()
         return self._due[0][0] if self._due else None
 
     def due(self, now_ns: int) -> Iterator[tuple[PendingReply, bool]]:
-        """Return what is due, with True for a time limit and False for a hedge."""
+        """Yield due pending replies, with True for the time limit and False for a hedge."""
         while True:
             self._pop_settled()
             if not self._due or self._due[0][0] > now_ns:
@@ -219,7 +221,7 @@ class InFlightRequests:
     def _push(self, due_ns: int, pending: PendingReply, *, overdue: bool) -> None:
         self._count += 1
         heapq.heappush(self._due, (due_ns, self._count, pending, overdue))
-        # each has two entries at most
+        # each pending reply has at most two entries
         if len(self._due) > MIN_HEAP_TO_COMPACT + 4 * len(self._pending):
             self._due = [entry for entry in self._due if self._is_pending(entry[2])]
             heapq.heapify(self._due)
@@ -233,7 +235,7 @@ class InFlightRequests:
 
 
 def _ended(request: InFlightRequest | None) -> InFlightRequest | None:
-    """End a request and return it; None where it had ended already."""
+    """End a request and return it; None if it had ended already."""
     if request is None or request.is_done:
         return None
     request.end()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The transport of the node: requests to the clients of replicas, replies to the topics of clients.
+Send requests to replicas and replies to clients through ROS.
 
-Called by any thread of the data path. No ROS but for the clients and publishers it is given.
+Any thread of the data path. Clients and publishers are arguments.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
 
 
 class ReplicaSender(Protocol):
-    """A client of a replica, as ros.replica_clients has it."""
+    """Sends requests to a replica; see ros.replica_clients."""
 
     def send(self, raw: bytes) -> None: ...
 
 
 class ReplySender(Protocol):
-    """The reply topics of clients, as ros.contract.reply_publishers has them."""
+    """Publishes on the reply topics of clients; see ros.contract.reply_publishers."""
 
     def send(self, topic: str, raw: bytes) -> bool: ...
 
@@ -43,14 +43,14 @@ class RosTransport:
         self._clients[server].send(raw)
 
     def reply(self, session: ClientSession, raw: bytes) -> None:
-        if not self._replies.send(session.ask.reply_topic, raw):
+        if not self._replies.send(session.request.reply_topic, raw):
             self._drops.add('no_client')
 
     def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
-        """Reply at once with a chunk without actions."""
+        """Reply with a chunk without actions."""
         chunk = Chunk(
             request.header.answer(Flag.NONE),
-            request.session.ask.client_id,
+            request.session.request.client_id,
             request.episode_id,
             status=status,
             status_text=text[:TEXT_LIMIT],

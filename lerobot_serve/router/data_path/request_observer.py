@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data path reports of each request: for the trace, the shadow and operators."""
+"""Observers of the requests of the data path: the trace, the shadow, the decision publisher."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from lerobot_serve.wire.schema import Status
 
 class RequestObserver:
     """
-    Ignores everything; a subclass overrides what it needs. Any thread of the data path calls,
-    without the lock of the routing table and behind what was sent. It never waits.
+    Ignores all events; a subclass overrides the methods it needs. Methods must not block. Called
+    by any thread of the data path, without RoutingTable.lock, after the message was sent.
     """
 
     def on_requested(
         self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
-        """Observe a request that arrived, with its report of executed actions."""
+        """Observe the arrival of a request, with its report of executed actions."""
 
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
-        """Observe an episode that was placed, or moved, and the server that serves it."""
+        """Observe the placement or the move of an episode, and its server."""
 
     def on_replied(
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
-        """Observe a reply of a server that was sent to its client, with actions or without."""
+        """Observe a reply of a server, with or without actions, that was relayed."""
 
     def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
-        """Observe a reply of the router itself, without actions."""
+        """Observe a reply without actions by the router itself."""
 
     def on_dropped(self, request: InFlightRequest, reason: str) -> None:
         """Observe a request that ended without a reply."""
 
 
 class RequestObservers(RequestObserver):
-    """Passes everything on to several observers, in order."""
+    """Forwards each event to several observers, in order."""
 
     def __init__(self, observers: Iterable[RequestObserver]) -> None:
         self._observers = tuple(observers)

@@ -8,7 +8,7 @@ import threading
 
 
 class RequestTimer:
-    """Any thread calls `wake`: something is due earlier than the timer expects."""
+    """Calls back at due times. Any thread calls `wake` after it has set an earlier due time."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
@@ -22,7 +22,7 @@ class RequestTimer:
         clock: Callable[[], int],
         on_timer: Callable[[int], int | None],
     ) -> None:
-        """Call `on_timer` with the time whenever the due time that it returned has come."""
+        """Call `on_timer` at each due time that it returns and after each `wake`."""
         while not stop.is_set():
             due_ns = on_timer(clock())
             self._woken.wait(None if due_ns is None else max(0.0, (due_ns - clock()) / 1e9))

@@ -2,9 +2,9 @@
 """
 The state that routing decisions depend on, and the lock that guards it.
 
-The threads `intake`, `replies` and `alarm` decide, `control` opens and closes sessions, the
-executor records reports and reads for messages. Each holds `lock` for microseconds and calls
-nothing that may wait while it holds it.
+The threads `intake`, `replies` and `alarm` route requests, `control` opens and closes sessions,
+the executor records reports and builds messages. Each holds `lock` for microseconds and makes no
+blocking call under it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lerobot_serve.router.sessions.client_sessions import ClientSessions
 
 class RoutingTable:
     """
-    Slots, sessions of clients, placements, counters, requests in flight and the rules in force.
-    `lock` guards all of it; `sessions` may be read without it.
+    Slots, sessions of clients, placements, counters, requests in flight and the current rules.
+    `lock` guards all of them; `sessions` may be read without the lock.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RoutingTable:
         return self._rules
 
     def change_rules(self, rules: DispatchRules) -> None:
-        """Replace the rules, and with them the slots that get a share. Under the lock."""
+        """Replace the rules and update the slots accordingly. Under the lock."""
         self._rules = rules
         for slot in self.slots.values():
             slot.has_share = rules.share_percent(slot.name) > 0
@@ -60,7 +60,7 @@ class RoutingTable:
         return self.slots[replica.slot]
 
     def shares(self, now_ns: int) -> dict[str, int]:
-        """Return the share of new episodes [%] that each slot really gets. Under the lock."""
-        meant = {name: self.rules.share_percent(name) for name in self.slots}
+        """Return the effective share of new episodes [%] of each slot. Under the lock."""
+        configured = {name: self.rules.share_percent(name) for name in self.slots}
         conditions = {name: slot.conditions(now_ns) for name, slot in self.slots.items()}
-        return effective_shares(meant, conditions)
+        return effective_shares(configured, conditions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the dispatcher, derived from the parameters; replaced as a whole."""
+"""Settings of the dispatcher, derived from the parameters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from lerobot_serve.wire.schema import SINGLE_SLOT
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
     """
-    split_percent  share of new episodes to slot a
-    timeout_ns     a later reply counts as a failure and fails over to another replica
-    hedge_factor   hedge after hedge_factor x recent p95; 0 disables
+    Immutable; a change replaces the object.
+
+    split_percent         share of new episodes to slot a
+    timeout_ns            time limit of a reply; a later one counts as a failure
+    hedge_factor          hedge after hedge_factor x recent p95; 0 disables
     hedge_budget_percent  largest share of requests that are hedged; 0 disables
-    failover_slots slots that take over even with share 0 or a policy on trial
+    failover_slots        slots that take over even with share 0 or a policy on trial
     """
 
     split_percent: int
@@ -25,7 +27,7 @@ class DispatchRules:
     failover_slots: frozenset[str] = frozenset()
 
     def share_percent(self, slot_name: str) -> int:
-        """Return the share of new episodes that is meant for a slot; the only one has all."""
+        """Return the configured share of new episodes of a slot; 100 for a single slot."""
         if slot_name == SINGLE_SLOT:
             return 100
         return self.split_percent if slot_name == 'a' else 100 - self.split_percent

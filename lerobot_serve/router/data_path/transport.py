@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data path sends, and to whom: one direction, out. A Protocol without ROS."""
+"""The sending side of the data path, as a Protocol without ROS."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lerobot_serve.wire.schema import Status
 
 
 class Transport(Protocol):
-    """Called without the lock of the routing table, by any thread of the data path."""
+    """Called by any thread of the data path, without RoutingTable.lock."""
 
     def send(self, server: str, raw: bytes) -> None:
-        """Publish a request to a replica."""
+        """Send a request to a replica."""
 
     def reply(self, session: ClientSession, raw: bytes) -> None:
-        """Publish a reply to a client."""
+        """Send a reply to a client."""
 
     def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
-        """Reply to a client without actions."""
+        """Send a reply without actions to a client."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish each placement for operators; warn of clients without episodes. Any thread."""
+"""Publish each placement for operators; warn of clients without episode_id. Any thread."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class DecisionPublisher(RequestObserver):
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
         if placement.missing_episode_id:
-            self._note_missing_episode_id(request.session.ask.client_id)
+            self._count_missing_episode_id(request.session.request.client_id)
         self.publish(request.ids, placement, server, policy)
 
     def publish(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
-        """Publish the placement of a request, with a session or without."""
+        """Publish the placement of a request or goal."""
         self._publish(
             routing_decision(
                 placement,
@@ -47,11 +47,11 @@ class DecisionPublisher(RequestObserver):
             )
         )
 
-    def _note_missing_episode_id(self, client_id: str) -> None:
+    def _count_missing_episode_id(self, client_id: str) -> None:
         self._drops.add('no_episode_id')
         if not self._has_warned:
             self._has_warned = True
             self._context.log_warning(
-                f'{client_id!r} sends no episode_id: each request is placed on its own and may '
+                f'{client_id!r} sends no episode_id: each request is placed separately and may '
                 'reach another policy; set episode_id in every request'
             )

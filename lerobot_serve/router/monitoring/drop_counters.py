@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of what was dropped, by reason; any thread."""
+"""Count dropped requests, replies and sessions by reason; any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class DropCounters:
-    """Adding is locked: two threads that add at once must not lose one."""
+    """Counts by reason. `add` is locked: concurrent calls must not lose a count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -19,6 +19,6 @@ class DropCounters:
             self._counts[reason] += 1
 
     def counts(self) -> dict[str, int]:
-        """Return what was counted since start."""
+        """Return the counts since the start."""
         with self._lock:
             return dict(self._counts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Poll and publish: availability of replicas, expired sessions, the state of the router.
+Poll the availability of replicas and expired sessions, and publish the state of the router.
 
-The executor's thread; slow work is queued for the thread `control`.
+The executor thread; slow work is queued for the thread `control`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Publish = Callable[[RouterMessage], None]
 
 
 class ReplicaPresence(Protocol):
-    """Whether the services of a server are available, as ros.replica_clients has it."""
+    """Whether the services of a server are available; see ros.replica_clients."""
 
-    def is_there(self, server: str) -> bool: ...
+    def is_available(self, server: str) -> bool: ...
 
 
 class HealthMonitor:
@@ -43,7 +43,7 @@ class HealthMonitor:
         self._core, self._presence = core, presence
         self._publish, self._context = publish, context
         self._health = ''
-        # slot -> policy as recorded last; None until the router starts
+        # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
         self._is_maintenance_queued = False
 
@@ -56,7 +56,7 @@ class HealthMonitor:
             self.record_policies()
 
     def record_policies(self) -> None:
-        """Record the policy of each slot, at the start and after a change."""
+        """Record the policy of each slot. At the start and after a change."""
         self._recorded_policies = self._policies()
         if self._core.recorder:
             self._core.recorder.policies(self._core.slots)
@@ -65,10 +65,10 @@ class HealthMonitor:
         return {name: slot.policy for name, slot in self._core.slots.items()}
 
     def poll(self) -> None:
-        """Several times a second: update availability, canary and overall health."""
+        """Update availability, canary and overall health. Several times per second."""
         core = self._core
         for server in core.replicas:
-            core.set_available(server, is_there=self._presence.is_there(server))
+            core.set_available(server, is_available=self._presence.is_available(server))
         if not core.is_open:
             return
         if core.update_canary():
@@ -86,10 +86,10 @@ class HealthMonitor:
         self._publish(state)
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
-        """Once a second: close expired sessions, open missing ones, publish states."""
+        """Close expired sessions, open missing ones and publish states. Once per second."""
         core, context = self._core, self._context
         core.expire_episodes()
-        for session, reason in core.table.sessions.gone(context.clock(), has_subscriber):
+        for session, reason in core.table.sessions.expired(context.clock(), has_subscriber):
             core.jobs.put(partial(self._close_expired, session, reason))
         if not self._is_maintenance_queued:
             self._is_maintenance_queued = True
@@ -119,9 +119,11 @@ class HealthMonitor:
 
     def _close_expired(self, session: ClientSession, reason: str) -> None:
         """Close an expired session, unless it was closed meanwhile."""
-        if self._core.close_session(session.ask.client_id, session.ask.session_epoch):
+        if self._core.close_session(session.request.client_id, session.request.session_epoch):
             self._core.drops.add(reason)
-            self._context.log_warning(f'closed the session of {session.ask.client_id!r}: {reason}')
+            self._context.log_warning(
+                f'closed the session of {session.request.client_id!r}: {reason}'
+            )
 
     def _maintain_sessions(self) -> None:
         try:

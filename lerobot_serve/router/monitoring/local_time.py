@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local time for people; never measured or compared."""
+"""Format the local time for texts; never measured or compared."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prometheus metrics of the router, read from its counters. The endpoint's thread.
+Collect the Prometheus metrics of the router from its counters. The thread of the endpoint.
 
-`slot` is prod, a or b. Replicas are named as in the parameters, reasons are of a fixed
-list: the number of series does not grow with robots or episodes.
+The label `slot` is prod, a or b; replicas are named as in the parameters; reasons are from a fixed
+list. The number of series does not grow with robots or episodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
 from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 
-# field of SlotStats -> name of the metric, help text
+# field of SlotCounters -> name of the metric, help text
 SLOT_COUNTERS = {
     'episodes': ('episodes', 'episodes placed'),
     'requests': ('requests', 'requests of clients'),
@@ -38,7 +38,7 @@ SLOT_COUNTERS = {
     'trips': ('cage_trips', 'commands among them that the safety cage changed'),
     'stalls': ('stalls', 'stalls that robots reported'),
 }
-# field of Replica.counts -> the same
+# key of Replica.counts -> name of the metric, help text
 REPLICA_COUNTERS = {
     'requests': ('requests', 'requests sent to a replica'),
     'chunks': ('chunks', 'replies with actions of a replica'),
@@ -51,7 +51,7 @@ REPLICA_COUNTERS = {
 def serve(
     parameters: RouterParameters, host: RouterHost, drops: DropCounters
 ) -> HttpEndpoint | None:
-    """Return the endpoint, None when it is disabled. Raises ParameterError."""
+    """Start and return the endpoint; None when it is disabled. Raises ParameterError."""
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(host.core, drops.counts() | trace_losses(host.core)),
@@ -60,15 +60,15 @@ def serve(
 
 
 def trace_losses(core: RouterCore | None) -> dict[str, int]:
-    """Return what the trace itself lost, by reason."""
+    """Return the number of lost trace records by reason."""
     return core.recorder.writer.losses if core and core.recorder else {}
 
 
 def not_ready_reason(host: RouterHost) -> str:
-    """Return why no session could be opened now, empty when one could."""
+    """Return why the router cannot serve a session now; empty when it can."""
     core = host.core
     if core is None or not core.is_open:
-        return f'not active: {host.standing[1]}'
+        return f'not active: {host.server_state[1]}'
     slots = core.slots.values()
     if any(slot.is_healthy for slot in slots):
         return ''
@@ -76,14 +76,14 @@ def not_ready_reason(host: RouterHost) -> str:
 
 
 def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
-    """Return all metrics; those of slots only while the node is configured."""
+    """Yield all metrics; only `router_dropped` while the node is not configured."""
     yield dropped(drops)
     if core is None:
         return
     with core.table.lock:
         shares = core.table.shares(core.now_ns)
-        found = [*slot_metrics(core.table, shares), *replica_metrics(core.table)]
-    yield from found
+        metrics = [*slot_metrics(core.table, shares), *replica_metrics(core.table)]
+    yield from metrics
     yield from router_metrics(core.table, core.dispatcher.hedging)
     yield canary_state(core.canary.canary.state)
     if core.feed:
@@ -98,7 +98,7 @@ def dropped(drops: dict[str, int]) -> Metric:
 
 
 def slot_metrics(table: RoutingTable, shares: dict[str, int]) -> list[Metric]:
-    """Under RoutingTable.lock."""
+    """Return the metrics of the slots. Under RoutingTable.lock."""
     latency = histogram(
         'router_reply_latency', 'from the arrival of a request to its reply', ['slot']
     )
@@ -128,7 +128,7 @@ def slot_metrics(table: RoutingTable, shares: dict[str, int]) -> list[Metric]:
 
 
 def replica_metrics(table: RoutingTable) -> list[Metric]:
-    """Under RoutingTable.lock."""
+    """Return the metrics of the replicas. Under RoutingTable.lock."""
     labels = ['slot', 'replica']
     ready = gauge('router_replica_ready', '1 when it receives requests', labels)
     sessions = gauge('router_replica_sessions', 'sessions that the router has open there', labels)
@@ -150,13 +150,13 @@ def router_metrics(table: RoutingTable, hedging: Hedging) -> list[Metric]:
         gauge('router_sessions', 'open sessions of clients', value=len(table.sessions)),
         gauge(
             'router_split_ratio',
-            'share of new episodes meant for slot a',
+            'share of new episodes configured for slot a',
             value=table.rules.split_percent / 100,
         ),
         counter('router_hedges', 'hedged requests', value=hedging.hedges),
         counter(
             'router_hedges_won',
-            'hedged requests whose second copy was answered first',
+            'hedged requests with the first reply to the second copy',
             value=hedging.won,
         ),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages about the router: states, diagnostics and GetStatus. Pure functions."""
+"""Build messages about the router: states, diagnostics and GetStatus. Pure functions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def router_state(
 
 
 def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState:
-    """Under the lock."""
+    """Return the state of a slot and its replicas. Under the lock."""
     stats = table.stats.slot(slot.name)
     return SlotState(
         slot=slot.name,
@@ -88,11 +88,11 @@ def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState
 
 
 def slot_state_code(slot: Slot) -> int:
-    if slot.bar.verdict in BARRING_VERDICTS:
+    if slot.verdict_record.verdict in BARRING_VERDICTS:
         return int(SlotState.BARRED)
     if slot.drain:
         return int(SlotState.DRAINED)
-    if slot.misfit or slot.unmet_requirements:
+    if slot.incompatibility or slot.unmet_requirements:
         return int(SlotState.UNQUALIFIED)
     if not slot.has_ready_replica:
         return int(SlotState.UNAVAILABLE)
@@ -100,7 +100,7 @@ def slot_state_code(slot: Slot) -> int:
 
 
 def describe_slots(table: RoutingTable, now_ns: int) -> list[str]:
-    """Return one line a slot for the log."""
+    """Return one log line per slot."""
     lines: list[str] = []
     with table.lock:
         shares = table.shares(now_ns)
@@ -136,12 +136,12 @@ def server_status(
     table: RoutingTable | None,
     drops: dict[str, int],
     *,
-    standing: tuple[int, str],
+    server_state: tuple[int, str],
     stamp: Time,
     server: str,
 ) -> ServerStatus:
-    """Return the ServerStatus of the router; `standing` is its state, and in words."""
-    state, text = standing
+    """Return the ServerStatus of the router; `server_state` has its state and a text."""
+    state, text = server_state
     status = ServerStatus(
         stamp=stamp,
         server=server,
@@ -172,7 +172,7 @@ def server_status(
 def fill_status_reply(
     response: GetStatus.Response, replies: Sequence[GetStatus.Response]
 ) -> GetStatus.Response:
-    """Fill in the properties that hold in every slot; `replies` are those of the slots."""
+    """Fill in the properties that hold in every slot, from the replies of the slots."""
     response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
     if not replies:
         return response
@@ -205,11 +205,11 @@ def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
     )
     return DiagnosticArray(
         header=Header(stamp=state.stamp),
-        status=[whole, *(_of_slot(slot, name) for slot in state.slots)],
+        status=[whole, *(_slot_diagnostics(slot, name) for slot in state.slots)],
     )
 
 
-def _of_slot(slot: SlotState, name: str) -> DiagnosticStatus:
+def _slot_diagnostics(slot: SlotState, name: str) -> DiagnosticStatus:
     healthy = slot.state == SlotState.HEALTHY
     return DiagnosticStatus(
         name=f'{name}: slot {slot.slot}',

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The trace of the router: placements, requests, canary events and shadow comparisons.
+Record placements, requests, canary events and shadow comparisons in the trace.
 
-Any thread; each call deposits one record and returns.
+Any thread; each call queues one record and returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATUSES = {int(status): status.name.lower() for status in Status}
 
 
 class RouterTraceRecorder(RequestObserver):
-    """Records of one run; `writer` is the thread that writes them."""
+    """The recorder of one run; the thread of `writer` writes the records."""
 
     def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
         self.writer, self._clock = writer, clock
@@ -87,7 +87,7 @@ class RouterTraceRecorder(RequestObserver):
         )
 
     def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
-        """Record a reply of the router itself."""
+        """Record a reply without actions by the router itself."""
         self._unanswered(request, status, text)
 
     def on_dropped(self, request: InFlightRequest, reason: str) -> None:
@@ -115,7 +115,7 @@ class RouterTraceRecorder(RequestObserver):
         )
 
     def shadow(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
-        """Record a comparison of the shadow with executed actions."""
+        """Record a shadow comparison."""
         ids = RecordIds(found.client_id, found.session_epoch, found.seq, found.episode_id)
         self.writer.write(
             records.shadow(
@@ -159,10 +159,11 @@ def make_recorder(
 
 
 def trace_routing(request: InFlightRequest) -> records.Record:
-    ask, seq = request.session.ask, request.seq
+    session_request, seq = request.session.request, request.seq
     return records.routing(
         request.slot,
-        routing_key=request.episode_id or f'{ask.client_id}:{ask.session_epoch}:{seq}',
+        routing_key=request.episode_id
+        or f'{session_request.client_id}:{session_request.session_epoch}:{seq}',
         missing_episode_id=not request.episode_id,
         sticky=not request.is_new,
     )

@@ -2,22 +2,23 @@
 """
 Decide which slot may serve which request: one table for every use. Pure.
 
-A row is a use, a column a condition of the slot. `no` refuses, `need` allows where no slot is in
-better health, a dot means that the condition does not matter:
+A row is a use, a column a condition of the slot. `no` refuses, `last` allows the slot as a last
+resort, a dot ignores the condition:
 
-              BARRED LEAVING DRAINED MISFIT UNQUALIFIED NO_SHARE NOT_OFFERED SUSPECT ABSENT
-    PLACE     no     .       no      no     no          no       .           need    no
-    TAKE_OVER no     .       no      no     no          .        no          need    no
-    MOVE_IN   no     .       no      no     no          .        no          no      no
-    STAY      .      no      .       no     .           .        .           need    no
-    FAIL_OVER .      no      .       no     .           .        .           need    no
-    HEDGE     .      no      .       no     .           .        .           .       no
-    PROBE     .      .       .       .      .           .        .           .       no
-    GET_SHARE no     .       no      no     no          .        .           no      no
+              BARRED       DRAINED              UNQUALIFIED    NOT_OFFERED     UNREACHABLE
+                    LEAVING       INCOMPATIBLE        NO_SHARE        UNHEALTHY
+    PLACE     no    .      no     no            no    no       .      last     no
+    TAKE_OVER no    .      no     no            no    .        no     last     no
+    MOVE_IN   no    .      no     no            no    .        no     no       no
+    STAY      .     no     .      no            .     .        .      last     no
+    FAIL_OVER .     no     .      no            .     .        .      last     no
+    HEDGE     .     no     .      no            .     .        .      .        no
+    PROBE     .     .      .      .             .     .        .      .        no
+    GET_SHARE no    .      no     no            no    .        .      no       no
 
-Requests of a stream, of RunEpisode (which streams) and of PredictChunk take the same paths. So a
-policy that a verdict bars gets no robot by any of them; what runs with it leaves at its end, or
-at the time at which the slot is LEAVING.
+Streamed requests, RunEpisode (which streams) and PredictChunk use the same rows, so that a barred
+policy receives no episode by any of them. Its running episodes leave at their end, or when the
+slot is LEAVING.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ from typing import NamedTuple
 
 
 class SlotUse(Enum):
-    """What a slot is used for."""
+    """The use of a slot; a row of the table."""
 
-    # a new episode, where the split puts it
+    # a new episode that the split assigns to this slot
     PLACE = auto()
-    # a new episode that the split puts into another slot
+    # a new episode that the split assigns to another slot
     TAKE_OVER = auto()
-    # the next request of an episode that runs here
+    # the next request of an episode that runs in this slot
     STAY = auto()
     # a running episode that leaves another slot
     MOVE_IN = auto()
-    # another replica of this slot, after a failure or a late reply
+    # another replica of this slot after a failure or a late reply
     FAIL_OVER = auto()
+    # a second copy of a request
     HEDGE = auto()
     # a copy of a request; its reply is discarded
     PROBE = auto()
-    # a share of new episodes, given by the canary or an operator
+    # a share of new episodes, set by the canary or an operator
     GET_SHARE = auto()
 
 
@@ -54,7 +56,7 @@ class PolicyVerdict(Enum):
     ON_TRIAL = 'on_trial'
     PROMOTED = 'promoted'
     ROLLED_BACK = 'rolled_back'
-    # unknown: the state store was damaged
+    # unknown: the state store is damaged
     DAMAGED = 'damaged'
 
 
@@ -62,26 +64,26 @@ BARRING_VERDICTS = (PolicyVerdict.ROLLED_BACK, PolicyVerdict.DAMAGED)
 
 
 class Reachability(Enum):
-    """Whether a slot has replicas that can serve."""
+    """Whether the replicas of a slot can serve."""
 
     HEALTHY = auto()
-    # unhealthy; a replica can be reached
-    SUSPECT = auto()
-    # no replica can be reached
-    ABSENT = auto()
+    # unhealthy, with a replica that can be reached
+    UNHEALTHY = auto()
+    # without a replica that can be reached
+    UNREACHABLE = auto()
 
 
 class Eligibility(IntEnum):
     """Larger is better."""
 
     NO = 0
-    # where no slot is in better health
-    IN_NEED = 1
+    # eligible while no slot is healthier
+    LAST_RESORT = 1
     YES = 2
 
 
 class EligibilityResult(NamedTuple):
-    """`reason` says why it is not YES; empty when it is."""
+    """`reason` is why the grade is not YES; empty for YES."""
 
     grade: Eligibility
     reason: str = ''
@@ -90,12 +92,12 @@ class EligibilityResult(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SlotConditions:
     """
-    A slot at one moment.
+    The conditions of a slot at one moment.
 
-    leaving      running episodes leave now instead of at their end
-    takes_failover may take over from the other slot
-    verdict_text, drained, unmet_requirements, misfit, unreachable
-                 reasons; the last four are empty where the condition does not hold
+    leaving         running episodes leave now instead of at their end
+    takes_failover  the slot takes over from the other slot
+    verdict_text, drained, unmet_requirements, incompatibility, unreachable
+                    reasons; the last four are empty if the condition does not hold
     """
 
     verdict: PolicyVerdict = PolicyVerdict.NONE
@@ -106,7 +108,7 @@ class SlotConditions:
     verdict_text: str = ''
     drained: str = ''
     unmet_requirements: str = ''
-    misfit: str = ''
+    incompatibility: str = ''
     unreachable: str = ''
 
 
@@ -116,65 +118,69 @@ class ObstacleKind(Enum):
     BARRED = auto()
     LEAVING = auto()
     DRAINED = auto()
-    MISFIT = auto()
+    INCOMPATIBLE = auto()
     UNQUALIFIED = auto()
     NO_SHARE = auto()
     NOT_OFFERED = auto()
-    SUSPECT = auto()
-    ABSENT = auto()
+    UNHEALTHY = auto()
+    UNREACHABLE = auto()
 
 
-_NEW = {
+_NEW_EPISODE = {
     ObstacleKind.BARRED,
     ObstacleKind.DRAINED,
-    ObstacleKind.MISFIT,
+    ObstacleKind.INCOMPATIBLE,
     ObstacleKind.UNQUALIFIED,
-    ObstacleKind.ABSENT,
+    ObstacleKind.UNREACHABLE,
 }
-_RUNNING = {ObstacleKind.LEAVING, ObstacleKind.MISFIT, ObstacleKind.ABSENT}
+_RUNNING_EPISODE = {ObstacleKind.LEAVING, ObstacleKind.INCOMPATIBLE, ObstacleKind.UNREACHABLE}
 REFUSING_OBSTACLES: dict[SlotUse, frozenset[ObstacleKind]] = {
-    SlotUse.PLACE: frozenset(_NEW | {ObstacleKind.NO_SHARE}),
-    SlotUse.TAKE_OVER: frozenset(_NEW | {ObstacleKind.NOT_OFFERED}),
-    SlotUse.MOVE_IN: frozenset(_NEW | {ObstacleKind.NOT_OFFERED, ObstacleKind.SUSPECT}),
-    SlotUse.STAY: frozenset(_RUNNING),
-    SlotUse.FAIL_OVER: frozenset(_RUNNING),
-    SlotUse.HEDGE: frozenset(_RUNNING),
-    SlotUse.PROBE: frozenset({ObstacleKind.ABSENT}),
-    SlotUse.GET_SHARE: frozenset(_NEW | {ObstacleKind.SUSPECT}),
+    SlotUse.PLACE: frozenset(_NEW_EPISODE | {ObstacleKind.NO_SHARE}),
+    SlotUse.TAKE_OVER: frozenset(_NEW_EPISODE | {ObstacleKind.NOT_OFFERED}),
+    SlotUse.MOVE_IN: frozenset(_NEW_EPISODE | {ObstacleKind.NOT_OFFERED, ObstacleKind.UNHEALTHY}),
+    SlotUse.STAY: frozenset(_RUNNING_EPISODE),
+    SlotUse.FAIL_OVER: frozenset(_RUNNING_EPISODE),
+    SlotUse.HEDGE: frozenset(_RUNNING_EPISODE),
+    SlotUse.PROBE: frozenset({ObstacleKind.UNREACHABLE}),
+    SlotUse.GET_SHARE: frozenset(_NEW_EPISODE | {ObstacleKind.UNHEALTHY}),
 }
-USES_ALLOWED_IN_NEED = (SlotUse.PLACE, SlotUse.TAKE_OVER, SlotUse.STAY, SlotUse.FAIL_OVER)
+LAST_RESORT_USES = (SlotUse.PLACE, SlotUse.TAKE_OVER, SlotUse.STAY, SlotUse.FAIL_OVER)
 ELIGIBLE = EligibilityResult(Eligibility.YES)
 
 
-def check_eligibility(path: SlotUse, slot: SlotConditions) -> EligibilityResult:
+def check_eligibility(use: SlotUse, slot: SlotConditions) -> EligibilityResult:
     """Return the eligibility of a slot for a use, and its reason."""
-    refused, doubt = REFUSING_OBSTACLES[path], ''
-    for cause, reason in _causes(slot):
-        if cause in refused:
+    refused, last_resort = REFUSING_OBSTACLES[use], ''
+    for obstacle, reason in _obstacles(slot):
+        if obstacle in refused:
             return EligibilityResult(Eligibility.NO, reason)
-        if cause is ObstacleKind.SUSPECT and path in USES_ALLOWED_IN_NEED:
-            doubt = reason
-    return EligibilityResult(Eligibility.IN_NEED, doubt) if doubt else ELIGIBLE
+        if obstacle is ObstacleKind.UNHEALTHY and use in LAST_RESORT_USES:
+            last_resort = reason
+    return EligibilityResult(Eligibility.LAST_RESORT, last_resort) if last_resort else ELIGIBLE
 
 
-def _causes(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
-    """Return the conditions that hold, each with its text, the gravest first."""
+def _obstacles(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
+    """Return the obstacles with their reasons, the gravest first."""
     found = []
     if slot.verdict in BARRING_VERDICTS:
         found.append((ObstacleKind.BARRED, slot.verdict_text or slot.verdict.value))
     if slot.leaving or slot.verdict is PolicyVerdict.DAMAGED:
         text = slot.verdict_text if slot.verdict in BARRING_VERDICTS else slot.drained
         found.append((ObstacleKind.LEAVING, f'running episodes leave it: {text}'))
-    for cause, text in (
+    for obstacle, text in (
         (ObstacleKind.DRAINED, slot.drained),
-        (ObstacleKind.MISFIT, slot.misfit),
+        (ObstacleKind.INCOMPATIBLE, slot.incompatibility),
         (ObstacleKind.UNQUALIFIED, slot.unmet_requirements),
     ):
         if text:
-            found.append((cause, text))
+            found.append((obstacle, text))
     if slot.reach is not Reachability.HEALTHY:
-        cause = ObstacleKind.SUSPECT if slot.reach is Reachability.SUSPECT else ObstacleKind.ABSENT
-        found.append((cause, slot.unreachable or 'unreachable'))
+        obstacle = (
+            ObstacleKind.UNHEALTHY
+            if slot.reach is Reachability.UNHEALTHY
+            else ObstacleKind.UNREACHABLE
+        )
+        found.append((obstacle, slot.unreachable or 'unreachable'))
     if not slot.has_share:
         found.append((ObstacleKind.NO_SHARE, 'share is 0'))
     if not slot.takes_failover and not slot.has_share:
@@ -191,25 +197,27 @@ def _causes(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
     return found
 
 
-def effective_shares(meant: dict[str, int], slots: dict[str, SlotConditions]) -> dict[str, int]:
-    """Return the share of new episodes [%] that each slot gets; `meant` is what the split says."""
+def effective_shares(
+    configured: dict[str, int], slots: dict[str, SlotConditions]
+) -> dict[str, int]:
+    """Return the effective share of new episodes [%] of each slot."""
     found = dict.fromkeys(slots, 0)
-    for name, percent in meant.items():
-        taker = choose_slot(name, slots).slot
-        if taker:
-            found[taker] += percent
+    for name, percent in configured.items():
+        receiver = choose_slot(name, slots).slot
+        if receiver:
+            found[receiver] += percent
     return found
 
 
 class SlotChoice(NamedTuple):
-    """The slot of a new episode and why it is not that of the split; empty slot: none."""
+    """The slot of a new episode, empty for none, and why it is not the slot of the split."""
 
     slot: str
     reason: str = ''
 
 
 def choose_slot(wanted: str, slots: dict[str, SlotConditions]) -> SlotChoice:
-    """Return where an episode begins that the split puts into `wanted`."""
+    """Return the slot of a new episode that the split assigns to `wanted`."""
     own = check_eligibility(SlotUse.PLACE, slots[wanted])
     if own.grade is Eligibility.YES:
         return SlotChoice(wanted)
@@ -217,10 +225,10 @@ def choose_slot(wanted: str, slots: dict[str, SlotConditions]) -> SlotChoice:
     for name, result in others.items():
         if result.grade is Eligibility.YES:
             return SlotChoice(name, f'slot {wanted} takes no episodes: {own.reason}')
-    if own.grade is Eligibility.IN_NEED:
+    if own.grade is Eligibility.LAST_RESORT:
         return SlotChoice(wanted, f'no slot is healthy; slot {wanted}: {own.reason}')
     for name, result in others.items():
-        if result.grade is Eligibility.IN_NEED:
+        if result.grade is Eligibility.LAST_RESORT:
             return SlotChoice(name, f'slot {wanted} takes no episodes: {own.reason}')
     results = {wanted: own, **others}
     return SlotChoice('', '; '.join(f'slot {n}: {r.reason}' for n, r in results.items()))

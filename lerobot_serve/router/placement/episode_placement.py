@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Place an episode in a slot, and move it when it must leave.
+Place episodes in slots, and move an episode that must leave its slot.
 
-A new episode goes to the slot of the split if that is eligible. A running one stays to its end; it
-leaves a slot only when that cannot reply, or by a drain or a verdict, and its next chunk carries
-POLICY_CHANGED. eligibility.py decides. PredictChunk goals, which have no session, follow the same
-rules; their results do not affect the health or counters of a slot.
+A new episode goes to the slot of the split if that is eligible (eligibility.py). A running episode
+leaves its slot only if the slot cannot reply, or by a drain or a verdict; its next chunk carries
+POLICY_CHANGED. PredictChunk goals, which have no session, follow the same rules; their results do
+not affect health and counters of a slot.
 
 No ROS; called under RoutingTable.lock.
 """
@@ -32,26 +32,26 @@ from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import Flag
 
-# of equally loaded replicas a client keeps the one it had
+# a client keeps its replica among equally loaded ones
 SWITCH_COST = 1e-3
 
 
 class NoSlotAvailable(Exception):
     """
-    No slot is eligible; the text gives the reason of each. `is_gone`: none can be reached, so that
-    the client should try another server.
+    No slot is eligible; the text has the reason of each slot. `is_unreachable`: no slot can be
+    reached, and the client should try another server.
     """
 
-    def __init__(self, text: str, *, is_gone: bool) -> None:
+    def __init__(self, text: str, *, is_unreachable: bool) -> None:
         super().__init__(f'no eligible slot ({text}); repair a slot, then retry')
-        self.is_gone = is_gone
+        self.is_unreachable = is_unreachable
 
 
-# a slot as one session sees it; without a session, all of its replicas count
+# the state of a slot for one session; without a session, all replicas of the slot count
 
 
 def ready_replicas(session: ClientSession | None, slot: Slot) -> list[Replica]:
-    """Return the ready replicas that hold this session, preferred first."""
+    """Return the ready replicas that hold the session, the preferred one first."""
     if session is None:
         return [replica for replica in slot if replica.is_ready]
     places = session.places.get(slot.name, ())
@@ -59,7 +59,7 @@ def ready_replicas(session: ClientSession | None, slot: Slot) -> list[Replica]:
 
 
 def unhealthy_replicas(session: ClientSession, slot: Slot) -> list[Replica]:
-    """Return the unhealthy replicas that hold this session; used when none is ready."""
+    """Return the unhealthy replicas that hold the session; used when none is ready."""
     places = session.places.get(slot.name, ())
     found = [slot.replicas[name] for name in places]
     return [replica for replica in found if replica.is_reachable and not replica.is_ready]
@@ -68,8 +68,10 @@ def unhealthy_replicas(session: ClientSession, slot: Slot) -> list[Replica]:
 def session_reachability(session: ClientSession, slot: Slot) -> Reachability:
     """Return the reachability of a slot for a session."""
     if ready_replicas(session, slot):
-        return Reachability.HEALTHY if slot.health.is_healthy else Reachability.SUSPECT
-    return Reachability.SUSPECT if unhealthy_replicas(session, slot) else Reachability.ABSENT
+        return Reachability.HEALTHY if slot.health.is_healthy else Reachability.UNHEALTHY
+    return (
+        Reachability.UNHEALTHY if unhealthy_replicas(session, slot) else Reachability.UNREACHABLE
+    )
 
 
 def session_conditions(session: ClientSession | None, slot: Slot, now_ns: int) -> SlotConditions:
@@ -85,9 +87,9 @@ def session_eligibility(
 
 
 def must_leave(session: ClientSession | None, slot: Slot, now_ns: int) -> bool:
-    """Return whether a running episode must leave the slot if it can."""
+    """Return whether a running episode must leave the slot if another one is eligible."""
     grade = session_eligibility(SlotUse.STAY, session, slot, now_ns).grade
-    if grade is not Eligibility.IN_NEED:
+    if grade is not Eligibility.LAST_RESORT:
         return grade is Eligibility.NO
     has_failed = session is not None and session.failed_slot == slot.name
     return has_failed or not ready_replicas(session, slot)
@@ -105,7 +107,10 @@ def prefer_replica(session: ClientSession, slot: Slot, replica: Replica) -> None
 
 
 def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
-    return NoSlotAvailable(text, is_gone=all(slot.reach is Reachability.ABSENT for slot in slots))
+    """Return the exception for these slots."""
+    return NoSlotAvailable(
+        text, is_unreachable=all(slot.reach is Reachability.UNREACHABLE for slot in slots)
+    )
 
 
 class EpisodePlacement:
@@ -120,8 +125,8 @@ class EpisodePlacement:
 
     def place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
         """
-        Set the slot of a request. Raises NoSlotAvailable when none is eligible; a new episode is
-        not stored then, and a running one keeps its slot.
+        Set the slot of a request and return the placement. Raises NoSlotAvailable; then a new
+        episode is not stored, and a running one keeps its slot.
         """
         session, now_ns = request.session, request.started_ns
         if session.episode_id != request.episode_id:
@@ -135,11 +140,14 @@ class EpisodePlacement:
         else:
             self._prefer_least_loaded(session, slot)
         self._assign(request, placement)
-        self._stats.record_request(session.ask.client_id, placement, now_ns)
+        self._stats.record_request(session.request.client_id, placement, now_ns)
         return placement
 
     def move(self, request: InFlightRequest, slot_name: str, now_ns: int) -> Placement | None:
-        """Move an episode to another slot; None without an eligible slot or an episode_id."""
+        """
+        Move the episode of a request away from a slot; return None without an eligible slot or an
+        episode_id.
+        """
         slot = self._slots[slot_name]
         placement = self._move(request.session, request.episode_id, slot, now_ns)
         if placement:
@@ -149,7 +157,7 @@ class EpisodePlacement:
     @staticmethod
     def _assign(request: InFlightRequest, placement: Placement) -> None:
         session = request.session
-        # a new session may not have been notified
+        # the client of a new session may not know of an earlier move
         has_left = placement.moved and not (placement.sticky and session.slot)
         # another client of the same episode may have moved it
         has_followed = (
@@ -161,10 +169,10 @@ class EpisodePlacement:
 
     @staticmethod
     def _prefer_least_loaded(session: ClientSession, slot: Slot) -> None:
-        """Prefer the least loaded replica for a new episode, which has no state yet."""
+        """Prefer the least loaded replica; a new episode has no state at a replica yet."""
         ready = ready_replicas(session, slot)
         if len(ready) > 1:
-            # the session moves its own share of the load
+            # the load of the session itself moves with it
             own = 1 / ready[0].max_sessions
             best = min(
                 ready, key=lambda r: r.placement_load - (own + SWITCH_COST) * (r is ready[0])
@@ -176,7 +184,7 @@ class EpisodePlacement:
     def place_goal(
         self, episode_id: str, request_id: str, split_percent: int, now_ns: int
     ) -> tuple[Placement, Replica]:
-        """Choose slot and replica of a goal. Raises NoSlotAvailable; nothing is stored then."""
+        """Choose slot and replica of a goal. Raises NoSlotAvailable without storing anything."""
         placement = self._find_or_place(None, episode_id, request_id, split_percent, now_ns=now_ns)
         if self._is_running(None, placement):
             placement = self._leave_if_needed(None, episode_id, placement, now_ns)
@@ -187,7 +195,7 @@ class EpisodePlacement:
         return placement, replica
 
     def goal_refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
-        """Return why a reply of that policy is withheld; empty when it is not."""
+        """Return why a reply of a policy to a goal is withheld; empty when it is relayed."""
         slot = self._slots.get(slot_name)
         if slot is None:
             return f'there is no slot {slot_name!r} any more'
@@ -217,14 +225,14 @@ class EpisodePlacement:
 
     @staticmethod
     def _is_running(session: ClientSession | None, placement: Placement) -> bool:
-        """Return whether an episode ran in its slot before this request."""
+        """Return whether the episode ran in its slot before this request."""
         has_run = session is not None and session.slot != '' and not placement.missing_episode_id
         return placement.sticky or has_run
 
     def _leave_if_needed(
         self, session: ClientSession | None, episode_id: str, placement: Placement, now_ns: int
     ) -> Placement:
-        """Move a running episode that must leave. Raises NoSlotAvailable."""
+        """Return the placement, moved if the episode must leave. Raises NoSlotAvailable."""
         slot = self._slots[placement.slot]
         if not must_leave(session, slot, now_ns):
             return placement
@@ -234,10 +242,10 @@ class EpisodePlacement:
         return moved or placement
 
     def _check_may_stay(self, session: ClientSession | None, slot: Slot, now_ns: int) -> None:
-        """Raise NoSlotAvailable for an episode that may neither stay nor leave."""
+        """Raise NoSlotAvailable for an episode that can neither stay nor leave."""
         stay = session_eligibility(SlotUse.STAY, session, slot, now_ns)
         if stay.grade is Eligibility.NO:
-            # the reasons of all slots: what has to change
+            # the text has the reasons of all slots
             others = [each for each in self._slots.values() if each is not slot]
             reasons = {
                 each.name: session_eligibility(SlotUse.MOVE_IN, session, each, now_ns).reason
@@ -250,7 +258,7 @@ class EpisodePlacement:
     def _move(
         self, session: ClientSession | None, episode_id: str, slot: Slot, now_ns: int
     ) -> Placement | None:
-        """Move an episode to another slot; None without an eligible slot or an episode_id."""
+        """Move an episode to an eligible slot; return None without one or without episode_id."""
         others = [each for each in self._slots.values() if each is not slot]
         eligible = [
             each

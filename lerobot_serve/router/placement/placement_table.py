@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The slot of each episode: kept for the whole episode, across split changes and restarts.
+The placement of each episode, kept for the whole episode, across split changes and restarts.
 
-The least recently used placements are forgotten beyond the capacity. No ROS; called under
+Beyond the capacity, the least recently used placements are removed. No ROS; called under
 RoutingTable.lock.
 """
 
@@ -23,14 +23,14 @@ REASON_LIMIT = 500
 @dataclass(frozen=True, slots=True)
 class Placement:
     """
-    The slot of an episode, as it is published.
+    The placement of an episode, as published in RoutingDecision.
 
-    key            of the bucket: the episode, or the request when there is none
-    split_percent  when it was placed; None in a router of one slot
-    cached         it was placed before and keeps its slot
-    missing_episode_id  there is no episode, this holds for one request
-    moved          it has left a slot; with this request, when not cached
-    reason         why it is not in the slot of the split; empty when it is
+    key                 key of the bucket: the episode_id, or the request id without one
+    split_percent       split at the time of placement; None in a router with one slot
+    sticky              the episode was placed before and keeps its slot
+    missing_episode_id  the request has no episode_id: the placement holds for this request
+    moved               the episode has left a slot; with this request unless sticky
+    reason              why the slot is not that of the split; empty when it is
     """
 
     key: str
@@ -44,13 +44,13 @@ class Placement:
 
 
 class PlacementWriter(Protocol):
-    """Stores placements without waiting for the disk, as storage.writer does."""
+    """Stores placements without waiting for the disk; see storage.writer."""
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None: ...
 
 
 class PlacementTable:
-    """Holds up to `capacity` episodes, starting with the `known` ones."""
+    """The placements of up to `capacity` episodes; `known` are those of the store."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PlacementTable:
         return len(self._placed)
 
     def find(self, episode_id: str) -> Placement | None:
-        """Return a known placement without marking it as used."""
+        """Return a known placement without marking it as used; None without one."""
         known = self._placed.get(episode_id)
         return to_placement(episode_id, known, sticky=True) if known else None
 
@@ -93,7 +93,7 @@ class PlacementTable:
         """
         Place an episode that `keep` does not return; `reason` as in Placement.
 
-        Without an episode id each request is placed on its own and nothing is stored.
+        Without an episode_id each request is placed separately and nothing is stored.
         """
         known, key = self._placed.get(episode_id), episode_id or request_id
         if known:
@@ -106,9 +106,9 @@ class PlacementTable:
         return to_placement(key, decided, missing_episode_id=not episode_id)
 
     def move(self, episode_id: str, slot_name: str, reason: str) -> Placement:
-        """Move an episode, which has an id, to another slot for the rest of its life."""
+        """Move an episode to another slot until its end; return the new placement."""
         known = self._placed.get(episode_id)
-        # a forgotten episode counts as placed with the present split
+        # a removed episode counts as placed with the current split
         split_percent = known.split_percent if known else self._split_percent
         decided = stored_placement(
             bucket(episode_id), slot_name, split_percent, True, reason[:REASON_LIMIT]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Map an episode to a slot: the same result on every machine and version of Python.
+Map an episode to a slot, with the same result on every machine and Python version.
 
 The bucket is the first eight bytes of the SHA-256 of the key's UTF-8, read big-endian, modulo 100.
 An episode goes to slot a when its bucket is below the split. Pure functions.
@@ -16,12 +16,12 @@ BUCKETS = 100
 
 
 def bucket(key: str) -> int:
-    """Return 0 to 99. Raises UnicodeEncodeError for a key that has no UTF-8."""
+    """Return the bucket of a key, 0 to 99. Raises UnicodeEncodeError."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big') % BUCKETS
 
 
 def slot(key_bucket: int, split_percent: int | None) -> str:
-    """Return 'a' or 'b', 'prod' without a split; at 0 everything goes to b, at 100 to a."""
+    """Return the slot of a bucket: 'a' below the split, else 'b'; 'prod' without a split."""
     if split_percent is None:
         return SINGLE_SLOT
     return 'a' if key_bucket < split_percent else 'b'

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether two policies can serve the same robots: checked before a split between them goes live.
-Pure functions.
+Check that two policies can serve the same robots, before a split between them. Pure functions.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PolicySignature:
-    """What a policy expects of a request and gives."""
+    """The names, cameras and history that a policy needs."""
 
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
@@ -24,26 +23,28 @@ FIELD_TEXTS = {
     'action_names': 'actions',
     'state_names': 'values of observation.state',
     'cameras': 'cameras',
-    'observation_steps': 'observations a request',
+    'observation_steps': 'observations per request',
     'observation_stride_steps': 'control steps between two observations',
 }
 
 
-def incompatibility(contract: PolicySignature, other: str, its: PolicySignature) -> str:
-    """Return why a slot cannot serve the robots of the slot `other`, empty when it can."""
+def incompatibility(
+    signature: PolicySignature, other_slot: str, other_signature: PolicySignature
+) -> str:
+    """Return why a slot cannot serve the robots of `other_slot`; empty when it can."""
     for field, what in FIELD_TEXTS.items():
-        mine, theirs = getattr(contract, field), getattr(its, field)
+        value, other = getattr(signature, field), getattr(other_signature, field)
         if field == 'cameras':
-            mine, theirs = tuple(sorted(mine)), tuple(sorted(theirs))
-        # empty names: the policy does not know them, and takes the robot's
-        if mine != theirs and ((mine and theirs) or field == 'cameras'):
+            value, other = tuple(sorted(value)), tuple(sorted(other))
+        # empty names: the policy has none and uses those of the robot
+        if value != other and ((value and other) or field == 'cameras'):
             return (
-                f'incompatible with slot {other}: {what} differ: {_shown(mine)} / '
-                f'{_shown(theirs)}; load policies for the same robots into the slots'
+                f'incompatible with slot {other_slot}: {what} differ: {_shorten(value)} / '
+                f'{_shorten(other)}; load policies for the same robots into the slots'
             )
     return ''
 
 
-def _shown(value: tuple[str, ...] | int) -> str:
+def _shorten(value: tuple[str, ...] | int) -> str:
     text = ', '.join(value) or 'none' if isinstance(value, tuple) else str(value)
     return text if len(text) <= 200 else f'{text[:200]}...'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Health of a slot, or of one replica of it.
+The health of a slot or of a replica.
 
-Failures in a row make it unhealthy, successes in a row make it healthy. An unhealthy replica is
+Consecutive failures make it unhealthy, consecutive successes healthy. An unhealthy replica is
 probed with copies of requests; their replies are discarded. A drain is independent of health (see
 slot.py). No ROS; called under RoutingTable.lock.
 """
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class HealthState(Enum):
-    """UNHEALTHY after consecutive failures."""
+    """UNHEALTHY after consecutive failures, HEALTHY after consecutive successes."""
 
     HEALTHY = 'healthy'
     UNHEALTHY = 'unhealthy'
@@ -23,9 +23,9 @@ class HealthState(Enum):
 @dataclass(frozen=True, slots=True)
 class HealthRules:
     """
-    failures_to_unhealthy  failures in a row that make it unhealthy
-    successes_to_recover   successes in a row that make it healthy again
-    first_probe_ns         time to the first probe; doubles with each failed probe
+    failures_to_unhealthy  consecutive failures until unhealthy
+    successes_to_recover   consecutive successes until healthy
+    first_probe_ns         time until the first probe; doubles with each failed probe
     max_probe_interval_ns  longest time between two probes
     """
 
@@ -52,22 +52,20 @@ class Health:
         return self.state is HealthState.HEALTHY
 
     def record_success(self) -> bool:
-        """Record a success; return whether that made it healthy."""
+        """Record a success; return True when the state changes to healthy."""
         self.failures = 0
         if self.state is not HealthState.UNHEALTHY:
             return False
         self._successes += 1
         if self._successes < self.rules.successes_to_recover:
-            # a probe succeeded: the next one is due at once
+            # the next probe after a successful one is due at once
             self._probe_due_ns = 0
             return False
         self.mark_healthy()
         return True
 
     def record_failure(self, reason: str, now_ns: int) -> bool:
-        """
-        Record a failure or a missing reply; return whether that made it unhealthy.
-        """
+        """Record a failure or a missing reply; return True when the state changes to unhealthy."""
         self.failures += 1
         self._successes = 0
         if (
@@ -75,18 +73,18 @@ class Health:
             or self.failures < self.rules.failures_to_unhealthy
         ):
             return False
-        times = 'time' if self.failures == 1 else 'times in a row'
-        self.mark_unhealthy(f'failed {self.failures} {times}, the last: {reason}', now_ns)
+        several = f'{self.failures} consecutive failures, the last'
+        self.mark_unhealthy(f'{"1 failure" if self.failures == 1 else several}: {reason}', now_ns)
         return True
 
     def mark_unhealthy(self, reason: str, now_ns: int) -> None:
-        """Mark it unhealthy until enough probes succeed."""
+        """Set the state to unhealthy, until enough probes succeed."""
         self.state, self.reason = HealthState.UNHEALTHY, reason
         self._successes, self._wait_ns = 0, self.rules.first_probe_ns
         self._probe_due_ns = now_ns + self._wait_ns
 
     def mark_healthy(self) -> None:
-        """Mark it healthy and reset its counts."""
+        """Set the state to healthy and reset the counts."""
         self.state, self.reason = HealthState.HEALTHY, ''
         self.failures = self._successes = 0
         self._wait_ns = self.rules.first_probe_ns
@@ -99,11 +97,11 @@ class Health:
         return self.state is HealthState.UNHEALTHY and now_ns >= self._probe_due_ns
 
     def probe_failed(self, now_ns: int) -> None:
-        """Double the time until the next probe."""
+        """Record a failed probe and double the time until the next one."""
         self._successes = 0
         self._wait_ns = min(2 * self._wait_ns, self.rules.max_probe_interval_ns)
         self._probe_due_ns = now_ns + self._wait_ns
 
     def probe_sent(self, now_ns: int, timeout_ns: int) -> None:
-        """Send one probe at a time: the next is due when this one's reply is overdue."""
+        """Record a sent probe; the next one is due when its reply is overdue."""
         self._probe_due_ns = now_ns + max(self.rules.first_probe_ns, timeout_ns)

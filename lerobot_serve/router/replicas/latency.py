@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections import deque
 from math import nan
 
-# fewer samples give no percentile
+# minimum number of samples for a percentile
 MIN_SAMPLES = 20
 WINDOW_SAMPLES = 256
-# sorting for every reply would be too expensive
+# the samples are sorted once in so many replies
 REFRESH_SAMPLES = 16
 
 
 class RecentLatency:
-    """The last replies; percentiles are up to REFRESH_SAMPLES replies old."""
+    """Percentiles of the last WINDOW_SAMPLES replies, up to REFRESH_SAMPLES replies old."""
 
     def __init__(self) -> None:
         self._recent_ms: deque[float] = deque(maxlen=WINDOW_SAMPLES)
@@ -28,7 +28,7 @@ class RecentLatency:
             self._sorted_ms = sorted(self._recent_ms)
 
     def percentile_ms(self, percent: float) -> float:
-        """Return the percentile, nan while there are too few replies."""
+        """Return a percentile; nan with fewer than MIN_SAMPLES replies."""
         if len(self._sorted_ms) < MIN_SAMPLES:
             return nan
         last = len(self._sorted_ms) - 1

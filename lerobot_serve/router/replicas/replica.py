@@ -13,8 +13,8 @@ from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
-# a replica is unresponsive after this many late replies in a row, and no reply for this many
-# times the hedge delay
+# a replica is unresponsive after MAX_CONSECUTIVE_LATE late replies, without a reply for
+# SILENCE_FACTOR hedge delays
 MAX_CONSECUTIVE_LATE = 3
 SILENCE_FACTOR = 4
 NO_STATUS_SINCE_RETURN_TEXT = 'available again; no status received yet'
@@ -22,7 +22,7 @@ STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
 
 
 class ReplicaState(IntEnum):
-    """The values of ReplicaState.state."""
+    """The values of the message field ReplicaState.state."""
 
     UNKNOWN = 0
     READY = 1
@@ -46,7 +46,7 @@ class ReplicaReport:
 
     @classmethod
     def from_status(cls, status: ServerStatus) -> Self:
-        """Return the report in a ServerStatus."""
+        """Return the report of a ServerStatus."""
         return cls(
             status.policy,
             status.slot,
@@ -67,14 +67,14 @@ class Replica:
         self.health = Health(rules)
         self.latency = RecentLatency()
         self.report: ReplicaReport | None = None
-        self.is_there = False
+        self.is_available = False
         # why its policy does not match the slot; empty when it does
         self.mismatch = ''
         # sessions of this router at the replica, and those that prefer it
         self.sessions = 0
         self.preferring_sessions = 0
         self.consecutive_late = 0
-        # when the first request was sent without a reply since
+        # sending time of the first request since the last reply
         self.silent_since_ns: int | None = None
         self.counts: Counter[str] = Counter()
 
@@ -82,7 +82,7 @@ class Replica:
     def state(self) -> ReplicaState:
         if self.report is None:
             return ReplicaState.UNKNOWN
-        if not (self.is_there and self.report.is_active):
+        if not (self.is_available and self.report.is_active):
             return ReplicaState.UNAVAILABLE
         if self.mismatch:
             return ReplicaState.POLICY_MISMATCH
@@ -94,58 +94,58 @@ class Replica:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it serves its slot, healthy or not."""
+        """Whether the replica can serve its slot, healthy or not."""
         return self.state in (ReplicaState.READY, ReplicaState.UNHEALTHY)
 
     @property
     def is_stateless(self) -> bool:
-        """Whether its policy keeps no state between requests."""
+        """Whether the policy keeps no state between requests."""
         return self.report is not None and self.report.state_class in STATELESS
 
     @property
     def policy(self) -> str:
-        """The policy of its last report; empty without a report."""
+        """The policy of the last report; empty without a report."""
         return self.report.policy if self.report else ''
 
     @property
     def load(self) -> float:
-        """The load that it reported; 0 without a report."""
+        """The load of the last report; 0 without a report."""
         return self.report.load if self.report else 0.0
 
     @property
     def max_sessions(self) -> int:
-        """Sessions that it can hold, 1 at the least."""
+        """Sessions that the replica can hold, at least 1."""
         return max(1, self.report.max_sessions) if self.report else 1
 
     @property
     def placement_load(self) -> float:
-        """Sessions and load, for placement on the least loaded replica."""
+        """Load including preferring sessions, to select the least loaded replica."""
         if self.report is None:
             return 0.0
         return self.preferring_sessions / self.max_sessions + self.load
 
     @property
     def text(self) -> str:
-        """Why it is not ready; empty when it is."""
+        """Why the replica is not ready; empty when it is."""
         state = self.state
         if self.report is None:
             return 'no status received; check that it runs, the ROS domain and the name'
         if state is ReplicaState.UNAVAILABLE:
-            return (self.report.text if self.is_there else '') or 'server unavailable'
+            return (self.report.text if self.is_available else '') or 'server unavailable'
         if state is ReplicaState.POLICY_MISMATCH:
             return self.mismatch
         if state is ReplicaState.UNHEALTHY:
             return self.health.reason
         return ''
 
-    def set_available(self, *, is_there: bool) -> None:
+    def set_available(self, *, is_available: bool) -> None:
         """
-        Record whether its services are available. Its last report is marked inactive when they
-        are lost: a server that comes back may be another process.
+        Record whether the services of the replica are available. When they are lost, the last
+        report is marked inactive: a server that returns may be another process.
         """
-        if self.is_there and not is_there and self.report:
+        if self.is_available and not is_available and self.report:
             self.report = replace(self.report, is_active=False, text=NO_STATUS_SINCE_RETURN_TEXT)
-        self.is_there = is_there
+        self.is_available = is_available
 
     def request_sent(self, now_ns: int) -> None:
         """Record a request that was sent."""
@@ -157,7 +157,7 @@ class Replica:
         self.silent_since_ns, self.consecutive_late = None, 0
 
     def record_late(self, waited_ns: int, now_ns: int) -> bool:
-        """Record a late reply; return whether the replica is unresponsive."""
+        """Record a reply that is late by now; return whether the replica is unresponsive."""
         self.consecutive_late += 1
         if self.silent_since_ns is None or self.consecutive_late < MAX_CONSECUTIVE_LATE:
             return False

@@ -2,9 +2,10 @@
 """
 A slot: one policy, served by one or more replicas.
 
-Its fingerprint is that of the first active replica in the list. A replica with another policy, or
-started for another slot, is a mismatch and gets no requests, until no replica of the slot's policy
-is left: then the slot takes over the other policy. No ROS; called under RoutingTable.lock.
+The policy of a slot is that of the first active replica in the list. A replica with another
+policy, or started for another slot, is a mismatch and receives no requests. When no active replica
+has the slot's policy, the slot adopts the policy of the next one. No ROS; called under
+RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 
 @dataclass(frozen=True, slots=True)
 class SlotDrain:
-    """Keeps new episodes away; running ones leave at `leave_by_ns` at the latest."""
+    """A drain: the slot receives no new episodes; running ones leave by `leave_by_ns`."""
 
     text: str
     leave_by_ns: int
@@ -35,20 +36,20 @@ class SlotDrain:
 
 @dataclass(frozen=True, slots=True)
 class VerdictRecord:
-    """The verdict on a policy; where it bars, running episodes leave as with SlotDrain."""
+    """The verdict on a policy; if it bars, running episodes leave by `leave_by_ns`."""
 
     verdict: PolicyVerdict
     text: str = ''
     leave_by_ns: int = 0
 
 
-# fingerprint of a policy, or `slot:NAME` for whatever policy a slot has
+# fingerprint of a policy, or `slot:NAME` for any policy in a slot
 VerdictRecords = dict[str, VerdictRecord]
 NO_VERDICT = VerdictRecord(PolicyVerdict.NONE)
 
 
 class Slot:
-    """See the module. `bars` are those of all slots; a policy brings its verdict along."""
+    """See the module. `verdicts` is shared by all slots: a verdict follows its policy."""
 
     def __init__(
         self,
@@ -56,25 +57,25 @@ class Slot:
         servers: tuple[str, ...],
         rules: HealthRules,
         replica_rules: HealthRules,
-        bars: VerdictRecords | None = None,
+        verdicts: VerdictRecords | None = None,
     ) -> None:
         self.name = name
-        self.bars: VerdictRecords = {} if bars is None else bars
+        self.verdicts: VerdictRecords = {} if verdicts is None else verdicts
         # by an operator
         self.drain: SlotDrain | None = None
         self.is_on_trial = False
-        # whether the split gives it episodes, and whether it may take over
+        # whether the split assigns episodes to the slot, and whether the slot takes over
         self.has_share, self.takes_failover = True, False
         self.health = Health(rules)
-        # a single replica is as healthy as its slot
+        # a single replica has the thresholds of its slot
         of_one = replica_rules if len(servers) > 1 else rules
         self.replicas = {server: Replica(server, name, of_one) for server in servers}
         self.policy = ''
-        # why it is incompatible with the other slot
-        self.misfit = ''
-        # what its policy needs before it may take episodes
+        # why the policy is incompatible with the other slot
+        self.incompatibility = ''
+        # unmet shadow requirements of the policy
         self.unmet_requirements = ''
-        # before activation the policy follows the list order, not the order of arrival
+        # before activation the policy follows the order of the list, not of the reports
         self.is_policy_pinned = False
 
     def __iter__(self) -> Iterator[Replica]:
@@ -85,28 +86,28 @@ class Slot:
         return any(replica.is_ready for replica in self)
 
     @property
-    def bar(self) -> VerdictRecord:
-        """The verdict on its policy, or on the slot itself."""
-        of_slot = self.bars.get(f'slot:{self.name}')
-        return of_slot or self.bars.get(self.policy, NO_VERDICT)
+    def verdict_record(self) -> VerdictRecord:
+        """The verdict on the slot, or on its policy."""
+        of_slot = self.verdicts.get(f'slot:{self.name}')
+        return of_slot or self.verdicts.get(self.policy, NO_VERDICT)
 
     @property
     def reach(self) -> Reachability:
         if not any(replica.is_reachable for replica in self):
-            return Reachability.ABSENT
+            return Reachability.UNREACHABLE
         return (
             Reachability.HEALTHY
             if self.health.is_healthy and self.has_ready_replica
-            else Reachability.SUSPECT
+            else Reachability.UNHEALTHY
         )
 
     def conditions(self, now_ns: int = 0, reach: Reachability | None = None) -> SlotConditions:
-        """Return what its eligibility depends on; `reach` is that for one session."""
-        bar, drain = self.bar, self.drain
-        verdict, is_barred = bar.verdict, bar.verdict in BARRING_VERDICTS
+        """Return the conditions of the slot; `reach` is its reachability for one session."""
+        record, drain = self.verdict_record, self.drain
+        verdict, is_barred = record.verdict, record.verdict in BARRING_VERDICTS
         if not is_barred and self.is_on_trial:
             verdict = PolicyVerdict.ON_TRIAL
-        leaving = (is_barred and now_ns >= bar.leave_by_ns) or (
+        leaving = (is_barred and now_ns >= record.leave_by_ns) or (
             drain is not None and now_ns >= drain.leave_by_ns
         )
         reach = reach or self.reach
@@ -116,33 +117,33 @@ class Slot:
             reach=reach,
             takes_failover=self.takes_failover,
             leaving=leaving,
-            verdict_text=bar.text,
+            verdict_text=record.text,
             drained=f'drained by an operator: {drain.text}' if drain else '',
             unmet_requirements=self.unmet_requirements,
-            misfit=self.misfit,
-            unreachable='' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
+            incompatibility=self.incompatibility,
+            unreachable='' if reach is Reachability.HEALTHY else self._unreachable_reason(reach),
         )
 
-    def _why_unreachable(self, reach: Reachability) -> str:
-        if not self.health.is_healthy and reach is Reachability.SUSPECT:
+    def _unreachable_reason(self, reach: Reachability) -> str:
+        if not self.health.is_healthy and reach is Reachability.UNHEALTHY:
             return f'{self.health.state.value}: {self.health.reason}'
         texts = [f'{r.name}: {r.text}' for r in self if r.text]
         return '; '.join(texts) or 'no session of this client'
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it may have a share of new episodes."""
+        """Whether the slot may have a share of new episodes."""
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).grade is Eligibility.YES
 
     @property
     def text(self) -> str:
-        """Why it may have no share of new episodes, in words; empty when it may."""
+        """Why the slot may not have a share of new episodes; empty when it may."""
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).reason
 
-    def learn(self, server: str, seen: ReplicaReport) -> str:
-        """Record the report of a replica; return what changed for the slot."""
+    def record_report(self, server: str, report: ReplicaReport) -> str:
+        """Record the report of a replica; return a text if the policy of the slot changes."""
         replica = self.replicas[server]
-        replica.report, replica.is_there = seen, True
+        replica.report, replica.is_available = report, True
         before = self.policy
         self._choose_policy()
         for each in self:
@@ -152,40 +153,40 @@ class Slot:
         return ''
 
     def _choose_policy(self) -> None:
-        """Decide which policy is the slot's."""
-        reports = [replica.report for replica in self if replica.report and replica.is_there]
+        """Set the policy of the slot from the reports."""
+        reports = [replica.report for replica in self if replica.report and replica.is_available]
         policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
         is_kept = self.is_policy_pinned and self.policy in policies
         if policies and not is_kept:
             self.policy = policies[0]
 
     def _mismatch_reason(self, replica: Replica) -> str:
-        seen = replica.report
-        if seen is None or not seen.is_active:
+        report = replica.report
+        if report is None or not report.is_active:
             return ''
-        if seen.slot != self.name:
+        if report.slot != self.name:
             return (
                 f'{replica.name} is configured in slot {self.name!r} but was started for slot '
-                f'{seen.slot!r}; start it with slot:={self.name}'
+                f'{report.slot!r}; start it with slot:={self.name}'
             )
-        if seen.policy != self.policy:
+        if report.policy != self.policy:
             return (
-                f'{replica.name} serves {seen.policy}, and slot {self.name} is {self.policy}; '
+                f'{replica.name} serves {report.policy}, and slot {self.name} is {self.policy}; '
                 'all replicas of a slot must serve the same policy'
             )
         return ''
 
-    def choose(self, besides: Collection[str] = ()) -> Replica | None:
+    def choose(self, exclude: Collection[str] = ()) -> Replica | None:
         """
-        Return the least loaded ready replica that is not in `besides`; when there is none, an
-        unhealthy one: it needs a session to be probed.
+        Return the least loaded replica that is not in `exclude`, preferably a ready one; an
+        unhealthy replica needs a session to be probed. None without a reachable replica.
         """
-        found = [r for r in self if r.is_reachable and r.name not in besides]
+        found = [r for r in self if r.is_reachable and r.name not in exclude]
         return min(found, key=lambda r: (not r.is_ready, r.placement_load), default=None)
 
 
 def overall_health(slots: dict[str, Slot]) -> str:
-    """Return the overall health of the slots."""
+    """Return `healthy`, `unavailable` or `slot_NAME_drained` for all slots together."""
     bad = [name for name, slot in slots.items() if not slot.is_healthy]
     if not bad:
         return 'healthy'

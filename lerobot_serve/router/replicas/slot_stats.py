@@ -2,10 +2,10 @@
 """
 Counters of each slot: episodes by outcome, replies, and executed commands.
 
-Counters only rise since the start; differences give a period. An episode ends when its client
-begins another one or closes its session; without an outcome it is unreported after
-`verdict_within_ns`. Each begin and end is an event for the canary, which compares episodes by the
-slot in which they began. No ROS; called under RoutingTable.lock.
+Counters rise from the start of the process. An episode ends when its client begins another one or
+closes its session; without an outcome within `verdict_within_ns` it is unreported. Each begin and
+end is an event for the canary, which compares episodes by the slot in which they began. No ROS;
+called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.telemetry.histogram import Histogram
 from lerobot_serve.wire.execution_report import ExecutionReport
 
-# EpisodeOutcome.outcome -> how it is counted
+# EpisodeOutcome.outcome -> name of the counter
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
 HOUR_NS = 3_600 * 10**9
 BEGUN = 'begun'
-# events wait for the next update of the canary, a fraction of a second
+# events kept until the next update of the canary, a fraction of a second later
 EVENTS_LIMIT = 100_000
-# episode, what happened, slot in which it began
+# episode, event, slot in which the episode began
 EpisodeTransition = tuple[str, str, str]
 
 
@@ -33,7 +33,7 @@ EpisodeTransition = tuple[str, str, str]
 class SlotCounters:
     """
     Counters of one slot. `ended` counts episodes by outcome: success, failure, aborted,
-    unreported; `moved` counts those that left the slot, which have no other outcome.
+    unreported. `moved` counts episodes that left the slot; they are not in `ended`.
     """
 
     latency: RecentLatency = field(default_factory=RecentLatency)
@@ -41,7 +41,7 @@ class SlotCounters:
     episodes: int = 0
     requests: int = 0
     chunks: int = 0
-    # requests of an episode that had its slot, and those with which one got it
+    # requests of placed episodes, and requests that placed an episode
     cache_hits: int = 0
     cache_misses: int = 0
     moved: int = 0
@@ -56,19 +56,20 @@ class SlotCounters:
 
 @dataclass(slots=True)
 class RoutedEpisode:
-    """`ended_ns` is None while it runs."""
+    """An episode; `ended_ns` is None while it runs, `outcome_name` empty without an outcome."""
 
     slot: str
     ended_ns: int | None = None
-    ended_as: str = ''
+    outcome_name: str = ''
     has_moved: bool = False
-    slot_begun: str = ''
+    initial_slot: str = ''
 
 
 class SlotStats:
     """
-    Remembers up to `capacity` episodes, whose outcomes may be reported until `verdict_within_ns`
-    after their end; older ones beyond it are unreported at once.
+    Counters of all slots, and up to `capacity` episodes. An outcome is accepted until
+    `verdict_within_ns` after the end of the episode; beyond the capacity, the oldest episodes
+    become unreported at once.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class SlotStats:
         return self._slots[name]
 
     def take_events(self) -> tuple[EpisodeTransition, ...]:
-        """Return what began and ended since the last call, in order."""
+        """Return the begins and ends of episodes since the last call, in order."""
         events = tuple(self._events)
         self._events.clear()
         return events
@@ -95,7 +96,9 @@ class SlotStats:
         """Restore (episode, slot) pairs of a previous run whose outcomes may still be reported."""
         for episode_id, slot in episodes:
             if episode_id not in self._episodes:
-                self._episodes[episode_id] = RoutedEpisode(slot, ended_ns=now_ns, slot_begun=slot)
+                self._episodes[episode_id] = RoutedEpisode(
+                    slot, ended_ns=now_ns, initial_slot=slot
+                )
                 self._awaiting_outcome[episode_id] = self._episodes[episode_id]
 
     def record_request(self, client_id: str, placement: Placement, now_ns: int) -> None:
@@ -113,7 +116,7 @@ class SlotStats:
         if episode:
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
-                # in the last moments of the router before, which nothing remembers
+                # the episode moved shortly before a restart; the move was not stored
                 self.record_move(episode_id, placement.slot)
         elif episode_id:
             self._begin(episode_id, placement)
@@ -124,10 +127,10 @@ class SlotStats:
             episode.ended_ns = None
 
     def _begin(self, episode_id: str, placement: Placement) -> None:
-        # a router that was restarted knows it, but it was counted before
+        # a sticky or moved episode was counted before a restart
         slot, is_new = placement.slot, not (placement.sticky or placement.moved)
         self._episodes[episode_id] = RoutedEpisode(
-            slot, has_moved=placement.moved, slot_begun=slot
+            slot, has_moved=placement.moved, initial_slot=slot
         )
         self._slots[slot].episodes += is_new
         if is_new:
@@ -143,18 +146,18 @@ class SlotStats:
         episode = self._episodes.get(episode_id)
         if episode and episode.ended_ns is None:
             episode.ended_ns = now_ns
-            if not episode.ended_as:
+            if not episode.outcome_name:
                 self._awaiting_outcome[episode_id] = episode
 
     def record_move(self, episode_id: str, slot: str) -> None:
-        """Record a move to `slot`; the outcome of the episode counts for neither slot."""
+        """Record a move to `slot`; the outcome of a moved episode counts for neither slot."""
         episode = self._episodes.get(episode_id)
-        # one that was judged counts as it was judged
-        if episode is None or episode.ended_as:
+        # an outcome before the move counts
+        if episode is None or episode.outcome_name:
             return
         if not episode.has_moved:
             self._slots[episode.slot].moved += 1
-            self._events.append((episode_id, 'moved', episode.slot_begun))
+            self._events.append((episode_id, 'moved', episode.initial_slot))
         episode.has_moved, episode.slot = True, slot
 
     def record_reply(self, slot: str, latency_ms: float) -> None:
@@ -168,7 +171,7 @@ class SlotStats:
         self._slots[slot].failed[reason] += 1
 
     def record_executed(self, slot: str, before: ExecutionReport, now: ExecutionReport) -> None:
-        """Add the commands between two requests; nothing after a restart of the robot."""
+        """Add the commands between two reports; skip a restart of the robot (counters fell)."""
         commands, fallbacks = now.actions - before.actions, now.fallbacks - before.fallbacks
         trips, stalls = now.trips - before.trips, now.stalls - before.stalls
         if min(commands, fallbacks, trips, stalls) < 0:
@@ -182,23 +185,23 @@ class SlotStats:
 
     def record_outcome(self, episode_id: str, outcome: int) -> str:
         """
-        Record an outcome; return why it is rejected, empty when it counts. The first outcome
-        counts, and a repeated one is ignored.
+        Record an outcome; return why it is rejected, empty when it counts. Only the first outcome
+        counts; repeating the same one is allowed.
         """
         episode = self._episodes.get(episode_id)
         if episode is None:
             return f'no episode {episode_id!r} was routed here'
-        ended_as = OUTCOMES.get(outcome)
-        if ended_as is None:
+        outcome_name = OUTCOMES.get(outcome)
+        if outcome_name is None:
             return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
-        if episode.ended_as not in ('', ended_as):
-            return f'episode {episode_id!r} has counted as {episode.ended_as} already'
+        if episode.outcome_name not in ('', outcome_name):
+            return f'episode {episode_id!r} already counts as {episode.outcome_name}'
         self._awaiting_outcome.pop(episode_id, None)
-        self._end(episode_id, episode, ended_as)
+        self._end(episode_id, episode, outcome_name)
         return ''
 
     def expire(self, now_ns: int) -> None:
-        """Mark episodes unreported whose outcome is overdue."""
+        """Mark episodes with an overdue outcome as unreported."""
         while self._awaiting_outcome:
             episode_id, episode = next(iter(self._awaiting_outcome.items()))
             ended_ns = episode.ended_ns
@@ -207,8 +210,8 @@ class SlotStats:
             del self._awaiting_outcome[episode_id]
             self._end(episode_id, episode, 'unreported')
 
-    def _end(self, episode_id: str, episode: RoutedEpisode, ended_as: str) -> None:
-        if not (episode.has_moved or episode.ended_as):
-            self._events.append((episode_id, ended_as, episode.slot_begun))
-            self._slots[episode.slot].ended[ended_as] += 1
-            episode.ended_as = ended_as
+    def _end(self, episode_id: str, episode: RoutedEpisode, outcome_name: str) -> None:
+        if not (episode.has_moved or episode.outcome_name):
+            self._events.append((episode_id, outcome_name, episode.initial_slot))
+            self._slots[episode.slot].ended[outcome_name] += 1
+            episode.outcome_name = outcome_name

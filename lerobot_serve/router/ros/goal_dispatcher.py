@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Goals of PredictChunk on their way to policy servers.
+Send PredictChunk goals to policy servers and receive their results.
 
-All that touches an action client happens in the thread `goals`, which spins a node of its own: an
-answer that arrives while another thread is inside a call of such a client finds a future that
-rclpy has not noted yet, and raises. Other threads hand their work over.
+Only the thread `goals` uses action clients; it spins a separate node. rclpy raises when a reply
+arrives while another thread is inside a call of the same client, before its future is registered.
+Other threads enqueue their calls.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ SHUTDOWN_TEXT = 'the router is draining; send the goal to another server'
 @dataclass(slots=True, eq=False)
 class GoalRequest:
     """
-    One goal. Of `answer` and `fail` one is called once, in the thread `goals`; neither when it is
-    withdrawn, then the futures in `cancel_waiters` hold True.
+    One goal. The thread `goals` calls `reply` or `fail` once. For a canceled goal it calls neither
+    and sets the futures in `cancel_waiters` to True.
     """
 
     key: str
     server: str
     goal: PredictChunk.Goal
-    answer: Callable[[ActionChunk], None]
+    reply: Callable[[ActionChunk], None]
     fail: Callable[[Status, str], None]
-    begun_s: float
+    started_s: float
     limit_s: float
     sent: Future | None = None
     handle: ClientGoalHandle | None = None
@@ -57,23 +57,23 @@ class GoalRequest:
 
     @property
     def is_overdue(self) -> bool:
-        return time.monotonic() - self.begun_s >= self.limit_s
+        return time.monotonic() - self.started_s >= self.limit_s
 
     @property
-    def lateness(self) -> str:
-        """What has not happened in time."""
+    def timeout_text(self) -> str:
+        """The reason of the timeout."""
         if self.sent is None:
             return f'{self.server} was not found within {self.limit_s:g} s'
-        what = 'answer' if self.handle else 'take the goal'
-        return f'{self.server} did not {what} within {self.limit_s:g} s'
+        verb = 'reply' if self.handle else 'accept the goal'
+        return f'{self.server} did not {verb} within {self.limit_s:g} s'
 
 
 class GoalDispatcher:
-    """What has no underscore may be called by any thread; the rest is the thread `goals`."""
+    """Any thread calls the public methods; private ones run in the thread `goals`."""
 
     def __init__(self, host: Node, runtime: NodeRuntime) -> None:
         self._host = host
-        # what the command line says of names holds for the host
+        # remappings of the command line apply to the host only
         self._node = SteadyClockNode(
             f'_{host.get_name()}_goals',
             context=runtime.context,
@@ -82,57 +82,57 @@ class GoalDispatcher:
             start_parameter_services=False,
             enable_rosout=False,
         )
-        # it warns of each answer that comes after its goal was given up
+        # rclpy warns of each reply to a goal that has timed out
         self._node.get_logger().get_child('action_client').set_level(LoggingSeverity.ERROR)
         self._executor = RobustExecutor(context=runtime.context)
         self._executor.add_node(self._node)
         self._timer = self._node.create_timer(POLL_PERIOD_S, self._poll)
         self._timer.cancel()
-        self._acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._clients: dict[str, ActionClient] = {}
         self._in_flight: dict[str, GoalRequest] = {}
-        self._is_over = False
-        runtime.thread('goals', self._run, partial(self._hand_over, self._end))
+        self._has_ended = False
+        runtime.thread('goals', self._run, partial(self._enqueue, self._end))
 
     def __len__(self) -> int:
         return len(self._in_flight)
 
     def send(self, request: GoalRequest) -> None:
-        """Send a goal to its server, once that is found."""
-        self._hand_over(partial(self._begin, request))
+        """Send a goal as soon as its server is found."""
+        self._enqueue(partial(self._begin, request))
 
-    def withdraw(self, key: str) -> ExecutorFuture:
-        """Return, for coroutines of the host's executor, whether there will be no answer."""
+    def cancel(self, key: str) -> ExecutorFuture:
+        """Cancel a goal; the future, for the executor of the host, is True when it is canceled."""
         outcome = ExecutorFuture(self._host.executor)
-        self._hand_over(partial(self._withdraw, key, outcome))
+        self._enqueue(partial(self._cancel, key, outcome))
         return outcome
 
-    def give_up(self) -> None:
-        """End all goals, since the router goes away."""
-        self._hand_over(self._give_up)
+    def fail_all(self) -> None:
+        """Fail all goals with DRAINING."""
+        self._enqueue(self._fail_all)
 
     def close_clients(self) -> None:
-        """Close what was opened for goals; none is under way."""
-        self._hand_over(self._close_clients)
+        """Destroy all action clients. Without goals in flight."""
+        self._enqueue(self._close_clients)
 
-    def _hand_over(self, act: Callable[[], None]) -> None:
-        """Have the thread do it, in order; tasks of rclpy alone are done in any."""
-        self._acts.put(act)
-        self._executor.create_task(self._act)
+    def _enqueue(self, call: Callable[[], None]) -> None:
+        """Run a call in the thread `goals`. The queue keeps the order; rclpy tasks have none."""
+        self._calls.put(call)
+        self._executor.create_task(self._run_next)
 
-    def _act(self) -> None:
-        self._acts.get()()
+    def _run_next(self) -> None:
+        self._calls.get()()
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self._has_ended:
             self._executor.spin_once()
         self._close_clients()
-        # the executor is not shut down: it would raise in who hands something over too late
+        # the executor is not shut down: create_task would raise in threads that enqueue later
         self._executor.remove_node(self._node)
         self._node.destroy_node()
 
     def _end(self) -> None:
-        self._is_over = True
+        self._has_ended = True
 
     def _begin(self, request: GoalRequest) -> None:
         self._in_flight[request.key] = request
@@ -140,7 +140,7 @@ class GoalDispatcher:
         self._send(request)
 
     def _send(self, request: GoalRequest) -> None:
-        """Send it, unless it was sent or nobody is found yet who takes it."""
+        """Send a goal, unless it was sent or its server is not found yet."""
         if request.server not in self._clients:
             name = f'{request.server}/predict_chunk'
             self._clients[request.server] = ActionClient(
@@ -174,29 +174,29 @@ class GoalDispatcher:
             return
         status, chunk = result.result().status, result.result().result.chunk
         if status == GoalStatus.STATUS_CANCELED and request.cancel_waiters:
-            self._finish(request, is_withdrawn=True)
+            self._finish(request, is_canceled=True)
         elif status == GoalStatus.STATUS_SUCCEEDED or chunk.status:
             self._finish(request)
-            request.answer(chunk)
+            request.reply(chunk)
         else:
             text = (
                 f'{request.server} ended the goal without a chunk (status {status}); {RETRY_HINT}'
             )
             self._fail(request, Status.NO_SESSION, text)
 
-    def _withdraw(self, key: str, outcome: ExecutorFuture) -> None:
+    def _cancel(self, key: str, outcome: ExecutorFuture) -> None:
         request = self._in_flight.get(key)
         if request is None:
-            self._resolve([outcome], is_withdrawn=False)
+            self._resolve([outcome], is_canceled=False)
             return
         request.cancel_waiters.append(outcome)
         if request.sent is None:
-            self._finish(request, is_withdrawn=True)
+            self._finish(request, is_canceled=True)
         elif request.handle:
             self._forward_cancel(request, request.handle)
 
     def _forward_cancel(self, request: GoalRequest, handle: ClientGoalHandle) -> None:
-        """The server has the last word: what its policy works on is answered instead."""
+        """Forward a cancel request; the server rejects it once the policy runs on the goal."""
         reply = handle.cancel_goal_async()
         reply.add_done_callback(partial(self._on_cancel, request))
 
@@ -204,42 +204,42 @@ class GoalDispatcher:
         if request.key not in self._in_flight:
             return
         if reply.result().goals_canceling:
-            self._finish(request, is_withdrawn=True)
+            self._finish(request, is_canceled=True)
         else:
-            self._resolve(request.cancel_waiters, is_withdrawn=False)
+            self._resolve(request.cancel_waiters, is_canceled=False)
             request.cancel_waiters.clear()
 
     def _poll(self) -> None:
-        """Find servers that were not there yet, end what takes too long."""
+        """Send goals whose server is found now, and fail overdue ones."""
         for request in list(self._in_flight.values()):
             if request.is_overdue:
-                self._fail(request, Status.TOO_LATE, f'{request.lateness}; {RETRY_HINT}')
+                self._fail(request, Status.TOO_LATE, f'{request.timeout_text}; {RETRY_HINT}')
             else:
                 self._send(request)
 
-    def _give_up(self) -> None:
+    def _fail_all(self) -> None:
         for request in list(self._in_flight.values()):
             self._fail(request, Status.DRAINING, SHUTDOWN_TEXT)
 
     def _fail(self, request: GoalRequest, status: Status, text: str) -> None:
         if request.handle:
-            # a server that is only slow need not do it any more; what it says to that is no matter
+            # spares a slow server the work; the response is ignored
             request.handle.cancel_goal_async().cancel()
         self._finish(request)
         request.fail(status, text)
 
-    def _finish(self, request: GoalRequest, *, is_withdrawn: bool = False) -> None:
-        """It is on its way no more, and its client keeps nothing of it."""
+    def _finish(self, request: GoalRequest, *, is_canceled: bool = False) -> None:
+        """Remove a goal and cancel its futures, so that the action client drops them."""
         del self._in_flight[request.key]
         if not self._in_flight:
             self._timer.cancel()
         for future in filter(None, (request.sent, request.result)):
             future.cancel()
-        self._resolve(request.cancel_waiters, is_withdrawn=is_withdrawn)
+        self._resolve(request.cancel_waiters, is_canceled=is_canceled)
 
-    def _resolve(self, cancel_waiters: list[ExecutorFuture], *, is_withdrawn: bool) -> None:
+    def _resolve(self, cancel_waiters: list[ExecutorFuture], *, is_canceled: bool) -> None:
         for outcome in cancel_waiters:
-            outcome.set_result(is_withdrawn)
+            outcome.set_result(is_canceled)
 
     def _close_clients(self) -> None:
         for client in self._clients.values():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The action PredictChunk of a router: forward each goal to a policy server and relay its chunk.
+Serve the action PredictChunk: forward each goal to a policy server and relay its chunk.
 
-The executor accepts goals and chooses their server; GoalDispatcher sends them in a thread.
+The executor accepts goals and selects their servers; the thread of GoalDispatcher sends them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lerobot_serve.wire.schema import Status, TEXT_LIMIT
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
-# from the arrival of a goal to its answer
+# from the arrival of a goal to its reply
 GOAL_TIMEOUT_S = 10.0
-# when the router goes away: for answers that are nearly there, then for telling the others
+# drain: time limits for pending replies, then for the failures of the other goals
 DRAIN_S = 0.3
 FAILURE_REPLY_S = 0.5
 UNANSWERED = 'goal_unanswered'
@@ -35,7 +35,7 @@ OnFailure = Callable[[Status, str], None]
 
 
 class GoalRouting(Protocol):
-    """The server of a goal and the flags of its chunk; without a server, the reason."""
+    """The server of a goal and the flags of its chunk; without a server, status and reason."""
 
     @property
     def server(self) -> str: ...
@@ -55,8 +55,8 @@ class GoalRouting(Protocol):
 
 class PredictChunkProxy:
     """
-    `choose` returns the route of a goal, `refusal` why a reply of a policy from a slot is
-    withheld, and `drop` counts failures. Offered as long as the node exists; a goal without a
+    `choose` returns the route of a goal, `refusal` why the reply of a policy in a slot is
+    withheld, `drop` counts failures. The action exists as long as the node; a goal without a
     server fails with the reason.
     """
 
@@ -75,59 +75,57 @@ class PredictChunkProxy:
         self._numbers = count(1)
         self._dispatcher = GoalDispatcher(node, runtime)
         self._action = PredictChunkAction(
-            node, self._predict, self._dispatcher.withdraw, self._dispatcher.__len__
+            node, self._predict, self._dispatcher.cancel, self._dispatcher.__len__
         )
 
     def drain(self) -> None:
         """
-        Wait a little for answers, then end the goals that have none. By now `choose` has nobody
-        for new ones; the executor runs meanwhile.
+        Wait DRAIN_S for replies, then fail the goals in flight. `choose` must reject new goals by
+        now; the executor runs meanwhile.
         """
         if not self._action.wait_until_replied(DRAIN_S):
-            self._dispatcher.give_up()
+            self._dispatcher.fail_all()
             self._action.wait_until_replied(FAILURE_REPLY_S)
         self._dispatcher.close_clients()
 
-    def _predict(self, raw: bytes, answer: OnReply) -> str:
-        """Executor thread."""
+    def _predict(self, raw: bytes, reply: OnReply) -> str:
+        """Start a goal and return its key. Executor thread."""
         key, start = f'goal#{next(self._numbers)}', read_envelope(raw)
         choice = self._choose(start)
-        fail = partial(self._fail, start, choice.slot, answer)
+        fail = partial(self._fail, start, choice.slot, reply)
         if not choice.server:
             fail(choice.status, choice.text)
             return key
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
-        use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
+        on_reply, now_s = partial(self._relay, choice, reply, fail), time.monotonic()
         self._dispatcher.send(
             GoalRequest(
                 key,
                 choice.server,
                 goal,
-                answer=use,
+                reply=on_reply,
                 fail=fail,
-                begun_s=now_s,
+                started_s=now_s,
                 limit_s=self._limit_s,
             )
         )
         return key
 
-    def _use(
-        self, choice: GoalRouting, answer: OnReply, fail: OnFailure, chunk: ActionChunk
+    def _relay(
+        self, choice: GoalRouting, reply: OnReply, fail: OnFailure, chunk: ActionChunk
     ) -> None:
-        """Answer with a chunk, unless its policy may drive no robot by now. Thread `goals`."""
+        """Relay a chunk, unless its policy is not eligible any more. Thread `goals`."""
         is_ok = chunk.status == ActionChunk.OK
         if is_ok and (why := self._refusal(choice.slot, chunk.policy)):
             fail(Status.NO_SLOT, f'{why}; {RETRY_HINT}')
             return
         chunk.header.flags |= choice.flags
-        answer(chunk)
+        reply(chunk)
 
-    def _fail(
-        self, start: Envelope, slot: str, answer: OnReply, status: Status, text: str
-    ) -> None:
+    def _fail(self, start: Envelope, slot: str, reply: OnReply, status: Status, text: str) -> None:
         self._drop(UNANSWERED)
         header, client_id, episode_id = start
-        answer(
+        reply(
             Chunk(
                 header.answer(0),
                 client_id,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The clients of policy servers. Each server replies on a topic of its own, which identifies it.
+Clients of the policy servers. Each server replies on a separate topic, which identifies it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OnStatus = Callable[[str, ServerStatus], None]
 
 
 class ReplicaClient(SessionClient):
-    """A client of one server; `topic` is where it answers. See SessionClient for threads."""
+    """The client of one server, which replies on `topic`. See SessionClient for threads."""
 
     topic = ''
     publisher_count: Callable[[], int] = staticmethod(int)
 
-    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
-        """Return a robot's ask as the router puts it to this server."""
-        return replace(ask, reply_topic=self.topic)
+    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+        """Return the session request of a robot with the reply topic of this server."""
+        return replace(session_request, reply_topic=self.topic)
 
     def is_matched(self, timeout_s: float) -> bool:
         """Wait until the request and reply topics are matched."""
@@ -44,7 +44,7 @@ class ReplicaClient(SessionClient):
 
 
 class ReplicaClients:
-    """Built and closed by the thread of a transition; `run` is the body of a thread."""
+    """Created and closed by the thread of a transition; `run` is the body of a thread."""
 
     def __init__(
         self,
@@ -67,40 +67,40 @@ class ReplicaClients:
             )
             for server in servers
         }
-        self._lanes = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
-        # servers whose writer of answers let its lease run out, and has not come back
+        self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        # server -> whether the lease of its reply writer has expired
         self._silent: dict[str, bool] = {}
         self._statuses: list[Subscription] = []
 
-    def listen(self, on_answer: OnReply, on_status: OnStatus) -> None:
+    def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
         for server, client in self.clients.items():
             topic = f'~/replies/{ros_token(server)}'
-            self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
-            self._lanes.watch_liveliness(topic, partial(self._on_liveliness, server))
+            self._subscriptions.add(topic, qos.ACTION_CHUNK, partial(on_reply, server))
+            self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
-            client.publisher_count = partial(self._lanes.publisher_count, topic)
+            client.publisher_count = partial(self._subscriptions.publisher_count, topic)
             subscription = self._node.create_subscription(
                 ServerStatus, f'{server}/status', partial(on_status, server), qos.STATE
             )
             self._statuses.append(subscription)
 
     def run(self, stop: threading.Event) -> None:
-        """Hand over answers until `stop` is set and `wake` was called."""
-        self._lanes.run(stop)
+        """Deliver replies until `stop` is set and `wake` is called."""
+        self._subscriptions.run(stop)
 
     def wake(self) -> None:
-        self._lanes.wake()
+        self._subscriptions.wake()
 
     def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
         self._silent[server] = now.alive == 0 and now.not_alive > 0
 
     def is_silent(self, server: str) -> bool:
-        """Return whether it was killed, stopped or cut off: its lease ran out."""
+        """Return whether the lease of a server has expired: it was killed, stopped or cut off."""
         return self._silent.get(server, False)
 
-    def is_there(self, server: str) -> bool:
-        """Return whether it offers its services and is not silent; False after `close`."""
+    def is_available(self, server: str) -> bool:
+        """Return whether a server offers its services and is not silent; False after `close`."""
         try:
             return self.clients[server].is_there() and not self.is_silent(server)
         except InvalidHandle:
@@ -110,6 +110,6 @@ class ReplicaClients:
         """Destroy all endpoints; `run` has returned."""
         for subscription in self._statuses:
             self._node.destroy_subscription(subscription)
-        self._lanes.close()
+        self._subscriptions.close()
         for client in self.clients.values():
             client.destroy_endpoints()

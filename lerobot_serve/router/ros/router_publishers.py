@@ -19,7 +19,7 @@ from lerobot_serve_interfaces.msg import (
 
 
 class RouterPublishers:
-    """The latched ones show a late rqt the present."""
+    """Publishers by message type; states are latched for late subscribers."""
 
     def __init__(self, node: Node) -> None:
         topics = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A router's client of a policy in shadow, and of replicas that are asked once more for a second
-draw. What they answer arrives on topics of its own, best effort and no faster than it can be used.
+Clients of the policy in shadow, and of replicas for second draws. Their replies arrive on separate
+topics, best effort and rate limited.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lerobot_serve_interfaces.srv import OpenSession
 
 OnReply = Callable[[bytes], None]
 
-TOPICS = {'shadow': '~/replies/shadow', 'again': '~/replies/second_draw'}
-# a flood of messages gets the interpreter no more often than this
+TOPICS = {'shadow': '~/replies/shadow', 'second_draw': '~/replies/second_draw'}
+# pause after each message: a flood of messages must not occupy the interpreter
 PAUSE_S = 0.0005
 MATCH_TIMEOUT_S = 1.0
 
 
 class ShadowSession:
-    """Sessions whose answers arrive on one of the topics; the shadow thread's."""
+    """Sessions whose replies arrive on one of the topics. The thread `shadow`."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class ShadowSession:
         self._client, self._topic = client, topic
         self.send, self._publisher_count = send, publisher_count
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
-        """Return the reply of an open session. Raises Refused and Unreachable."""
-        reply = self._client.open(replace(ask, reply_topic=self._topic), timeout_s)
+    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+        """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
+        reply = self._client.open(replace(session_request, reply_topic=self._topic), timeout_s)
         if not self._client.wait_until_matched(self._publisher_count, MATCH_TIMEOUT_S):
             raise ServerUnreachable(f'the topics of {self._client.server} were not found')
         return reply
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
-        """End a session. Raises Unreachable."""
-        self._client.close(ask, timeout_s)
+    def close(self, session_request: SessionRequest, timeout_s: float) -> None:
+        """Close a session. Raises ServerUnreachable."""
+        self._client.close(session_request, timeout_s)
 
 
 class ShadowClients:
-    """Built and closed by the thread of a transition; `run` is the body of a thread."""
+    """Created and closed by the thread of a transition; `run` is the body of a thread."""
 
     def __init__(
         self,
@@ -69,43 +69,47 @@ class ShadowClients:
         self._client = SessionClient(
             node, server, lifespan_s=lifespan_s, stop=stop, for_fleet=True, shadow=True
         )
-        self._lanes = DedicatedSubscriptions(node, ActionChunk, {}, qos.SHADOW_REPLIES)
-        self.shadow = self._asking(node, 'shadow', self._client, self._client.send_shadow)
-        self.again = {
-            name: self._asking(node, 'again', client, client.send)
+        self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.SHADOW_REPLIES)
+        self.shadow = self._make_session(node, 'shadow', self._client, self._client.send_shadow)
+        self.second_draws = {
+            name: self._make_session(node, 'second_draw', client, client.send)
             for name, client in replicas.items()
         }
 
-    def _asking(
+    def _make_session(
         self, node: Node, name: str, client: SessionClient, send: Callable[[bytes], None]
     ) -> ShadowSession:
         topic = TOPICS[name]
         full = node.resolve_topic_name(topic)
-        return ShadowSession(client, full, send, lambda: self._lanes.publisher_count(topic))
+        return ShadowSession(
+            client, full, send, lambda: self._subscriptions.publisher_count(topic)
+        )
 
-    def listen(self, on_chunk: OnReply, on_again: OnReply) -> None:
+    def listen(self, on_chunk: OnReply, on_second_draw: OnReply) -> None:
         """Subscribe to all replies, before `run`."""
-        self._lanes.add(TOPICS['shadow'], qos.SHADOW_REPLIES, rate_limited(on_chunk))
-        self._lanes.add(TOPICS['again'], qos.SHADOW_REPLIES, rate_limited(on_again))
+        self._subscriptions.add(TOPICS['shadow'], qos.SHADOW_REPLIES, rate_limited(on_chunk))
+        self._subscriptions.add(
+            TOPICS['second_draw'], qos.SHADOW_REPLIES, rate_limited(on_second_draw)
+        )
 
     def run(self, stop: threading.Event) -> None:
-        """Hand over answers until `stop` is set and `wake` was called."""
-        self._lanes.run(stop)
+        """Deliver replies until `stop` is set and `wake` is called."""
+        self._subscriptions.run(stop)
 
     def wake(self) -> None:
-        self._lanes.wake()
+        self._subscriptions.wake()
 
     def close(self) -> None:
         """Destroy all endpoints; `run` has returned."""
-        self._lanes.close()
+        self._subscriptions.close()
         self._client.destroy_endpoints()
 
 
 def rate_limited(deposit: OnReply) -> OnReply:
-    """Return `deposit` with a pause behind each message; what comes faster is lost in DDS."""
+    """Return `deposit` with a pause after each message; DDS drops messages that arrive faster."""
 
-    def act(raw: bytes) -> None:
+    def deposit_and_pause(raw: bytes) -> None:
         deposit(raw)
         time.sleep(PAUSE_S)
 
-    return act
+    return deposit_and_pause

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Call several replicas at once, with a time limit, and leave unresponsive ones alone.
+Call several replicas concurrently with a time limit, and skip unresponsive ones.
 
-The thread `control` calls; the calls run in a pool of threads.
+Called by the thread `control`; the calls run in a pool of threads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 
 
 class ReplicaClient(Protocol):
-    """A client of one replica, as ros.session_client has it; `topic` receives its replies."""
+    """The client of one replica; see ros.replica_clients. `topic` receives its replies."""
 
     topic: str
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
+    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> object: ...
+    def close(self, session_request: SessionRequest, timeout_s: float) -> object: ...
 
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response: ...
 
@@ -39,22 +39,22 @@ class ReplicaClient(Protocol):
 
 class ReplicaCallPool:
     """
-    Calls several replicas at once. A replica that does not reply is unresponsive: it counts as
-    unreachable without being called, until a probe succeeds.
+    Calls replicas concurrently. A replica whose call times out is unresponsive: it is not called
+    and counts as unreachable until a probe succeeds.
     """
 
     def __init__(self, clients: Mapping[str, ReplicaClient]) -> None:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
-        # unresponsive servers, each with its probe
+        # unresponsive server -> its probe, None before the first
         self._probes: dict[str, Future[GetStatus.Response] | None] = {}
 
     def each(
-        self, servers: list[str], act: Callable[[ReplicaClient], T]
+        self, servers: list[str], call: Callable[[ReplicaClient], T]
     ) -> dict[str, T | CallFailure]:
-        """Return the result of `act`, or its SessionRefused or ServerUnreachable, by server."""
+        """Return the result of `call`, or its SessionRefused or ServerUnreachable, per server."""
         futures = {
-            name: self.later(name, act) for name in servers if not self.is_unresponsive(name)
+            name: self.submit(name, call) for name in servers if not self.is_unresponsive(name)
         }
         outcomes: dict[str, T | CallFailure] = {
             name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers
@@ -66,9 +66,9 @@ class ReplicaCallPool:
                 self._probes[name] = None
         return outcomes
 
-    def later(self, server: str, act: Callable[[ReplicaClient], T]) -> Future[T]:
-        """Call one server without waiting for it."""
-        return self._pool.submit(act, self.clients[server])
+    def submit(self, server: str, call: Callable[[ReplicaClient], T]) -> Future[T]:
+        """Call one server and return the future of its result."""
+        return self._pool.submit(call, self.clients[server])
 
     def is_unresponsive(self, server: str) -> bool:
         """Return whether its last call timed out and no probe has succeeded since."""
@@ -82,17 +82,17 @@ class ReplicaCallPool:
 
     @property
     def unresponsive(self) -> set[str]:
-        """The servers that are not called."""
+        """The unresponsive servers, which are not called."""
         return {server for server in tuple(self._probes) if self.is_unresponsive(server)}
 
     def probe(self, timeout_s: float) -> None:
-        """Probe unresponsive servers without waiting for them."""
+        """Start a status call to each unresponsive server without a probe."""
         for server in self.unresponsive:
             if self._probes[server] is None:
-                self._probes[server] = self.later(server, lambda c: c.status(timeout_s))
+                self._probes[server] = self.submit(server, lambda c: c.status(timeout_s))
 
     def close(self) -> None:
-        """End the threads; running calls have time limits of their own."""
+        """Wait until running calls have ended (each has a time limit) and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

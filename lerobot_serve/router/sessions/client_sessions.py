@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Open sessions of clients, and the replicas of each slot that hold them.
+The open sessions of clients and the replicas that hold them.
 
-The thread `control` opens and closes; the data path reads, under RoutingTable.lock.
+The thread `control` adds and removes sessions; the data path reads them, under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ class ClientSession:
     """
     One session of one client.
 
-    places      slot -> replicas that hold its session, preferred first; replaced as a whole
-    episode_id  of its newest request; the fields below hold for this episode
-    slot        of its newest request
-    server      the replica of its newest request
-    policy      of the last chunk with actions
-    failed_slot the slot whose last reply had no actions; empty when it had
+    places       slot -> replicas that hold the session, preferred first; replaced as a whole
+    episode_id   episode of the newest request; the fields below hold for this episode
+    slot         slot of the newest request
+    server       replica of the newest request
+    policy       policy of the last chunk with actions
+    failed_slot  slot whose last reply had no actions; empty otherwise
     """
 
-    ask: SessionRequest
+    request: SessionRequest
     places: dict[str, tuple[str, ...]]
-    heard_ns: int
-    deaf_since_ns: int | None = None
+    last_heard_ns: int
+    unsubscribed_since_ns: int | None = None
     episode_id: str = ''
     slot: str = ''
     server: str = ''
     policy: str = ''
     failed_slot: str = ''
-    # flags for its next chunk with actions
+    # flags for the next chunk with actions
     flags: int = 0
     executed: ExecutionReport | None = None
-    # server -> when its session was last used there
+    # server -> time of the last request or call of the session
     last_used_ns: dict[str, int] = field(default_factory=dict)
     # slot -> the policy that refused this client
     refused: dict[str, str] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class ClientSession:
         self.slot = self.server = self.policy = self.failed_slot = ''
 
     def resume(self, old: ClientSession) -> None:
-        """Continue from the previous session of the same client; its episode goes on."""
-        if old.ask.instance == self.ask.instance:
+        """Take over the episode of the previous session of the same client instance."""
+        if old.request.instance == self.request.instance:
             self.begin(old.episode_id)
             self.slot, self.server, self.policy = old.slot, old.server, old.policy
             self.failed_slot, self.flags, self.executed = old.failed_slot, old.flags, old.executed
@@ -77,48 +77,51 @@ class ClientSessions:
     def find(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """Return the session of a client and epoch."""
         session = self._sessions.get(client_id)
-        return session if session and session.ask.session_epoch == session_epoch else None
+        return session if session and session.request.session_epoch == session_epoch else None
 
-    def check_client_id(self, ask: SessionRequest, now_ns: int) -> None:
-        """Raise SessionRefused when another client uses that client_id."""
-        known = self._sessions.get(ask.client_id)
+    def check_client_id(self, session_request: SessionRequest, now_ns: int) -> None:
+        """Raise SessionRefused if another client uses the client_id."""
+        known = self._sessions.get(session_request.client_id)
         if known:
-            silent_ns = now_ns - known.heard_ns
-            check_client_id_is_free(known.ask, ask, silent_ns, self.grace_ns)
+            silent_ns = now_ns - known.last_heard_ns
+            check_client_id_is_free(known.request, session_request, silent_ns, self.grace_ns)
 
     def add(self, session: ClientSession) -> ClientSession | None:
-        """Add a session; return the previous one of that client_id."""
-        old = self._sessions.get(session.ask.client_id)
-        self._sessions[session.ask.client_id] = session
+        """Add a session; return the previous one with the same client_id, if any."""
+        old = self._sessions.get(session.request.client_id)
+        self._sessions[session.request.client_id] = session
         return old
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
-        """Remove and return a session, None when there is no such session."""
+        """Remove and return a session; None without such a session."""
         return self._sessions.pop(client_id) if self.find(client_id, session_epoch) else None
 
-    def gone(
+    def expired(
         self, now_ns: int, has_subscriber: Callable[[str], bool]
     ) -> list[tuple[ClientSession, str]]:
         """
-        Return expired sessions, each with the reason.
+        Return expired sessions with their reasons.
 
-        A session expires without a subscriber and requests for the grace time, or without
-        requests for the idle time.
+        A session expires after the grace time without subscriber and requests, or after the idle
+        time without requests.
         """
-        whys = [(session, self._why_gone(session, now_ns, has_subscriber)) for session in self]
-        return [(session, why) for session, why in whys if why]
+        reasons = [
+            (session, self._expiry_reason(session, now_ns, has_subscriber)) for session in self
+        ]
+        return [(session, why) for session, why in reasons if why]
 
-    def _why_gone(
+    def _expiry_reason(
         self, session: ClientSession, now_ns: int, has_subscriber: Callable[[str], bool]
     ) -> str:
-        if has_subscriber(session.ask.reply_topic):
-            session.deaf_since_ns = None
-        elif session.deaf_since_ns is None:
-            session.deaf_since_ns = now_ns
-        silent_ns = now_ns - session.heard_ns
+        if has_subscriber(session.request.reply_topic):
+            session.unsubscribed_since_ns = None
+        elif session.unsubscribed_since_ns is None:
+            session.unsubscribed_since_ns = now_ns
+        silent_ns = now_ns - session.last_heard_ns
         if silent_ns > self.idle_ns:
             return 'session_idle'
-        is_deaf = (
-            session.deaf_since_ns is not None and now_ns - session.deaf_since_ns > self.grace_ns
+        is_unsubscribed = (
+            session.unsubscribed_since_ns is not None
+            and now_ns - session.unsubscribed_since_ns > self.grace_ns
         )
-        return 'client_gone' if is_deaf and silent_ns > self.grace_ns else ''
+        return 'client_gone' if is_unsubscribed and silent_ns > self.grace_ns else ''

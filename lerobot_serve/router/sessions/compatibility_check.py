@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Fetch the signatures of the slots' policies and check that one client can use all slots.
+Fetch the policy signatures of the slots and check that one client can use all slots.
 
-The thread `control`; written under RoutingTable.lock.
+The thread `control`; results are written under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lerobot_serve_interfaces.srv import GetStatus
 
 
 class CompatibilityCheck:
-    """`known` maps each slot to its policy and the GetStatus reply that describes it."""
+    """`known` maps each slot to its policy and the GetStatus reply of one of its replicas."""
 
     def __init__(
         self, table: RoutingTable, calls: ReplicaCallPool, log_warning: Callable[[str], None]
@@ -26,7 +26,7 @@ class CompatibilityCheck:
         self.known: dict[str, tuple[str, GetStatus.Response]] = {}
 
     def update(self, timeout_s: float) -> None:
-        """Fetch the status of slots whose policy has changed; compare."""
+        """Fetch the status of slots whose policy has changed, and compare the slots."""
         for slot in self._table.slots.values():
             self._fetch_status(slot, timeout_s)
         self._compare()
@@ -43,7 +43,7 @@ class CompatibilityCheck:
             self.known[slot.name] = policy, reply
 
     def _compare(self) -> None:
-        """Check the second slot against the first."""
+        """Set the incompatibility of the second slot with the first."""
         known = [name for name in self._table.slots if name in self.known]
         if len(known) < 2:
             return
@@ -51,10 +51,10 @@ class CompatibilityCheck:
         a, b = (signature_of(self.known[name][1]) for name in known)
         text = incompatibility(b, first, a)
         slot = self._table.slots[second]
-        if text and text != slot.misfit:
+        if text and text != slot.incompatibility:
             self._log_warning(f'slot {second}: {text}')
         with self._table.lock:
-            slot.misfit = text
+            slot.incompatibility = text
 
 
 def signature_of(reply: GetStatus.Response) -> PolicySignature:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow jobs for the thread `control`, run one after the other."""
+"""Run slow jobs one after the other in the thread `control`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ Job = Callable[[], None]
 
 
 class JobQueue:
-    """Any thread puts and ends; `run` is the body of the one thread that runs them."""
+    """Any thread calls `put` and `end`; one thread calls `run`."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._putting = threading.Lock()
-        self._is_over = False
+        self._lock = threading.Lock()
+        self._has_ended = False
 
     def put(self, job: Job) -> bool:
-        """Queue a job; False when the queue has ended."""
-        with self._putting:
-            if not self._is_over:
+        """Queue a job; return False after `end`."""
+        with self._lock:
+            if not self._has_ended:
                 self._queue.put(job)
-            return not self._is_over
+            return not self._has_ended
 
     def put_and_wait(self, job: Job, limit_s: float) -> bool:
-        """Queue a job and wait for it; False after the time limit."""
+        """Queue a job and wait until it has run; return False after the time limit."""
         done = threading.Event()
         return self.put(job) and self.put(done.set) and done.wait(limit_s)
 
     def run(self) -> None:
-        """Run jobs until `end` is called, those queued before included."""
+        """Run jobs until `end` is called, including those queued before."""
         while job := self._queue.get():
             job()
 
     def end(self) -> None:
-        """Refuse further jobs and end `run`."""
-        with self._putting:
-            self._is_over = True
+        """Reject further jobs, and let `run` return after the queued ones."""
+        with self._lock:
+            self._has_ended = True
             self._queue.put(None)

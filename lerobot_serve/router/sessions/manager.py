@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Open, maintain, move and close the sessions of clients. The thread `control`.
+Open, maintain and close the sessions of clients at the replicas. The thread `control`.
 
-It writes sessions and replicas under RoutingTable.lock and never calls a replica while
-holding it.
+Sessions and replicas are written under RoutingTable.lock; replicas are called without the lock.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0
-# a server closes a session that was not used for its session_idle_s, a minute by default
+# below session_idle_s of a policy server, after which it closes an unused session
 KEEP_ALIVE_NS = 15_000_000_000
-# sessions that are maintained in one round; the others in the next
+# limit of sessions maintained in one round; the others follow in the next
 SESSIONS_PER_ROUND = 16
 
 
 class SessionManager:
-    """See the module. `standby` further replicas of a slot hold each session ready."""
+    """See the module. `standby` is the number of further replicas that hold each session."""
 
     def __init__(
         self,
@@ -51,46 +50,52 @@ class SessionManager:
     ) -> None:
         self._table, self._call_pool, self._drops = table, calls, drops
         self._observer, self._context = observer, context
-        self._wanted = 1 + standby
+        self._replicas_per_slot = 1 + standby
         self._timeout_s = open_session_timeout_s
         self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
     @property
     def status_replies(self) -> list[GetStatus.Response]:
-        """The replies that describe the policies of the slots. Any thread."""
+        """The GetStatus replies of the slots. Any thread."""
         return [reply for _, reply in tuple(self._compatibility.known.values())]
 
     # sessions
 
-    def open(self, ask: SessionRequest) -> dict[str, SlotOpening]:
-        """Open the session in every available slot. Raises SessionRefused."""
+    def open(self, session_request: SessionRequest) -> dict[str, SlotOpening]:
+        """Open a session in every available slot; return the results. Raises SessionRefused."""
         sessions, slots = self._table.sessions, self._table.slots
-        sessions.check_client_id(ask, self._context.clock())
+        sessions.check_client_id(session_request, self._context.clock())
         opened: dict[str, SlotOpening] = {}
         try:
             for name, slot in slots.items():
-                opened[name] = self._open_in(slot, ask)
+                opened[name] = self._open_in(slot, session_request)
             if not any(each.places for each in opened.values()):
-                raise _nowhere(opened)
+                raise _no_slot_opened(opened)
         except SessionRefused:
             for each in opened.values():
-                close_at_replicas(list(each.places), ask, self._call_pool, CALL_TIMEOUT_S)
+                close_at_replicas(
+                    list(each.places), session_request, self._call_pool, CALL_TIMEOUT_S
+                )
             raise
-        self._register(ask, {name: each.places for name, each in opened.items() if each.places})
+        self._register(
+            session_request, {name: each.places for name, each in opened.items() if each.places}
+        )
         return opened
 
-    def _register(self, ask: SessionRequest, places: dict[str, tuple[str, ...]]) -> None:
-        """Register an open session; it replaces the previous one of the client."""
+    def _register(
+        self, session_request: SessionRequest, places: dict[str, tuple[str, ...]]
+    ) -> None:
+        """Register an open session, which replaces the previous one of the client."""
         now_ns, sessions = self._context.clock(), self._table.sessions
-        session, left = ClientSession(ask, places, now_ns, now_ns), None
+        session, left = ClientSession(session_request, places, now_ns, now_ns), None
         with self._table.lock:
             self._adjust_counts(places, 1)
-            old = sessions.current(ask.client_id)
+            old = sessions.current(session_request.client_id)
             held = session_servers(old) if old else []
-            if old and old.ask == ask:
-                # opened twice: its requests in flight go on
+            if old and old.request == session_request:
+                # opened twice: the requests in flight stay valid
                 self._adjust_counts(old.places, -1)
-                old.places, old.heard_ns, old.deaf_since_ns = places, now_ns, now_ns
+                old.places, old.last_heard_ns, old.unsubscribed_since_ns = places, now_ns, now_ns
             else:
                 sessions.add(session)
                 if old:
@@ -101,24 +106,24 @@ class SessionManager:
             self._close_at([name for name in held if name not in session_servers(session)], old)
 
     def _drop_request(self, request: InFlightRequest | None, reason: str) -> None:
-        """Report the request in flight of a session that is over; None is ignored."""
+        """Report a dropped request; None is ignored."""
         if request:
             report_dropped(request, reason, self._drops, self._observer)
 
     def _forget_requests(self, session: ClientSession) -> InFlightRequest | None:
-        """Forget the requests of a session; return the one in flight. Under the lock."""
+        """Remove the requests of a session; return the one in flight, if any. Under the lock."""
         self._adjust_counts(session.places, -1)
-        return self._table.in_flight.forget(session.ask.client_id)
+        return self._table.in_flight.forget(session.request.client_id)
 
     def _open_in(
-        self, slot: Slot, ask: SessionRequest, besides: tuple[str, ...] = ()
+        self, slot: Slot, session_request: SessionRequest, exclude: tuple[str, ...] = ()
     ) -> SlotOpening:
         opened = open_in_slot(
             slot,
-            ask,
+            session_request,
             self._call_pool,
-            wanted=self._wanted - len(besides),
-            besides=besides,
+            wanted=self._replicas_per_slot - len(exclude),
+            exclude=exclude,
             timeout_s=self._timeout_s,
         )
         if opened.refused and opened.refused.code == Refusal.UNREACHABLE:
@@ -134,7 +139,7 @@ class SessionManager:
                 replicas[servers[0]].preferring_sessions += by
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
-        """Close a session at all replicas; return None when there is no such session."""
+        """Close a session at all replicas and return it; None without such a session."""
         with self._table.lock:
             session = self._table.sessions.close(client_id, session_epoch)
             if session is None:
@@ -146,11 +151,11 @@ class SessionManager:
         return session
 
     def _close_at(self, servers: list[str], session: ClientSession) -> None:
-        for _ in close_at_replicas(servers, session.ask, self._call_pool, CALL_TIMEOUT_S):
+        for _ in close_at_replicas(servers, session.request, self._call_pool, CALL_TIMEOUT_S):
             self._drops.add('close_unreachable')
 
     def reset(self, request: ResetEpisode.Request) -> list[str]:
-        """Reset the episode at all replicas of a session; return the errors."""
+        """Reset the episode at all replicas of a session; return their errors."""
         session = self._table.sessions.find(request.client_id, request.session_epoch)
         if session is None:
             epoch = request.session_epoch
@@ -170,26 +175,26 @@ class SessionManager:
         return texts
 
     def reopen_session(self, session: ClientSession, server: str) -> None:
-        """Reopen a session that a replica has lost."""
-        is_current = self._table.sessions.current(session.ask.client_id) is session
+        """Reopen a session that a replica has lost, if it is still current."""
+        is_current = self._table.sessions.current(session.request.client_id) is session
         if not is_current or server not in session_servers(session):
             return
         self._reopen(session, server)
 
     def _reopen(self, session: ClientSession, server: str) -> None:
-        ask = session.ask
+        session_request = session.request
         outcomes = self._call_pool.each(
-            [server], lambda c: open_at_replica(c, ask, CALL_TIMEOUT_S)
+            [server], lambda c: open_at_replica(c, session_request, CALL_TIMEOUT_S)
         )
         if not isinstance(outcomes[server], Exception):
             return
         self._drops.add('reopen_failed')
-        # an unreachable replica may still hold the session
+        # an unreachable replica without a replacement may still hold the session
         if isinstance(outcomes[server], SessionRefused) or self._has_replacement(session, server):
             self._remove_place(session, server)
 
     def _has_replacement(self, session: ClientSession, server: str) -> bool:
-        """Return whether another ready replica could hold the session instead."""
+        """Return whether another ready replica of the slot could hold the session."""
         slot = self._table.slots[self._table.replicas[server].slot]
         other = slot.choose({*session_servers(session), *self._call_pool.unresponsive})
         return other is not None and other.is_ready
@@ -207,47 +212,47 @@ class SessionManager:
     # rounds, once a second
 
     def maintain_sessions(self) -> None:
-        """Open missing sessions, and keep unused ones alive."""
+        """Open missing sessions and keep unused ones alive."""
         now_ns = self._context.clock()
         for session in self._table.sessions:
             for server in self._lost_servers(session):
                 self._remove_place(session, server)
-        missing = [(r, s) for r in self._table.sessions for s in self._missing(r)]
+        missing = [(r, s) for r in self._table.sessions for s in self._slots_to_fill(r)]
         for session, slot in missing[:SESSIONS_PER_ROUND]:
-            self._fill(session, slot)
+            self._open_missing(session, slot)
         unused = [(r, s) for r in self._table.sessions for s in self._idle_servers(r, now_ns)]
         for session, server in unused[:SESSIONS_PER_ROUND]:
             session.last_used_ns[server] = now_ns
             self._reopen(session, server)
 
     def _lost_servers(self, session: ClientSession) -> list[str]:
-        """Return the servers that have lost its session."""
+        """Return the servers that have lost the session."""
         lost = (ReplicaState.UNAVAILABLE, ReplicaState.POLICY_MISMATCH)
         return [
             name for name in session_servers(session) if self._table.replicas[name].state in lost
         ]
 
-    def _missing(self, session: ClientSession) -> list[Slot]:
-        """Return the slots in which it needs, and can open, one more session."""
+    def _slots_to_fill(self, session: ClientSession) -> list[Slot]:
+        """Return the slots in which another replica can and should hold the session."""
         return [slot for slot in self._table.slots.values() if self._needs_session(session, slot)]
 
     def _needs_session(self, session: ClientSession, slot: Slot) -> bool:
         have = session.places.get(slot.name, ())
-        # a slot that refuses would use up the round of others
-        if slot.misfit or session.refused.get(slot.name) == slot.policy:
+        # a slot that refuses the session would use up the limit of the round
+        if slot.incompatibility or session.refused.get(slot.name) == slot.policy:
             return False
-        return len(have) < self._wanted and bool(
+        return len(have) < self._replicas_per_slot and bool(
             slot.choose({*have, *self._call_pool.unresponsive})
         )
 
-    def _fill(self, session: ClientSession, slot: Slot) -> None:
+    def _open_missing(self, session: ClientSession, slot: Slot) -> None:
         have = session.places.get(slot.name, ())
         try:
-            opened = self._open_in(slot, session.ask, besides=have)
+            opened = self._open_in(slot, session.request, exclude=have)
         except SessionRefused as refused:
             self._drops.add('slot_refused')
             self._context.log_warning(
-                f'slot {slot.name} refused the session of {session.ask.client_id!r}: {refused}'
+                f'slot {slot.name} refused the session of {session.request.client_id!r}: {refused}'
             )
             session.refused[slot.name] = slot.policy
             return
@@ -267,7 +272,7 @@ class SessionManager:
         ]
 
     def check_replicas(self) -> None:
-        """Update the signatures of policies, and probe unhealthy replicas without sessions."""
+        """Update the policy signatures, and probe unhealthy replicas without sessions."""
         now_ns = self._context.clock()
         self._call_pool.probe(self._timeout_s)
         for slot in self._table.slots.values():
@@ -278,7 +283,7 @@ class SessionManager:
         self._compatibility.update(CALL_TIMEOUT_S)
 
     def _probe_replica(self, replica: Replica, now_ns: int) -> None:
-        """Probe with a status call; a replica that replies may hold sessions again."""
+        """Probe a replica with a status call; mark it healthy when the call succeeds."""
         outcome = self._call_pool.each([replica.name], lambda c: c.status(CALL_TIMEOUT_S))
         with self._table.lock:
             if isinstance(outcome[replica.name], Exception):
@@ -289,10 +294,10 @@ class SessionManager:
 
 
 def session_servers(session: ClientSession) -> list[str]:
-    """Return the servers that hold the session."""
+    """Return all servers that hold a session."""
     return [server for servers in session.places.values() for server in servers]
 
 
-def _nowhere(opened: dict[str, SlotOpening]) -> SessionRefused:
+def _no_slot_opened(opened: dict[str, SlotOpening]) -> SessionRefused:
     refusals = [each.refused for each in opened.values() if each.refused]
     return SessionRefused(refusals[0].code, '; '.join(str(refused) for refused in refusals))

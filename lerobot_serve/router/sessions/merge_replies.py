@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge the replies of all slots to one OpenSession reply that holds in each. Pure functions."""
+"""Merge the OpenSession replies of all slots into one that holds in each. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve_interfaces.srv import OpenSession
 
 
 def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> OpenSession.Response:
-    """Return one reply that holds in every slot. Raises SessionRefused."""
+    """Return one reply that is valid in every slot. Raises SessionRefused."""
     replies = {name: each.reply for name, each in opened.items() if each.reply}
     check_same_history(replies)
     first = next(iter(replies.values()))
@@ -45,14 +45,14 @@ def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> Ope
 
 def merge_action_ranges(replies: list[OpenSession.Response]) -> list[Extension]:
     """
-    Return the extensions of the first reply, with an action range that covers every slot: a policy
-    in another unit is detected in any slot.
+    Return the extensions of the first reply, with the union of the action ranges of all slots, so
+    that the client detects a policy with another unit in any slot.
     """
     others = [each for each in replies[0].extensions if each.key != action_range.KEY]
     united: ActionRange | None = None
     for reply in replies:
         pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
-        # a range that is invalid, or of other actions, is left out
+        # an invalid range, or one of other actions, is skipped
         with contextlib.suppress(ValueError):
             found = action_range.find(pairs)
             united = united.union(found) if united and found else united or found

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Open one session of the router as sessions with replicas of every slot. The thread `control`.
+Open the session of a client at replicas of every slot. The thread `control`.
 
-In each slot the least loaded replicas hold it: the preferred one and the standby replicas. A
-client that is incompatible with a slot is refused; a slot that is not available is not used, and
-gets the session when it is back.
+In each slot the least loaded replicas hold the session: the preferred one and the standby
+replicas. A client that is incompatible with a slot is refused. An unavailable slot is skipped and
+receives the session later (manager.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import OpenSession
 
-# refusals that may not repeat; any other is final
+# temporary refusals; any other is final
 RETRYABLE_REFUSALS = {
     Refusal.UNREACHABLE,
     Refusal.NOT_READY,
@@ -30,7 +30,7 @@ RETRYABLE_REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class SlotOpening:
-    """The result in one slot: the replicas that hold the session, a reply or a refusal."""
+    """The result in one slot: replicas that hold the session with a reply, or a refusal."""
 
     places: tuple[str, ...] = ()
     reply: OpenSession.Response | None = None
@@ -39,37 +39,37 @@ class SlotOpening:
 
 def open_in_slot(
     slot: Slot,
-    ask: SessionRequest,
+    session_request: SessionRequest,
     callers: ReplicaCallPool,
     *,
     wanted: int,
-    besides: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
     timeout_s: float,
 ) -> SlotOpening:
     """
-    Open the session on `wanted` replicas of a slot, or on as many as there are.
+    Open the session at `wanted` replicas of a slot, or at all that are available.
 
-    Raises SessionRefused for an incompatible client; sessions opened so far are closed.
+    Raises SessionRefused for an incompatible client, after closing the sessions opened so far.
     """
-    if slot.misfit:
+    if slot.incompatibility:
         return SlotOpening(
-            refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.misfit}')
+            refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.incompatibility}')
         )
     opened: dict[str, OpenSession.Response] = {}
-    tried = set(besides)
+    tried = set(exclude)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
         replicas := choose_replicas(slot, tried, wanted - len(opened))
     ):
         tried |= {replica.name for replica in replicas}
         names = [replica.name for replica in replicas]
-        outcomes = callers.each(names, lambda client: _open(client, ask, timeout_s))
-        # note all opened ones first: a final refusal closes them again
+        outcomes = callers.each(names, lambda client: _open(client, session_request, timeout_s))
+        # all opened sessions first: a final refusal closes them again
         opened |= {n: o for n, o in outcomes.items() if not isinstance(o, Exception)}
         for name in [name for name in names if name not in opened]:
             failure = _as_refused(slot, name, outcomes[name])
             if failure.code not in RETRYABLE_REFUSALS:
-                close_at_replicas(list(opened), ask, callers, timeout_s)
+                close_at_replicas(list(opened), session_request, callers, timeout_s)
                 raise failure
     if opened:
         return SlotOpening(tuple(opened), next(iter(opened.values())))
@@ -78,34 +78,36 @@ def open_in_slot(
     return SlotOpening(refused=failure or SessionRefused(code, f'slot {slot.name}: {text}'))
 
 
-def choose_replicas(slot: Slot, besides: set[str], count: int) -> list[Replica]:
-    """Return the least loaded replicas that are ready."""
+def choose_replicas(slot: Slot, exclude: set[str], count: int) -> list[Replica]:
+    """Return up to `count` of the least loaded reachable replicas."""
     chosen: list[Replica] = []
     while len(chosen) < count:
-        replica = slot.choose(besides | {each.name for each in chosen})
+        replica = slot.choose(exclude | {each.name for each in chosen})
         if replica is None:
             break
         chosen.append(replica)
     return chosen
 
 
-def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
-    reply = open_at_replica(client, ask, timeout_s)
-    # a service replies before its topics are matched; requests sent by then are lost
+def _open(
+    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
+) -> OpenSession.Response:
+    reply = open_at_replica(client, session_request, timeout_s)
+    # requests are lost until the topics are matched, which may follow the service reply
     if not client.is_matched(timeout_s):
-        client.close(ask, timeout_s)
+        client.close(session_request, timeout_s)
         raise ServerUnreachable(f'its topics were not found within {timeout_s:g} s')
     return reply
 
 
 def open_at_replica(
-    client: ReplicaClient, ask: SessionRequest, timeout_s: float
+    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
 ) -> OpenSession.Response:
     """
-    Return the reply of a session that is open there, now or already. Raises Refused and
-    Unreachable.
+    Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and
+    ServerUnreachable.
     """
-    return client.open(replace(ask, reply_topic=client.topic), timeout_s)
+    return client.open(replace(session_request, reply_topic=client.topic), timeout_s)
 
 
 def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:
@@ -114,8 +116,8 @@ def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:
 
 
 def close_at_replicas(
-    servers: list[str], ask: SessionRequest, callers: ReplicaCallPool, timeout_s: float
+    servers: list[str], session_request: SessionRequest, callers: ReplicaCallPool, timeout_s: float
 ) -> list[str]:
     """Close the session at the servers; return those that could not be reached."""
-    outcomes = callers.each(servers, lambda client: client.close(ask, timeout_s))
+    outcomes = callers.each(servers, lambda client: client.close(session_request, timeout_s))
     return [name for name, outcome in outcomes.items() if isinstance(outcome, Exception)]

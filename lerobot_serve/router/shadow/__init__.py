@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A policy that receives copies of live requests and drives no robot: sampling, joining, divergence,
-qualification. The data path deposits references in ShadowFeed and never waits; everything else
+Compare a policy that receives copies of live requests with executed actions: sampling, joining,
+divergence, qualification. The data path queues references in ShadowFeed without waiting; the rest
 runs in the thread `shadow`.
 """

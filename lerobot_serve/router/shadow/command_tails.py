@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commands of each robot right before a run of executed rows, if none is missing between.
+Track the last commands of each robot before a run of executed rows.
 
-Commands are missing when they were not rows of a policy, did not fit into the report, or were in a
-report that was lost. Owned by the thread `shadow`.
+They are unknown if the commands before the run were not rows of a policy, did not fit into the
+report, or were in a lost report. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import Envelope
 
-# a command and the one before it: where the robot is and how fast
+# two commands give position and velocity
 ROWS_KEPT = 2
 UNKNOWN = np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LastReport:
-    """A robot's last report, and the last rows it was commanded."""
+    """The last report of a robot, and its last commanded rows."""
 
     session_epoch: int
     seq: int
@@ -32,14 +32,14 @@ class _LastReport:
     rows: Float32Array
 
     def is_before(self, start: Envelope, executed: ExecutionReport) -> bool:
-        """Return whether `executed` is the report right after this one."""
+        """Return whether `executed` directly follows this report."""
         header = start.header
         is_next = (header.session_epoch, header.seq) == (self.session_epoch, self.seq + 1)
         return is_next and executed.dropped_rows == self.dropped_rows
 
 
 class CommandTails:
-    """The last rows of up to `capacity` robots; the least recent one is forgotten."""
+    """The last rows of up to `capacity` robots; beyond it the least recent one is removed."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -51,7 +51,7 @@ class CommandTails:
     def follow(
         self, start: Envelope, executed: ExecutionReport
     ) -> list[tuple[ExecutedRun, Float32Array]]:
-        """Return each run with up to ROWS_KEPT rows commanded right before it, oldest first."""
+        """Return each run with up to ROWS_KEPT rows commanded directly before it."""
         previous = self._last_reports.pop(start.client_id, None)
         rows = previous.rows if previous and previous.is_before(start, executed) else UNKNOWN
         found = []
@@ -69,7 +69,7 @@ class CommandTails:
 
 
 def _last(before: Float32Array, rows: Float32Array) -> Float32Array:
-    """Return a copy of the last rows: what they are a part of is not to be kept."""
+    """Return a copy of the last rows, so that the message can be released."""
     if before.shape[1] == rows.shape[1] and len(rows) < ROWS_KEPT:
         rows = np.concatenate((before, rows))
     return rows[-ROWS_KEPT:].copy()

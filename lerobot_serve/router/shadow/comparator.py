@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compare the chunks of a shadow with executed actions, request by request.
+Compare the chunks of the shadow with executed actions, per request.
 
-The thread `shadow` reports events in any order and polls for comparisons. It reports only requests
-that were sent to the shadow, except for `on_executed`, which takes all reports.
+The thread `shadow` reports events in any order and polls for comparisons. `on_executed` receives
+all execution reports, the other methods only requests that were sampled.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import SessionRequest
 
 SAMPLES_LIMIT = 4096
-# 64 MiB
+# 64 MiB of float32
 VALUES_LIMIT = 1 << 24
-# longer than any chunk is played
+# longer than the playing time of any chunk
 AGE_LIMIT_NS = 30_000_000_000
 ROBOTS_LIMIT = 4096
 
@@ -47,9 +47,9 @@ ROBOTS_LIMIT = 4096
 @dataclass(frozen=True, slots=True)
 class ShadowComparison:
     """
-    One request. `divergence` and `per_action` are in the robot's units; NaN where the shadow's
-    actions are no numbers. `divergence_in_spreads` is NaN also where the policy that drives draws
-    nothing or its spread is not known yet. `episode_id` and `seq` are the request's.
+    The comparison of one request. `divergence` and `per_action` are in robot space, NaN for
+    non-finite actions of the shadow. `divergence_in_spreads` is also NaN if the live policy is
+    deterministic or its spread is unknown.
     """
 
     client_id: str
@@ -70,8 +70,8 @@ class ShadowComparison:
 @dataclass(frozen=True, slots=True)
 class ShadowStatistics:
     """
-    Statistics of the policy in shadow, earlier runs included; the latencies are those of the last
-    samples.
+    Statistics of the policy in shadow, including earlier runs of the router; the latencies are of
+    recent samples.
     """
 
     shadow_policy: str
@@ -81,7 +81,7 @@ class ShadowStatistics:
     samples: int
     divergence_mean: float
     divergence_in_spreads_mean: float
-    # samples behind the mean in spreads
+    # number of samples of the mean in spreads
     spreads: int
     trips: int
     latency_ms_p50: float
@@ -90,7 +90,7 @@ class ShadowStatistics:
 
 
 class ShadowComparator:
-    """The shadow thread's; `summary` any thread's. `qualification` survives a restart."""
+    """The thread `shadow`; `summary` any thread. `qualification` survives a restart."""
 
     def __init__(self, qualification: Qualification) -> None:
         self.qualification = qualification
@@ -104,38 +104,37 @@ class ShadowComparator:
 
     @property
     def drops(self) -> Counter[str]:
-        """What could not be compared, by reason."""
+        """Counts of samples that were not compared, by reason."""
         return self._joiner.drops
 
     @property
     def size(self) -> int:
-        """How much is kept, for reports and tests."""
+        """Number of entries held, for reports and tests."""
         return self._joiner.size + len(self._tails) + len(self._cages)
 
-    def on_session(self, ask: SessionRequest) -> str:
+    def on_session(self, session_request: SessionRequest) -> str:
         """
-        Remember the limits that a robot sent; return why they cannot be used, empty when they can
-        or when there are none.
+        Store the cage limits of a session request; return why they are unusable, empty otherwise.
         """
-        problem = self._cages.learn(ask)
+        problem = self._cages.update_limits(session_request)
         if problem:
             self.drops['limits_unusable'] += 1
         return problem
 
     def close(self) -> None:
-        """Save the records; the last call of the thread."""
+        """Save the records. The last call of the thread."""
         self.qualification.save()
 
     def on_live_request(self, start: Envelope, now_ns: int) -> None:
         """Record a request that was sent to the shadow."""
         self._joiner.request(RequestKey.of(start), start.episode_id, now_ns)
 
-    def on_unasked(self, start: Envelope, reason: str, now_ns: int) -> None:
+    def on_unsent(self, start: Envelope, reason: str, now_ns: int) -> None:
         """Record a sampled request that was not sent to the shadow."""
         self._joiner.drop(RequestKey.of(start), reason, now_ns)
 
     def on_live_chunk(self, chunk: Chunk, now_ns: int) -> None:
-        """Record a live reply; without actions there is nothing to compare."""
+        """Record a live reply; drop the sample for a reply without actions."""
         if chunk.status == Status.OK:
             self._joiner.live(_key(chunk), _draw(chunk, now_ns))
         else:
@@ -149,10 +148,7 @@ class ShadowComparator:
             self._joiner.drop(_key(chunk), 'shadow_failed', now_ns)
 
     def on_second_draw(self, key: RequestKey, chunk: Chunk, now_ns: int) -> None:
-        """
-        The policy that drives was asked for the same once more and answered; `key` is that of the
-        robot's request, since the second was asked under another name.
-        """
+        """Record a second draw of the live policy; `key` is the key of the robot's request."""
         if chunk.status == Status.OK:
             self._joiner.second(key, _draw(chunk, now_ns))
         else:
@@ -171,7 +167,7 @@ class ShadowComparator:
         return comparisons
 
     def summary(self) -> ShadowStatistics:
-        """Return the statistics of the policy that was in shadow last."""
+        """Return the statistics of the latest policy in shadow."""
         record = self.qualification.of(self._shadow_policy)
         return ShadowStatistics(
             self._shadow_policy,
@@ -189,7 +185,7 @@ class ShadowComparator:
         )
 
     def _compare(self, sample: JoinedSample, now_ns: int) -> ShadowComparison | None:
-        """Return what a whole sample says; None, and counted, when it cannot be compared."""
+        """Return the comparison of a complete sample; count it and return None if impossible."""
         self._add_spread(sample)
         try:
             numbers = shared_rows(sample.commanded, sample.shadow.rows)
@@ -199,16 +195,21 @@ class ShadowComparator:
         rows = sample.shadow.rows[numbers]
         commanded = np.stack([sample.commanded[number] for number in numbers])
         cage = self._cages.of(sample.key.client_id, rows.shape[1])
-        gaps = [i for i, number in enumerate(numbers) if i and number in sample.begins]
+        gaps = [i for i, number in enumerate(numbers) if i and number in sample.gap_rows]
         trips = would_trip(cage, sample.before, rows, gaps)
-        apart = divergence(commanded, rows)
-        return self._note(sample, apart, cage is not None, trips, now_ns)
+        distance = divergence(commanded, rows)
+        return self._record(sample, distance, cage is not None, trips, now_ns)
 
-    def _note(
-        self, sample: JoinedSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
+    def _record(
+        self,
+        sample: JoinedSample,
+        distance: Divergence,
+        limits_known: bool,
+        trips: bool,
+        now_ns: int,
     ) -> ShadowComparison:
         live, shadow = sample.live, sample.shadow
-        in_spreads = self._spread.in_spreads(live.policy, live.seed, apart.overall)
+        in_spreads = self._spread.in_spreads(live.policy, live.seed, distance.overall)
         latency_ms = max(0, shadow.arrived_ns - sample.requested_ns) / 1e6
         self._latency.add(latency_ms)
         self._shadow_policy, self._live_policy = shadow.policy, live.policy
@@ -216,7 +217,7 @@ class ShadowComparator:
             shadow.policy,
             sample.episode_id,
             now_ns,
-            divergence=apart.overall,
+            divergence=distance.overall,
             in_spreads=in_spreads,
             trips=trips,
             latency_ms=latency_ms,
@@ -228,17 +229,17 @@ class ShadowComparator:
             sample.key.seq,
             live_policy=live.policy,
             shadow_policy=shadow.policy,
-            rows=apart.rows,
-            divergence=apart.overall,
+            rows=distance.rows,
+            divergence=distance.overall,
             divergence_in_spreads=in_spreads,
-            per_action=apart.per_action,
+            per_action=distance.per_action,
             limits_known=limits_known,
             cage_would_trip=trips,
             latency_ms=latency_ms,
         )
 
     def _add_spread(self, sample: JoinedSample) -> None:
-        """Learn from a second draw how far the policy that drives is from itself."""
+        """Add the divergence between both draws of the live policy, if there is a second one."""
         live, second = sample.live, sample.second
         if second is None:
             return

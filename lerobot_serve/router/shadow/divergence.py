@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How far a shadow's rows are from what was commanded, where both have them. Pure functions; any
-thread.
+Measure the divergence between rows of the shadow and commanded rows. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from lerobot_serve.arrays import Float32Array
 
 
 class Incomparable(ValueError):
-    """Two chunks that cannot be compared; `reason` is one word for the counters."""
+    """Two chunks that cannot be compared; `reason` is the drop reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -25,7 +24,7 @@ class Incomparable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Root mean squares of the differences; NaN where there is something that is no number."""
+    """Root mean squares of the differences; NaN for non-finite values."""
 
     rows: int
     overall: float
@@ -33,7 +32,7 @@ class Divergence:
 
 
 def shared_rows(commanded: Mapping[int, Float32Array], others: Float32Array) -> list[int]:
-    """Return the numbers of the rows that both have, in order. Raises Incomparable."""
+    """Return the sorted numbers of the rows that both have. Raises Incomparable."""
     columns = len(next(iter(commanded.values()), ()))
     if columns != others.shape[1]:
         raise Incomparable('shadow_shape')
@@ -43,11 +42,11 @@ def shared_rows(commanded: Mapping[int, Float32Array], others: Float32Array) -> 
     return shared
 
 
-def divergence(ours: Float32Array, theirs: Float32Array) -> Divergence:
-    """Return how far rows of one shape are apart."""
+def divergence(rows: Float32Array, others: Float32Array) -> Divergence:
+    """Return the divergence between two arrays of equal shape."""
     with np.errstate(all='ignore'):
-        squares = np.square(theirs.astype(np.float64) - ours)
+        squares = np.square(others.astype(np.float64) - rows)
         per_action = np.sqrt(squares.mean(0))
         overall = np.sqrt(squares.mean())
     finite = [float(value) if np.isfinite(value) else nan for value in (overall, *per_action)]
-    return Divergence(len(ours), finite[0], tuple(finite[1:]))
+    return Divergence(len(rows), finite[0], tuple(finite[1:]))

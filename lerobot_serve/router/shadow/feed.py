@@ -2,9 +2,9 @@
 """
 Send copies of requests to the shadow and publish comparisons. The thread `shadow`.
 
-The live path deposits references and never waits: when the thread is behind, new deposits are
-dropped and counted. Everything that may be slow or hang (sessions with the shadow, publishing,
-comparing) happens here.
+The data path queues references without waiting; when the queue is full, new ones are dropped and
+counted. Slow or blocking work (sessions with the shadow, publishing, comparing) runs in the thread
+`shadow`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lerobot_serve.wire.header import Envelope, Header
 from lerobot_serve.wire.schema import ID_LIMIT, Status
 from lerobot_serve.wire.session import SessionRequest
 
-# requests hold their images
+# lower limit for requests, since they hold images
 REQUESTS_LIMIT = 32
 DEPOSITS_LIMIT = 1024
 POLL_S = 0.5
@@ -51,30 +51,34 @@ POLL_S = 0.5
 
 class ShadowFeed(RequestObserver):
     """
-    The data path calls `on_requested` and `on_replied`, the thread of shadow replies
-    `on_shadow_chunk` and `on_second_draw`; `run` is the body of the thread. `second_draw_client`
-    returns the client for a second draw of a session, None when none is available.
+    The data path calls `on_requested` and `on_replied`, the thread `shadow_replies` calls
+    `on_shadow_chunk` and `on_second_draw`; `run` is the body of the thread `shadow`.
+    `second_draw_client` returns the client for a second draw of a session, None without one.
     """
 
     def __init__(
         self,
-        book: ShadowComparator,
+        comparator: ShadowComparator,
         shadow: ShadowClient,
         second_draw_client: Callable[[ClientSession], ShadowClient | None],
         publish: Callable[[ShadowComparison, tuple[str, ...]], None],
         rules: ShadowRules,
         context: NodeContext,
     ) -> None:
-        self._book, self._shadow, self._second_draw_client = book, shadow, second_draw_client
+        self._comparator, self._shadow, self._second_draw_client = (
+            comparator,
+            shadow,
+            second_draw_client,
+        )
         self._publish, self.rules = publish, rules
         self._clock, self._log_warning = context.clock, context.log_warning
         self._deposits: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting_requests = 0
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
         self._dropped: Counter[str] = Counter()
         self._sessions = ShadowSessions(context.clock, context.log_warning)
         self._action_names: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        # policies that draw random numbers
+        # policies that use random numbers
         self._stochastic: set[str] = set()
 
     # the data path's threads
@@ -82,13 +86,13 @@ class ShadowFeed(RequestObserver):
     def on_requested(
         self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
-        """Deposit a request; a sampled one is copied to the shadow."""
-        start = Envelope(header, session.ask.client_id, session.episode_id)
+        """Queue a request, if it is sampled, and its execution report."""
+        start = Envelope(header, session.request.client_id, session.episode_id)
         if executed:
-            self._deposit(partial(self._book.on_executed, start, executed))
+            self._deposit(partial(self._comparator.on_executed, start, executed))
         if not is_shadowed(RequestKey.of(start), self.rules.percent):
             return
-        with self._counting:
+        with self._count_lock:
             has_room = self._waiting_requests < REQUESTS_LIMIT
             self._waiting_requests += has_room
         if not has_room:
@@ -99,103 +103,106 @@ class ShadowFeed(RequestObserver):
     def on_replied(
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
-        """Deposit a live reply."""
+        """Queue a live reply, if it is sampled."""
         if is_shadowed(RequestKey.of(reply.start), self.rules.percent):
-            self._deposit(partial(self._note_live, raw, reply))
+            self._deposit(partial(self._record_live, raw, reply))
 
     # the control thread
 
-    def on_session_closed(self, ask: SessionRequest) -> None:
-        """Close the shadow sessions of a closed session."""
-        self._deposits.put(partial(self._sessions.close, ask))
+    def on_session_closed(self, session_request: SessionRequest) -> None:
+        """Queue the closing of the shadow sessions of a closed session."""
+        self._deposits.put(partial(self._sessions.close, session_request))
 
     def finish(self, limit_s: float) -> bool:
-        """Wait until all deposits are handled; False after the time limit."""
+        """Wait until all queued jobs have run; return False after the time limit."""
         done = threading.Event()
         self._deposits.put(done.set)
         return done.wait(limit_s)
 
-    # the threads that take answers
+    # the thread `shadow_replies`
 
     def on_shadow_chunk(self, raw: bytes) -> None:
-        self._deposit(partial(self._note_shadow, raw, self._clock()))
+        self._deposit(partial(self._record_shadow, raw, self._clock()))
 
     def on_second_draw(self, raw: bytes) -> None:
         self._deposit(partial(self._record_second_draw, raw, self._clock()))
 
-    def _deposit(self, act: Callable[[], None]) -> bool:
-        """Return whether there was room."""
+    def _deposit(self, job: Callable[[], None]) -> bool:
+        """Queue a job, if the queue is not full; return whether it is queued."""
         has_room = self._deposits.qsize() < DEPOSITS_LIMIT
         if has_room:
-            self._deposits.put(act)
+            self._deposits.put(job)
         else:
             self._drop('shadow_overflow')
         return has_room
 
     def _forget_request(self) -> None:
-        """Count one waiting request less."""
-        with self._counting:
+        """Decrement the count of waiting requests."""
+        with self._count_lock:
             self._waiting_requests -= 1
 
     def _drop(self, reason: str) -> None:
-        with self._counting:
+        with self._count_lock:
             self._dropped[reason] += 1
 
     def drops(self) -> dict[str, int]:
         """Return the counts of dropped samples by reason; any thread."""
         # a copy: the thread may count a new reason meanwhile
-        compared = Counter(dict(self._book.drops))
-        with self._counting:
+        compared = Counter(dict(self._comparator.drops))
+        with self._count_lock:
             return dict(self._dropped + compared)
 
     def summary(self) -> ShadowStatistics:
         """Return the statistics; any thread."""
-        return self._book.summary()
+        return self._comparator.summary()
 
-    # the thread
+    # the thread `shadow`
 
     def run(self, stop: threading.Event) -> None:
+        """Run queued jobs and publish comparisons until `stop` is set and `wake` is called."""
         while not stop.is_set():
             try:
-                act = self._deposits.get(timeout=POLL_S)
+                job = self._deposits.get(timeout=POLL_S)
             except queue.Empty:
-                act = None
-            if act:
-                act()
-            for comparison in self._book.poll(self._clock()):
+                job = None
+            if job:
+                job()
+            for comparison in self._comparator.poll(self._clock()):
                 names = self._action_names.get(comparison.client_id, ())
                 self._publish(comparison, names)
-        self._book.close()
+        self._comparator.close()
 
     def wake(self) -> None:
-        """End the present wait; any thread."""
+        """End the current wait; any thread."""
         self._deposits.put(None)
 
     def _send_request(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
         self._forget_request()
-        if not self._open_shadow(session.ask):
+        if not self._open_shadow(session.request):
             self._record_unsent(start, 'shadow_no_session')
             return
-        self._book.on_live_request(start, self._clock())
+        self._comparator.on_live_request(start, self._clock())
         self._shadow.send(raw)
         if self._wants_second_draw(session, RequestKey.of(start)):
             self._send_second_draw(session, raw, start)
 
-    def _has_session(self, client: ShadowClient, ask: SessionRequest) -> bool:
-        return self._sessions.knows(client, ask) or self._sessions.open(client, ask)
+    def _has_session(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+        return self._sessions.knows(client, session_request) or self._sessions.open(
+            client, session_request
+        )
 
-    def _open_shadow(self, ask: SessionRequest) -> bool:
-        """Ensure the session with the shadow; a new one registers action names and limits."""
-        if self._sessions.knows(self._shadow, ask):
+    def _open_shadow(self, session_request: SessionRequest) -> bool:
+        """Open the session with the shadow if needed; return whether it is open."""
+        if self._sessions.knows(self._shadow, session_request):
             return True
-        if not self._sessions.open(self._shadow, ask):
+        if not self._sessions.open(self._shadow, session_request):
             return False
-        self._action_names[ask.client_id] = ask.action_names
+        self._action_names[session_request.client_id] = session_request.action_names
         if len(self._action_names) > SESSIONS_LIMIT:
             self._action_names.popitem(last=False)
-        problem = self._book.on_session(ask)
+        problem = self._comparator.on_session(session_request)
         if problem:
-            self._log_warning(f'limits of {ask.client_id!r}: {problem}')
+            self._log_warning(f'limits of {session_request.client_id!r}: {problem}')
         return True
 
     def _wants_second_draw(self, session: ClientSession, key: RequestKey) -> bool:
@@ -207,7 +214,7 @@ class ShadowFeed(RequestObserver):
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')
             return
-        if not self._has_session(client, replace(session.ask, client_id=name)):
+        if not self._has_session(client, replace(session.request, client_id=name)):
             self._drop('second_draw_no_session')
             return
         try:
@@ -217,16 +224,16 @@ class ShadowFeed(RequestObserver):
             self._drop('second_draw_unencodable')
 
     def _record_unsent(self, start: Envelope, reason: str) -> None:
-        self._book.on_unasked(start, reason, self._clock())
+        self._comparator.on_unsent(start, reason, self._clock())
 
-    def _note_live(self, raw: bytes, reply: ReplySummary) -> None:
+    def _record_live(self, raw: bytes, reply: ReplySummary) -> None:
         (self._stochastic.add if reply.seed else self._stochastic.discard)(reply.policy)
         try:
-            self._book.on_live_chunk(wire_chunk.decode(raw), self._clock())
+            self._comparator.on_live_chunk(wire_chunk.decode(raw), self._clock())
         except Malformed as error:
             self._drop(error.reason)
 
-    def _note_shadow(self, raw: bytes, arrived_ns: int) -> None:
+    def _record_shadow(self, raw: bytes, arrived_ns: int) -> None:
         try:
             chunk = wire_chunk.decode(raw)
         except Malformed as error:
@@ -234,7 +241,7 @@ class ShadowFeed(RequestObserver):
             return
         if chunk.status == Status.NO_SESSION:
             self._sessions.forget(chunk.client_id)
-        self._book.on_shadow_chunk(chunk, arrived_ns)
+        self._comparator.on_shadow_chunk(chunk, arrived_ns)
 
     def _record_second_draw(self, raw: bytes, arrived_ns: int) -> None:
         try:
@@ -246,4 +253,4 @@ class ShadowFeed(RequestObserver):
             self._sessions.forget(chunk.client_id)
         client_id = chunk.client_id.removesuffix(SECOND_DRAW_SUFFIX)
         key = RequestKey(client_id, chunk.header.session_epoch, chunk.header.seq)
-        self._book.on_second_draw(key, chunk, arrived_ns)
+        self._comparator.on_second_draw(key, chunk, arrived_ns)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Records of each policy in shadow, and its unmet requirements before it may be a canary.
+The shadow record of each policy, and its unmet requirements before it may be a canary.
 
-Time counts between two compared samples, at most 10 s of each gap: an idle shadow gains none. The
-records survive a restart. Owned by the thread `shadow`; `unmet_requirements` and `of` any thread.
+The time in shadow is the sum of the gaps between compared samples, each limited to GAP_LIMIT_NS:
+an idle shadow gains none. Records survive a restart. Owned by the thread `shadow`;
+`unmet_requirements` and `of` any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
 GAP_LIMIT_NS = 10_000_000_000
 SAVE_PERIOD_NS = 10_000_000_000
 POLICIES_LIMIT = 32
-# an episode that was not heard of for so many others counts again
+# an episode counts again after samples of this many other episodes
 RECENT_EPISODES = 512
 COUNT_LIMIT, SUM_LIMIT = 2**53, 1e300
 COUNTS = ('episodes', 'samples', 'trips', 'divergence_count', 'spreads_count')
@@ -29,7 +30,7 @@ SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
 
 @dataclass(slots=True)
 class ShadowRecord:
-    """One policy's. Samples whose divergence is NaN are counted, but are in no mean."""
+    """The record of one policy. Samples with a NaN divergence count, but not in the means."""
 
     observed_s: float = 0.0
     episodes: int = 0
@@ -70,8 +71,8 @@ class ShadowRecord:
 
 class Qualification:
     """
-    The records of the last POLICIES_LIMIT policies; `known` are those of before, and `keep` has
-    one written down. `warn` is for operators.
+    The records of the latest POLICIES_LIMIT policies. `known` are the stored records, `keep`
+    stores a record, `warn` logs for operators.
     """
 
     def __init__(
@@ -87,12 +88,12 @@ class Qualification:
         self._changed: set[str] = set()
         for policy, row in (known or {}).items():
             try:
-                self._records[checked_text(policy, FINGERPRINT_LIMIT)] = _record(row)
+                self._records[checked_text(policy, FINGERPRINT_LIMIT)] = _record_from_json(row)
             except (ValueError, TypeError, KeyError) as error:
                 warn(f'saved shadow record of {policy!r} discarded: invalid ({error!r})')
 
     def of(self, policy: str) -> ShadowRecord:
-        """Return the record of a policy."""
+        """Return the record of a policy; an empty one for an unknown policy."""
         return self._records.get(policy) or ShadowRecord()
 
     def add(
@@ -106,7 +107,7 @@ class Qualification:
         trips: bool,
         latency_ms: float,
     ) -> None:
-        """Note a sample that was compared."""
+        """Add a compared sample."""
         record = self._records.setdefault(policy, ShadowRecord())
         self._records.move_to_end(policy)
         gap_ns = now_ns - self._sampled_ns.get(policy, now_ns)
@@ -133,7 +134,7 @@ class Qualification:
         record = self.of(policy)
         unmet = []
         if record.hours < minimum_hours:
-            # rounded down: what is not there yet must not look as if it were
+            # rounded down: an unmet requirement must not be shown as met
             unmet.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
         if record.episodes < minimum_episodes:
             unmet.append(f'{record.episodes} of {minimum_episodes} episodes')
@@ -144,7 +145,7 @@ class Qualification:
         )
 
     def save_periodically(self, now_ns: int) -> None:
-        """Have written what has changed, at most every SAVE_PERIOD_NS."""
+        """Store changed records, at most once per SAVE_PERIOD_NS."""
         if self._saved_ns is None:
             self._saved_ns = now_ns
         if self._changed and now_ns - self._saved_ns >= SAVE_PERIOD_NS:
@@ -152,7 +153,7 @@ class Qualification:
             self.save()
 
     def save(self) -> None:
-        """Have it written now, for the end of the thread."""
+        """Store changed records now."""
         for policy in self._changed:
             record = self._records.get(policy)
             self._keep(policy, record_to_json(record) if record else None)
@@ -160,12 +161,12 @@ class Qualification:
 
 
 def record_to_json(record: ShadowRecord) -> dict[str, Any]:
-    """Return what a store keeps."""
+    """Return a record as JSON for the store."""
     numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
     return {**numbers, 'recent': list(record.recent)}
 
 
-def _record(row: Mapping[str, Any]) -> ShadowRecord:
+def _record_from_json(row: Mapping[str, Any]) -> ShadowRecord:
     if not isinstance(row['recent'], list):
         raise TypeError('recent must be a list')
     recent = [checked_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
@@ -173,7 +174,7 @@ def _record(row: Mapping[str, Any]) -> ShadowRecord:
     for name in COUNTS:
         setattr(record, name, checked_int(row[name], name, COUNT_LIMIT))
     for name in SUMS:
-        # JSON has one kind of number: 0 may be an integer
+        # a JSON writer may store 0.0 as an integer
         value = float(row[name]) if type(row[name]) is int else row[name]
         setattr(record, name, checked_float(value, name, SUM_LIMIT))
     return record

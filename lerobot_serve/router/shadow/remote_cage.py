@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Check the commands of a shadow against the limits of a robot's safety cage.
+Check the chunks of a shadow against the limits of a robot's safety cage.
 
-A session carries the limits, but not the measured position: the lead of a command, interlocks and
-the latch are not checked. Owned by the thread `shadow`.
+A session request carries the limits. Lead, interlocks and latch depend on the measured position
+and are not checked. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.wire.session import SessionRequest
 
-# what float32 does to a number on its way, and more
+# above the rounding of float32
 ROUNDING = 1e-6
-# more commands between two rows are taken for a mistake
+# a larger number of control steps per row is invalid
 MAX_STEPS_PER_ROW = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteCage:
-    """A robot's limits, and how often it is commanded for each row of its policy."""
+    """The limits of a robot, and its control steps per row of a chunk."""
 
     limits: MotionLimits
     steps_a_row: int = 1
 
 
 class RemoteCages:
-    """Of up to `capacity` robots; the one that opened its session first is forgotten."""
+    """The cages of up to `capacity` robots; beyond it the oldest session is removed."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -43,17 +43,19 @@ class RemoteCages:
     def __len__(self) -> int:
         return len(self._cages)
 
-    def learn(self, ask: SessionRequest) -> str:
+    def update_limits(self, session_request: SessionRequest) -> str:
         """
-        Take the limits of a robot in place of those it had; return why they cannot be used, empty
-        when they can or when it tells none.
+        Replace the limits of a robot with those of a session request; return why they are
+        unusable, empty for usable limits or none.
         """
-        self._cages.pop(ask.client_id, None)
-        data = dict(ask.extensions).get(limits_encoding.EXTENSION_KEY)
+        self._cages.pop(session_request.client_id, None)
+        data = dict(session_request.extensions).get(limits_encoding.EXTENSION_KEY)
         if data is None:
             return ''
         try:
-            self._cages[ask.client_id] = make_remote_cage(ask, limits_encoding.decode_limits(data))
+            self._cages[session_request.client_id] = make_remote_cage(
+                session_request, limits_encoding.decode_limits(data)
+            )
         except ValueError as error:
             return str(error)
         if len(self._cages) > self._capacity:
@@ -61,23 +63,22 @@ class RemoteCages:
         return ''
 
     def of(self, client_id: str, columns: int) -> RemoteCage | None:
-        """Return what is known of a robot of so many actions."""
+        """Return the cage of a robot; None if unknown or for another number of actions."""
         cage = self._cages.get(client_id)
         return cage if cage and len(cage.limits.names) == columns else None
 
 
-def make_remote_cage(ask: SessionRequest, limits: MotionLimits) -> RemoteCage:
-    """Return the cage of a robot that asks like this. Raises ValueError."""
-    if limits.names != ask.action_names:
-        raise ValueError(
-            f'limits are for {list(limits.names)}, actions are {list(ask.action_names)}'
-        )
-    share = ask.fps * limits.step_s
-    # fps comes as float32
+def make_remote_cage(session_request: SessionRequest, limits: MotionLimits) -> RemoteCage:
+    """Return the cage of a robot with these limits. Raises ValueError."""
+    names = session_request.action_names
+    if limits.names != names:
+        raise ValueError(f'limits are for {list(limits.names)}, actions are {list(names)}')
+    share = session_request.fps * limits.step_s
+    # fps is transferred as float32
     if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
         raise ValueError(
-            f'limits: a control step of {limits.step_s:g} s must be a part of a row, of which '
-            f'there are {ask.fps:g} a second'
+            f'limits: a control step of {limits.step_s:g} s must be a part of a row; fps is '
+            f'{session_request.fps:g}'
         )
     return RemoteCage(limits, round(1 / share))
 
@@ -86,11 +87,11 @@ def would_trip(
     cage: RemoteCage | None, before: Float32Array, rows: Float32Array, gaps: list[int]
 ) -> bool:
     """
-    Return whether the cage would have changed one of these rows. Without a cage only values that
-    are not finite trip.
+    Return whether the cage would change one of these rows. Without a cage only non-finite values
+    trip.
 
-    `before` are up to two rows commanded right before the first one; before the rows at the
-    indices `gaps` something else was commanded.
+    `before` are up to two rows commanded directly before the first one; `gaps` are the indices of
+    rows that do not directly follow the row before them.
     """
     rows = rows.astype(np.float64)
     if not np.isfinite(rows).all():
@@ -107,10 +108,10 @@ def would_trip(
 
 def _trips(cage: RemoteCage, before: Float32Array, rows: Float32Array) -> bool:
     """
-    Return whether the cage would change one of the commands that lead through these rows.
+    Return whether the cage would change one of the commands that interpolate these rows.
 
-    Up to the first that it changes, each follows the one wanted before it: so all can be asked at
-    once. Where it is not known how fast the robot was, it was as fast as the rows begin.
+    Up to the first change each command equals the wanted one, so that all are checked at once. An
+    unknown initial velocity is taken from the first rows.
     """
     limits, steps = cage.limits, cage.steps_a_row
     begin = before[-1:] if len(before) else rows[:1]
@@ -120,7 +121,7 @@ def _trips(cage: RemoteCage, before: Float32Array, rows: Float32Array) -> bool:
     if len(before) == 2:
         earlier[0] = (before[1].astype(np.float64) - before[0]) / steps
     elif not len(before):
-        # the first row is where the robot is taken to be
+        # the robot is assumed to be at the first row
         earlier[1:2] = strides[1:2]
     here = ends[:, None] + strides[:, None] * np.arange(steps)[:, None]
     changes = np.repeat(strides[:, None], steps, 1)
@@ -129,5 +130,5 @@ def _trips(cage: RemoteCage, before: Float32Array, rows: Float32Array) -> bool:
     with np.errstate(all='ignore'):
         last = LastCommand(here, changes / limits.step_s)
         command = limits.nearest(wanted, last, None, allow_return=True)
-        # written so that what is no number trips
+        # negated, so that NaN trips
         return not (abs(command - wanted) <= ROUNDING * np.maximum(1, abs(wanted))).all()

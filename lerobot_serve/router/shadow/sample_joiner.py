@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Join the parts of one request: the request, the live chunk, the shadow's chunk, a second draw, and
-the executed rows.
+Join the parts of one sample: the request, the live chunk, the chunk of the shadow, a second draw
+and the executed rows.
 
-They may arrive in any order, twice or not at all. A sample is complete when its executed rows can
-no longer grow, because the robot plays a later chunk or because of its age, and the shadow has
-replied. One that cannot be completed is dropped and counted. At most `capacity` requests and
-`values_limit` numbers are kept: the oldest are dropped. Owned by the thread `shadow`.
+Parts may arrive in any order, twice or not at all. A sample is complete when the shadow has
+replied and its executed rows are final: the robot plays a later chunk, or the age limit has
+passed. A sample that cannot be completed is dropped and counted. Beyond `capacity` requests or
+`values_limit` numbers, the oldest samples are dropped. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun
 from lerobot_serve.wire.header import Envelope
 
-# of one chunk; more are not looked at
+# limit of executed rows of one chunk
 EXECUTED_LIMIT = 4096
 NO_ROWS = np.zeros((0, 0), np.float32)
 
@@ -35,18 +35,18 @@ class RequestKey(NamedTuple):
 
     @classmethod
     def of(cls, start: Envelope) -> RequestKey:
-        """Return the key of a request or of a chunk that answers it."""
+        """Return the key of a request or its reply."""
         return cls(start.client_id, start.header.session_epoch, start.header.seq)
 
     def is_before(self, other: RequestKey) -> bool:
-        """Return whether it is earlier than another of the same client; epochs wrap around."""
+        """Return whether the request precedes another one of the client; epochs wrap around."""
         later = (other.session_epoch - self.session_epoch) % 2**32
         return self.seq < other.seq if later == 0 else later < 2**31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkDraw:
-    """Rows of a chunk in the robot's units, the policy they are of, and when they came."""
+    """The rows of a chunk in robot space, with its policy, seed and time of arrival."""
 
     rows: Float32Array
     policy: str
@@ -57,9 +57,9 @@ class ChunkDraw:
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSample:
     """
-    One request with both chunks. `commanded` are the rows executed, by their number in the chunk;
-    `before` are the rows commanded right before the first of them, as far as known, and at the
-    numbers in `begins` something else was commanded in between.
+    A complete sample. `commanded` maps row numbers to executed rows; `before` are the rows
+    commanded directly before the first one, if known; `gap_rows` are the numbers of executed rows
+    that do not directly follow the row before them.
     """
 
     key: RequestKey
@@ -70,12 +70,12 @@ class JoinedSample:
     second: ChunkDraw | None
     commanded: dict[int, Float32Array]
     before: Float32Array
-    begins: set[int]
+    gap_rows: set[int]
 
 
 @dataclass(slots=True, eq=False)
 class PartialSample:
-    """What is known of one request; see JoinedSample."""
+    """The parts of one sample so far; see JoinedSample."""
 
     key: RequestKey
     began_ns: int
@@ -86,15 +86,15 @@ class PartialSample:
     second: ChunkDraw | None = None
     commanded: dict[int, Float32Array] = field(default_factory=dict)
     before: Float32Array = field(default_factory=lambda: NO_ROWS)
-    begins: set[int] = field(default_factory=set)
-    # no more of its rows will be executed
+    gap_rows: set[int] = field(default_factory=set)
+    # the executed rows are final
     is_over: bool = False
-    # numbers that are kept
+    # count of stored numbers
     size: int = 0
 
     @property
     def missing(self) -> str:
-        """Why it cannot be compared, in a word; empty when it can."""
+        """The drop reason of an incomplete sample; empty for a complete one."""
         if self.requested_ns is None:
             return 'shadow_stray'
         if self.shadow is None:
@@ -104,7 +104,7 @@ class PartialSample:
         return '' if self.live else 'shadow_without_live'
 
     def join(self) -> JoinedSample | None:
-        """Return the whole sample; None while something is missing."""
+        """Return the joined sample; None while a part is missing."""
         if self.requested_ns is None or not (self.live and self.shadow and self.commanded):
             return None
         return JoinedSample(
@@ -116,22 +116,22 @@ class PartialSample:
             second=self.second,
             commanded=self.commanded,
             before=self.before,
-            begins=self.begins,
+            gap_rows=self.gap_rows,
         )
 
 
 class SampleJoiner:
-    """See the module. `drops` counts by reason."""
+    """See the module. `drops` counts dropped samples by reason."""
 
     def __init__(self, *, capacity: int, values_limit: int, age_limit_ns: int) -> None:
         self._capacity, self._values_limit = capacity, values_limit
         self._age_limit_ns = age_limit_ns
         self._samples: OrderedDict[RequestKey, PartialSample] = OrderedDict()
         self._of_client: dict[str, set[RequestKey]] = {}
-        # what is over with: the same again is no news
+        # ended samples, whose further parts are ignored
         self._finished: OrderedDict[RequestKey, None] = OrderedDict()
-        self._whole: list[JoinedSample] = []
-        self._size = self._whole_size = 0
+        self._joined: list[JoinedSample] = []
+        self._size = self._joined_size = 0
         self.drops: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -139,12 +139,12 @@ class SampleJoiner:
 
     @property
     def size(self) -> int:
-        """How much is kept, for reports and tests."""
-        values = self._size + self._whole_size
-        return values + len(self._samples) + len(self._finished) + len(self._whole)
+        """Number of entries held, for reports and tests."""
+        values = self._size + self._joined_size
+        return values + len(self._samples) + len(self._finished) + len(self._joined)
 
     def request(self, key: RequestKey, episode_id: str, now_ns: int) -> None:
-        """Add the request to the shadow."""
+        """Add a request that was sent to the shadow."""
         sample = self._sample(key, now_ns)
         if sample and sample.requested_ns is None:
             sample.requested_ns, sample.episode_id = now_ns, episode_id
@@ -154,14 +154,14 @@ class SampleJoiner:
         """Add the live chunk."""
         sample = self._sample(key, draw.arrived_ns)
         if sample and sample.live is None:
-            sample.live = self._kept(sample, draw)
+            sample.live = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
     def shadow(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the chunk of the shadow."""
         sample = self._sample(key, draw.arrived_ns)
         if sample and sample.shadow is None:
-            sample.shadow = self._kept(sample, draw)
+            sample.shadow = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
     def second(self, key: RequestKey, draw: ChunkDraw) -> None:
@@ -170,7 +170,7 @@ class SampleJoiner:
         if sample is None:
             self.drops['second_draw_late'] += 1
         elif sample.second is None:
-            sample.second = self._kept(sample, draw)
+            sample.second = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
     def drop(self, key: RequestKey, reason: str, now_ns: int) -> None:
@@ -180,7 +180,7 @@ class SampleJoiner:
             self._drop(sample, reason)
 
     def executed(self, client_id: str, run: ExecutedRun, before: Float32Array) -> None:
-        """Add executed rows; earlier chunks of the client are then over."""
+        """Add executed rows; the rows of earlier chunks of the client are final then."""
         key = RequestKey(client_id, run.session_epoch, run.seq)
         sample = self._samples.get(key)
         if sample:
@@ -191,17 +191,17 @@ class SampleJoiner:
             self._finish_if_complete(self._samples[each])
 
     def take(self, now_ns: int) -> list[JoinedSample]:
-        """Return the samples completed since the last call, and end those that are too old."""
+        """End samples beyond the age limit; return the samples completed since the last call."""
         while self._samples:
             sample = next(iter(self._samples.values()))
             if now_ns - sample.began_ns < self._age_limit_ns:
                 break
             self._end(sample)
-        whole, self._whole, self._whole_size = self._whole, [], 0
-        return whole
+        samples, self._joined, self._joined_size = self._joined, [], 0
+        return samples
 
     def _sample(self, key: RequestKey, now_ns: int) -> PartialSample | None:
-        """Return what is known of a request; None for one that is over with."""
+        """Return the sample of a request, new if needed; None for an ended one."""
         sample = self._samples.get(key)
         if sample is None and key not in self._finished:
             sample = self._samples[key] = PartialSample(key, now_ns)
@@ -209,8 +209,8 @@ class SampleJoiner:
             self._make_room()
         return sample
 
-    def _kept(self, sample: PartialSample, draw: ChunkDraw) -> ChunkDraw:
-        """Return a copy: what was given is a view of a whole message."""
+    def _copy_draw(self, sample: PartialSample, draw: ChunkDraw) -> ChunkDraw:
+        """Return a copy of the rows, which are a view of a whole message."""
         rows = np.array(draw.rows, np.float32)
         self._grow(sample, rows.size)
         return ChunkDraw(rows, draw.policy, draw.seed, draw.arrived_ns)
@@ -224,7 +224,7 @@ class SampleJoiner:
         if not known:
             sample.before = before
         if not len(before):
-            sample.begins.add(run.first_row)
+            sample.gap_rows.add(run.first_row)
         rows = run.rows.copy()
         for number, row in enumerate(rows, run.first_row):
             known.setdefault(number, row)
@@ -240,7 +240,7 @@ class SampleJoiner:
             self._drop(next(iter(self._samples.values())), 'shadow_overflow')
 
     def _finish_if_complete(self, sample: PartialSample) -> None:
-        """End what is over and missing nothing that may still come."""
+        """End a sample with final rows, unless a part may still arrive."""
         if not sample.is_over or sample.key not in self._samples:
             return
         if not sample.commanded:
@@ -249,16 +249,16 @@ class SampleJoiner:
             self._end(sample)
 
     def _end(self, sample: PartialSample) -> None:
-        """Hand it over, unless something is missing or too much waits to be taken."""
-        is_full = len(self._whole) >= self._capacity
-        is_full |= self._whole_size + sample.size > self._values_limit
+        """End a sample: queue it for `take`, or drop it if incomplete or the queue is full."""
+        is_full = len(self._joined) >= self._capacity
+        is_full |= self._joined_size + sample.size > self._values_limit
         joined = sample.join()
         if joined is None or is_full:
             self._drop(sample, sample.missing or 'shadow_overflow')
             return
         self._forget(sample)
-        self._whole.append(joined)
-        self._whole_size += sample.size
+        self._joined.append(joined)
+        self._joined_size += sample.size
 
     def _drop(self, sample: PartialSample, reason: str) -> None:
         self.drops[reason] += 1
@@ -267,9 +267,9 @@ class SampleJoiner:
     def _forget(self, sample: PartialSample) -> None:
         del self._samples[sample.key]
         self._size -= sample.size
-        mine = self._of_client[sample.key.client_id]
-        mine.discard(sample.key)
-        if not mine:
+        keys = self._of_client[sample.key.client_id]
+        keys.discard(sample.key)
+        if not keys:
             del self._of_client[sample.key.client_id]
         self._finished[sample.key] = None
         if len(self._finished) > self._capacity:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Select the requests that are copied to the shadow, and those that get a second draw.
+Select the requests that are copied to the shadow and those with a second draw.
 
-Drawn from the request's own numbers, so that the same requests are chosen whenever a recording is
-played again. The bytes go to the shadow as they are: they may carry the prefix of the policy that
-drives, and a server ignores the prefix of another policy. Pure functions; any thread.
+The selection hashes the request key, so that a replay selects the same requests. A copy may hold
+the prefix of the live policy; a server ignores the prefix of another policy. Pure functions; any
+thread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lerobot_serve.router.shadow.sample_joiner import RequestKey
 @dataclass(frozen=True, slots=True)
 class ShadowRules:
     """
-    percent         share of the requests that are copied to the shadow
-    spread_percent  share of these that are also sent to the live policy a second time
+    percent         share of requests that are copied to the shadow
+    spread_percent  share of these that are sent to the live policy a second time
     """
 
     percent: float
@@ -27,17 +27,17 @@ class ShadowRules:
 
 
 def is_shadowed(key: RequestKey, percent: float) -> bool:
-    """Return whether a request is among the share that is copied to the shadow."""
+    """Return whether a request is copied to the shadow."""
     return _share_percent('shadow', key) < percent
 
 
 def is_drawn_twice(key: RequestKey, percent: float) -> bool:
-    """Return whether a shadowed request is among the share that gets a second draw."""
+    """Return whether a shadowed request gets a second draw."""
     return _share_percent('spread', key) < percent
 
 
 def _share_percent(purpose: str, key: RequestKey) -> float:
-    """Return a number in [0, 100), another one for each purpose and request."""
+    """Return a hash in [0, 100) of purpose and request."""
     text = f'{purpose}/{key.session_epoch}/{key.seq}/{key.client_id}'
     digest = blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).digest()
     return 100 * int.from_bytes(digest, 'big') / 2**48

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the replica of a second draw. The thread `shadow`; reads replicas without the lock."""
+"""Select the replica of a second draw. The thread `shadow`; reads replicas without the lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LOAD = 0.7
 
 
 class SecondDraws:
-    """`clients` are those of all replicas, for second draws."""
+    """Selects a client among `clients`, which has one per replica."""
 
     def __init__(
         self, replicas: Mapping[str, Replica], clients: Mapping[str, ShadowClient]
@@ -22,10 +22,10 @@ class SecondDraws:
         self._replicas, self._clients = replicas, clients
 
     def client_for(self, session: ClientSession) -> ShadowClient | None:
-        """Return the client for a session: of its last choice, unless that is busy."""
+        """Return the client of the session's last replica; None if that is busy or not ready."""
         places = session.places.get(session.slot, ())
         if not places:
             return None
         replica = self._replicas[places[-1]]
-        has_time = replica.is_ready and replica.placement_load < MAX_LOAD
-        return self._clients[replica.name] if has_time else None
+        is_idle = replica.is_ready and replica.placement_load < MAX_LOAD
+        return self._clients[replica.name] if is_idle else None

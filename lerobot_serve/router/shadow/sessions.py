@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sessions with the policy in shadow, and with replicas for second draws. The shadow thread.
+Sessions with the policy in shadow, and with replicas for second draws. The thread `shadow`.
 
-Each robot has one with the shadow and, under another name, one with a replica; they are opened
-when they are needed, and closed when the robot's own is.
+Each robot has one session with the shadow and, under another client_id, one with a replica. They
+are opened on demand and closed with the session of the robot.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ CALL_TIMEOUT_S = 1.0
 # back-off after a refusal or a timeout
 RETRY_NS = 5_000_000_000
 SESSIONS_LIMIT = 4096
-# the second draw of a robot's request comes from a session of its own
+# suffix of the client_id of second draws
 SECOND_DRAW_SUFFIX = '~again'
 
 
 class ShadowClient(Protocol):
-    """Of the shadow, or of a replica for second draws; as ros.shadow_clients has it."""
+    """The client of the shadow, or of a replica for second draws; see ros.shadow_clients."""
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> object: ...
+    def open(self, session_request: SessionRequest, timeout_s: float) -> object: ...
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> object: ...
+    def close(self, session_request: SessionRequest, timeout_s: float) -> object: ...
 
     def send(self, raw: bytes) -> None: ...
 
 
 class ShadowSessions:
-    """See the module. `warn` is for operators: the first trouble of a stretch."""
+    """See the module. `warn` logs the first failure since the last success."""
 
     def __init__(self, clock: Callable[[], int], warn: Callable[[str], None]) -> None:
         self._clock, self._warn = clock, warn
-        # (robot, client) -> what is open there
+        # (client_id, client) -> open session
         self._open: OrderedDict[tuple[str, ShadowClient], SessionRequest] = OrderedDict()
-        # until when who refused is left alone; without a robot, all of them
+        # (client_id, client) -> time of the next attempt; client_id '' for all robots
         self._retry_ns: OrderedDict[tuple[str, ShadowClient], int] = OrderedDict()
         self._is_warned = False
 
-    def knows(self, client: ShadowClient, ask: SessionRequest) -> bool:
-        """Return whether the session is open there."""
-        known = self._open.get((ask.client_id, client))
-        return known is not None and known.session_epoch == ask.session_epoch
+    def knows(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+        """Return whether a session is open at a client's server."""
+        known = self._open.get((session_request.client_id, client))
+        return known is not None and known.session_epoch == session_request.session_epoch
 
-    def open(self, client: ShadowClient, ask: SessionRequest) -> bool:
-        """Open a session unless its server is backed off; return whether it is open."""
-        key, now_ns = (ask.client_id, client), self._clock()
+    def open(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+        """Open a session, unless a back-off is active; return whether it is open."""
+        key, now_ns = (session_request.client_id, client), self._clock()
         if now_ns < self._retry_ns.get(key, 0) or self._is_backing_off(client):
             return False
         try:
-            client.open(ask, CALL_TIMEOUT_S)
+            client.open(session_request, CALL_TIMEOUT_S)
         except SessionRefused as refused:
             self._retry_ns[key] = now_ns + RETRY_NS
-            self._warn_once(f'shadow session of {ask.client_id!r} refused: {refused}')
+            self._warn_once(f'shadow session of {session_request.client_id!r} refused: {refused}')
             return False
         except ServerUnreachable as error:
             self._back_off(client)
@@ -65,7 +65,7 @@ class ShadowSessions:
             return False
         self._is_warned = False
         self._retry_ns.pop(key, None)
-        self._open[key] = ask
+        self._open[key] = session_request
         for remembered in (self._open, self._retry_ns):
             while len(remembered) > SESSIONS_LIMIT:
                 remembered.popitem(last=False)
@@ -79,21 +79,21 @@ class ShadowSessions:
                 self._close(client, self._open.pop((name, client)))
 
     def forget(self, client_id: str) -> None:
-        """Forget the sessions of a client_id at all servers."""
+        """Remove the sessions of a client_id, which a server has lost."""
         for key in [key for key in self._open if key[0] == client_id]:
             del self._open[key]
 
-    def _close(self, client: ShadowClient, ask: SessionRequest) -> None:
+    def _close(self, client: ShadowClient, session_request: SessionRequest) -> None:
         """Close a session; an unreachable server closes it after its idle time."""
         if self._is_backing_off(client):
             return
         try:
-            client.close(ask, CALL_TIMEOUT_S)
+            client.close(session_request, CALL_TIMEOUT_S)
         except ServerUnreachable:
             self._back_off(client)
 
     def _is_backing_off(self, client: ShadowClient) -> bool:
-        """Return whether it left a call unanswered lately: it is not called for each robot."""
+        """Return whether a recent call timed out; the server is not called for any robot then."""
         return self._clock() < self._retry_ns.get(('', client), 0)
 
     def _back_off(self, client: ShadowClient) -> None:
@@ -106,5 +106,5 @@ class ShadowSessions:
 
 
 def second_draw_client_id(client_id: str) -> str:
-    """Return the name under which a robot's second draws are asked for."""
+    """Return the client_id of the second draws of a robot."""
     return f'{client_id}{SECOND_DRAW_SUFFIX}'

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The distance between two draws of the live policy for the same observation and rows.
+The spread of a policy: the divergence between two of its draws for the same observation.
 
-It is the unit of a divergence in spreads: 1 is as far as the policy is from itself. Owned by the
-shadow thread.
+It is the unit of a divergence in spreads: 1 is the divergence of the policy from itself. Owned by
+the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ POLICIES_LIMIT = 32
 
 
 class PolicySpread:
-    """The last WINDOW_DRAWS of each policy; of too many policies the oldest is forgotten."""
+    """The last WINDOW_DRAWS draws of up to POLICIES_LIMIT policies."""
 
     def __init__(self) -> None:
         self._squares: OrderedDict[str, deque[float]] = OrderedDict()
 
     def add(self, policy: str, rms: float) -> None:
-        """Note the root mean square of the difference of two draws; NaN is none."""
+        """Add the root mean square of the difference of two draws; skip a non-finite one."""
         if not 0 <= rms < float('inf'):
             return
         self._squares.setdefault(policy, deque(maxlen=WINDOW_DRAWS)).append(rms * rms)
@@ -31,14 +31,14 @@ class PolicySpread:
             self._squares.popitem(last=False)
 
     def of(self, policy: str) -> float:
-        """Return the pooled root mean square; NaN before the first draw."""
+        """Return the spread of a policy: the pooled root mean square; NaN without draws."""
         squares = self._squares.get(policy)
         return sqrt(sum(squares) / len(squares)) if squares else nan
 
     def in_spreads(self, policy: str, seed: int, rms: float) -> float:
         """
-        Return a divergence in spreads of the policy whose chunk it is from; NaN when that draws
-        nothing, as its seed of 0 says, or when its spread is not known or nothing.
+        Return a divergence in spreads of the live policy; NaN for a deterministic policy (seed 0)
+        and for an unknown spread or one of 0.
         """
         spread = self.of(policy)
         return rms / spread if seed and spread > 0 else nan

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What survives a restart: one SQLite file in the state folder, and the decisions of operators and
-canary. StoreWriter owns the thread `store`; any thread deposits, a decision waits (bounded) until
-it is durable.
+The state that survives a restart: one SQLite file in the state folder with placements, shadow
+records, and the decisions of operators and canary. StoreWriter runs in the thread `store`; any
+thread queues writes, a decision waits with a time limit until it is durable.
 """

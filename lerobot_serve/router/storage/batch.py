@@ -36,7 +36,7 @@ def full_batch(content: StoreContent) -> Batch:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all or nothing. Raises sqlite3.Error."""
+    """Run the block as one transaction. Raises sqlite3.Error."""
     connection.execute('BEGIN IMMEDIATE')
     try:
         yield
@@ -48,7 +48,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def write(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Write it within a transaction. Raises sqlite3.Error and ValueError."""
+    """Write a batch within a transaction. Raises sqlite3.Error and ValueError."""
     _write_decisions(connection, batch.decisions)
     for policy, record in batch.shadow.items():
         if record is None:
@@ -88,5 +88,5 @@ def _placement(episode: str, decided: StoredPlacement) -> PlacementRow:
 
 
 def to_json_line(value: Any) -> str:
-    """Return a value as one line. Raises ValueError for what JSON has not."""
+    """Return a value as one line of JSON. Raises ValueError for a non-finite number."""
     return json.dumps(value, sort_keys=True, allow_nan=False)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The content of a store, and the consequences of damage. Pure.
+The content of a store, and the handling of damage. Pure.
 
-A decision is found by kind and name:
+The key of a decision is its kind and name:
 
-    parameter  NAME          set live: value, file, when, by
-    drain      SLOT          by an operator: text (empty: none), now; a row for each slot
-    verdict    POLICY        or slot:NAME: verdict, text, now, when
-    canary     (no name)     what canary.restore takes
+    parameter  NAME                  value, file, when, by: a parameter set live
+    drain      SLOT                  text (empty: no drain), now; one row per slot
+    verdict    POLICY or slot:NAME   verdict, text, now, when
+    canary     (empty)               the snapshot of the canary
 
-Damage fails closed: a decision that cannot be read back bars the candidate, whatever its policy,
-and a slot whose drain cannot be read is drained. LIFT_VERDICT and RESTORE end these.
+Damage fails closed: an unreadable decision bars the candidate slot for any policy, and an
+unreadable drain drains its slot. LIFT_VERDICT and RESTORE end these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from lerobot_serve.wire.schema import SLOTS
 
 DecisionKey = tuple[str, str]
-# equal placements share one object
+# size of the cache with which equal placements share one object
 CACHE_SIZE = 16384
 PARAMETER, DRAIN, VERDICT, CANARY = 'parameter', 'drain', 'verdict', 'canary'
 CANDIDATE_SLOT = 'slot:b'
@@ -38,9 +38,9 @@ def default_decisions() -> dict[DecisionKey, Any]:
 @dataclass(frozen=True, slots=True)
 class StoredPlacement:
     """
-    The slot of an episode, and the reason; empty when it is the slot of the split.
+    The slot of an episode, and the reason if it is not the slot of the split.
 
-    `split_percent` is None in a router of one slot. `moved`: it had to leave another slot.
+    `split_percent` is None in a router with one slot; `moved`: the episode has left another slot.
     """
 
     bucket: int
@@ -54,13 +54,13 @@ class StoredPlacement:
 def stored_placement(
     key_bucket: int, slot: str, split_percent: int | None, moved: bool, reason: str
 ) -> StoredPlacement:
-    """Return a shared object for equal placements: millions of episodes share hundreds."""
+    """Return one shared object for equal placements, to save memory."""
     return StoredPlacement(key_bucket, slot, split_percent, moved, reason)
 
 
 @dataclass(slots=True)
 class StoreContent:
-    """The intact content of a store."""
+    """The undamaged content of a store."""
 
     decisions: dict[DecisionKey, Any] = field(default_factory=default_decisions)
     shadow: dict[str, Any] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class StoreContent:
 @dataclass(slots=True)
 class StoreDamage:
     """
-    Descriptions of damage. `keys` are the decisions whose rows changed, as far as they can be
-    read; `unsealed`: decisions are missing, or changed.
+    Descriptions of damage. `keys` are the readable keys of changed decisions; `unsealed`:
+    decisions were changed or are missing.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class StoreDamage:
 
 
 def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:
-    """Bar and drain what the damage leaves unknown."""
+    """Add drains and verdicts for decisions that the damage leaves unknown."""
     for slot in SLOTS:
         if (DRAIN, slot) not in content.decisions:
             text = 'state store damaged, drain unknown; RESTORE ends the drain'

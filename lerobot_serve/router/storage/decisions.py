@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decisions of operators and the canary, in memory and in the store: live parameters, drains,
-verdicts. The executor thread; objects that other threads read are replaced as a whole.
+Apply and store the decisions of operators and canary: live parameters, drains, verdicts. The
+executor thread; objects that other threads read are replaced as a whole.
 
-A value set live wins over the parameter file until it is set to the value in the file, or until
-the value in the file changes: the latest one holds.
+A parameter set live overrides the parameter file until it is set to the value of the file, or the
+value in the file changes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ LIFT_HINT = 'lift it with control_slot: {command: 8, slot: b, reason: ...}'
 
 
 class NotDurable(Exception):
-    """A decision that would admit a policy cannot be stored, and is not taken."""
+    """A decision that admits a policy cannot be stored and has no effect."""
 
 
 class DurableDecisions:
     """
-    See the module. `bars` are shared with the slots. `leave_within_ns` is how long running
-    episodes may take to leave.
+    See the module. `verdicts` is shared with the slots. `leave_within_ns` is the time limit for
+    running episodes to leave.
     """
 
     def __init__(self, writer: StoreWriter, context: NodeContext) -> None:
         self.writer, self._context = writer, context
         self.leave_within_ns = 0
-        self.bars: VerdictRecords = {}
+        self.verdicts: VerdictRecords = {}
         self._by = BY_HAND
         self._transaction: dict[DecisionKey, Any] | None = None
 
@@ -55,16 +55,16 @@ class DurableDecisions:
     # at start
 
     def restore(self, slots: Mapping[str, Slot]) -> list[str]:
-        """Restore verdicts and drains; return a line for each that holds."""
+        """Restore verdicts and drains; return a log line for each one in force."""
         texts = []
         for (kind, name), value in self.writer.decisions.items():
             if kind == VERDICT:
-                bar = self._make_verdict(
+                record = self._make_verdict(
                     PolicyVerdict(value['verdict']), value['text'], at_once=value['now']
                 )
-                self.bars[name] = bar
-                if bar.verdict in BARRING_VERDICTS:
-                    texts.append(f'{name} is barred: {bar.text}; {LIFT_HINT}')
+                self.verdicts[name] = record
+                if record.verdict in BARRING_VERDICTS:
+                    texts.append(f'{name} is barred: {record.text}; {LIFT_HINT}')
             elif kind == DRAIN and name in slots and value['text']:
                 slots[name].drain = self._make_drain(value['text'], at_once=value['now'])
                 texts.append(f'slot {name} is drained: {value["text"]}; RESTORE ends that')
@@ -74,8 +74,8 @@ class DurableDecisions:
         self, current: RouterParameters, given: RouterParameters
     ) -> tuple[RouterParameters, list[str]]:
         """
-        Return the parameters in force, from those set now and the `given` ones of file and command
-        line, and a line for each that differs from the given value.
+        Return the parameters in force, from the `current` ones and those of file and command line
+        (`given`), and a log line for each restored or discarded value.
         """
         texts: list[str] = []
         self.record_parameters(given, current, given)
@@ -90,13 +90,13 @@ class DurableDecisions:
                     f'{known["value"]}, set {known["by"]} {known["when"]}, is discarded: the file '
                     f'changed from {known["file"]} since'
                 )
-                self.writer.later({(PARAMETER, spec.name): None})
+                self.writer.enqueue({(PARAMETER, spec.name): None})
                 continue
             try:
                 current = with_changes(current, {spec.name: known['value']})
             except ParameterError as error:
                 texts.append(f'the value set {known["by"]} {known["when"]} is discarded: {error}')
-                self.writer.later({(PARAMETER, spec.name): None})
+                self.writer.enqueue({(PARAMETER, spec.name): None})
                 continue
             texts.append(
                 f'{spec.name} is {known["value"]}, set {known["by"]} {known["when"]}; the file '
@@ -129,12 +129,12 @@ class DurableDecisions:
     # slots
 
     def drain(self, slot: Slot, text: str, *, at_once: bool) -> str:
-        """Drain a slot; return why that is not durable. The drain takes effect in any case."""
+        """Drain a slot; return why the drain is not durable. It takes effect in any case."""
         slot.drain = self._make_drain(text, at_once=at_once)
         return self._write({(DRAIN, slot.name): {'text': text, 'now': at_once}})
 
     def end_drain(self, slot: Slot) -> None:
-        """Raises NotDurable."""
+        """End the drain of a slot. Raises NotDurable."""
         if slot.drain is None:
             return
         self._write_or_reject(
@@ -146,37 +146,39 @@ class DurableDecisions:
 
     def bar(self, slot: Slot, policy: str, why: str, *, at_once: bool) -> str:
         """
-        Bar a policy until an operator lifts the verdict; return why that is not durable. It takes
-        effect in any case. An unknown policy bars the slot instead.
+        Bar a policy until an operator lifts the verdict; return why the verdict is not durable. It
+        takes effect in any case. For an unknown policy the slot is barred.
         """
         name = policy or f'slot:{slot.name}'
         text = f'{PolicyVerdict.ROLLED_BACK.value.replace("_", " ")} {self._now()}: {why}'
-        self.bars[name] = self._make_verdict(PolicyVerdict.ROLLED_BACK, text, at_once=at_once)
+        self.verdicts[name] = self._make_verdict(PolicyVerdict.ROLLED_BACK, text, at_once=at_once)
         return self._write({(VERDICT, name): self._row(PolicyVerdict.ROLLED_BACK, text, at_once)})
 
     def promote(self, policy: str) -> None:
-        """Store that a policy has passed its canary."""
+        """Store the verdict that a policy is promoted."""
         text = f'promoted {self._now()}'
-        self.bars[policy] = VerdictRecord(PolicyVerdict.PROMOTED, text)
+        self.verdicts[policy] = VerdictRecord(PolicyVerdict.PROMOTED, text)
         self._write({(VERDICT, policy): self._row(PolicyVerdict.PROMOTED, text, False)})
 
     def lift(self, slot: Slot, policy: str = '') -> str:
         """Lift the verdicts on a slot's policy; return their names. Raises NotDurable."""
         names = (f'slot:{slot.name}', slot.policy, policy)
-        barred = {n for n in names if n in self.bars and self.bars[n].verdict in BARRING_VERDICTS}
+        barred = {
+            n for n in names if n in self.verdicts and self.verdicts[n].verdict in BARRING_VERDICTS
+        }
         if barred:
             changes = {(VERDICT, name): None for name in barred}
             self._write_or_reject(changes, f'the verdict on slot {slot.name} stays')
         for name in barred:
-            del self.bars[name]
+            del self.verdicts[name]
         return ', '.join(sorted(barred))
 
-    def canary(self, memory: dict[str, Any], *, is_decision: bool) -> None:
-        """Store the state of the canary; wait only for a decision."""
+    def canary(self, snapshot: dict[str, Any], *, is_decision: bool) -> None:
+        """Store the snapshot of the canary; wait until it is durable for a decision only."""
         if is_decision:
-            self._write({(CANARY, ''): memory})
+            self._write({(CANARY, ''): snapshot})
         else:
-            self.writer.later({(CANARY, ''): memory})
+            self.writer.enqueue({(CANARY, ''): snapshot})
 
     @property
     def canary_snapshot(self) -> dict[str, Any] | None:
@@ -186,7 +188,7 @@ class DurableDecisions:
 
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
-        """Store all decisions within as one transaction of the canary."""
+        """Store all decisions of the block in one transaction, as decisions of the canary."""
         if self._transaction is not None:
             yield
             return
@@ -209,7 +211,7 @@ class DurableDecisions:
         return error
 
     def _write_or_reject(self, decisions: dict[DecisionKey, Any], otherwise: str) -> None:
-        """Store decisions that admit a policy. Raises NotDurable; nothing is changed then."""
+        """Store decisions that admit a policy. Raises NotDurable without a change."""
         error = self.writer.decide(decisions, keep=False)
         if error:
             raise NotDurable(
@@ -240,11 +242,11 @@ def live_specs() -> list[ParameterSpec]:
 
 
 def live_changes(old: RouterParameters, new: RouterParameters) -> dict[str, Any]:
-    """Return what was set live, by field."""
+    """Return the live parameters that differ between `old` and `new`, by field."""
     values = {spec.field: getattr(new, spec.field) for spec in live_specs()}
     return {name: value for name, value in values.items() if getattr(old, name) != value}
 
 
 def to_json_value(value: Any) -> Any:
-    """Return a parameter's value as the store gives it back."""
+    """Return the value of a parameter as read back from the store."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the intact content of a store file and record its damage. One thread."""
+"""Read the undamaged content of a store file and record its damage. One thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lerobot_serve.router.storage.content import (
 from lerobot_serve.router.storage.schema import digest, seal
 from lerobot_serve.wire.schema import SLOTS
 
-# the damage that is shown; one byte may be seen in many places
+# limit of reported page problems: one changed byte may cause many
 PROBLEMS_LIMIT = 3
 PLACEMENT = 'episode, slot, split_percent, moved, reason, digest'
 
 
 class StoreReader:
-    """Reads a file once into `content` and `damage`."""
+    """Reads a file into `content` and `damage` on construction."""
 
     def __init__(self, connection: sqlite3.Connection, capacity: int) -> None:
         self._connection, self._capacity = connection, capacity
@@ -44,7 +44,7 @@ class StoreReader:
         self.damage.texts += problems[:PROBLEMS_LIMIT]
 
     def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple[Any, ...]]:
-        """Return the rows as far as they can be read."""
+        """Yield the readable rows of a table."""
         try:
             yield from self._connection.execute(f'SELECT {columns} FROM {table} {more}')
         except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:

@@ -2,8 +2,8 @@
 """
 The tables of the store and the digests of their rows. Pure.
 
-SQLite has no checksums of its own: each row carries the digest of its content, and the `seal` that
-of all decisions together, so that a row that changed or is missing is noticed.
+SQLite has no checksums. Each row contains the digest of its content, and the `seal` the digest of
+all decisions, so that changed and missing rows are detected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 # 'LrSv'
 APPLICATION_ID = 0x4C725376
 
-# number n leads from schema n to n + 1; a released one is never changed
+# migration n upgrades schema n to n + 1; released migrations are never changed
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -43,7 +43,7 @@ DIGEST_BYTES = 16
 
 
 def digest(*fields: object) -> bytes:
-    """Return the digest of a row; fields are told apart by their lengths."""
+    """Return the digest of a row; the length of each field is part of the digest."""
     made = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for field in fields:
         data = repr(field).encode(errors='backslashreplace')

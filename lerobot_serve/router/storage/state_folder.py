@@ -12,7 +12,7 @@ from lerobot_serve.wire.names import file_name
 
 def state_folder(given: str, node_name: str) -> Path:
     """
-    Return the folder, made where it is missing. Raises ParameterError.
+    Create the folder if needed and return its path. Raises ParameterError.
 
     The default is named after the node, below ROS_HOME.
     """
@@ -27,6 +27,6 @@ def state_folder(given: str, node_name: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         why = getattr(error, 'strerror', None) or error
         raise ParameterError(
-            f'state_folder {str(folder)!r} cannot be made: {why}; name one that can'
+            f'state_folder {str(folder)!r} cannot be created: {why}; set a writable folder'
         ) from error
     return folder

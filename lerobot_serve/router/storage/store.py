@@ -2,9 +2,9 @@
 """
 Open, check, read and write the store file. One thread at a time.
 
-A decision is on the disk when `write` returns (WAL, synchronous FULL, checkpoint). Placements
-alone are buffered by the operating system: a killed process loses none, a power cut those of the
-last seconds. The file is locked while it is open.
+A decision is durable when `write` returns (WAL, synchronous FULL, checkpoint). A batch with
+placements only is buffered by the operating system: a killed process loses none, a power failure
+those of the last seconds. The file is locked while it is open.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ DISK_ERRORS = (
 
 
 class StoreRefused(Exception):
-    """A file that cannot be used; the text says why and what to do. Nothing was changed."""
+    """A file that cannot be used and is not changed; the text has the reason and the remedy."""
 
 
 class _Damaged(Exception):
-    """Nothing of the file can be read."""
+    """A file of which nothing can be read."""
 
 
 class Store:
     """
-    See the module. `content` is what was found, `damage` what was lost, and `failure` why nothing
-    can be written now; empty when it can.
+    See the module. `content` is the content of the file, `damage` its damage, and `failure` why
+    the file cannot be written now, empty when it can.
     """
 
     def __init__(self, folder: Path, capacity: int, when: str) -> None:
         """
-        Open the store of a folder, or make it; what is damaged is mended, and the damaged file
-        kept beside. `when` is the present in words. Raises StoreRefused.
+        Open or create the store in a folder. A damaged file is kept under another name and
+        replaced. `when` is the local time for texts. Raises StoreRefused.
         """
         self.path, self._capacity = folder / FILE, capacity
         self.damage, self.content = StoreDamage(), StoreContent()
         self.failure, self._is_damaged = '', False
         self._connection: sqlite3.Connection | None = None
-        # the lock of the folder, and which file is written
+        # descriptor of the locked folder; device and inode of the open file
         self._folder: int | None = None
         self._file: tuple[int, int] | None = None
         try:
@@ -67,7 +67,7 @@ class Store:
             self._ensure_writable()
         except BlockingIOError:
             self.close()
-            raise self._in_use() from None
+            raise self._in_use_error() from None
         except (OSError, sqlite3.Error) as error:
             self.failure = str(error)
         except BaseException:
@@ -86,7 +86,7 @@ class Store:
             self._connection = None
 
     def write(self, batch: Batch) -> None:
-        """Write all of it, or raise OSError or sqlite3.Error and write nothing."""
+        """Write a batch in one transaction. Raises OSError and sqlite3.Error."""
         try:
             connection = self._ensure_writable()
             connection.execute(f'PRAGMA synchronous = {"FULL" if batch.decisions else "NORMAL"}')
@@ -98,12 +98,12 @@ class Store:
         self.failure = ''
         self._remember(batch)
         if batch.decisions:
-            # what stands in the log alone is lost with one bad byte of it
+            # one bad byte in the log would lose decisions that are not in the main file
             with suppress(sqlite3.Error):
                 connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')
 
     def _remember(self, batch: Batch) -> None:
-        """Track the content of the file except placements, to write it again if needed."""
+        """Track the content of the file except placements, to rewrite a damaged file."""
         self.content.placements.clear()
         _update(self.content.decisions, batch.decisions)
         _update(self.content.shadow, batch.shadow)
@@ -124,7 +124,7 @@ class Store:
             self._disconnect()
 
     def _open(self) -> sqlite3.Connection:
-        """Raises StoreRefused and _Damaged."""
+        """Open the file and return the connection. Raises StoreRefused and _Damaged."""
         try:
             if self.path.stat().st_size == 0:
                 raise _Damaged(f'{self.path} is empty')
@@ -141,23 +141,23 @@ class Store:
             self._disconnect()
             code = error.sqlite_errorcode & 0xFF
             if code == sqlite3.SQLITE_BUSY:
-                raise self._in_use() from None
+                raise self._in_use_error() from None
             if code not in DISK_ERRORS:
                 raise _Damaged(f'{self.path}: {error}') from error
             return self._open_to_read(error)
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
-        """Raises StoreRefused and sqlite3.Error."""
+        """Check application and version, and migrate. Raises StoreRefused and sqlite3.Error."""
         found, version = _value(connection, 'application_id'), _value(connection, 'user_version')
         if found != APPLICATION_ID:
             raise StoreRefused(
-                f'{self.path} is no store of a router (application id {found:#x}); move it away, '
-                'or give another state_folder'
+                f'{self.path} is no store of a router (application id {found:#x}); move it, or '
+                'set another state_folder'
             )
         if version > VERSION:
             raise StoreRefused(
-                f'{self.path} has schema {version}, written by a newer lerobot_serve; this one '
-                f'knows {VERSION}: run the newer one, or give another state_folder'
+                f'{self.path} has schema {version} of a newer lerobot_serve; this version reads '
+                f'{VERSION}; run the newer version, or set another state_folder'
             )
         migrate(connection, version)
 
@@ -183,7 +183,7 @@ class Store:
             self._disconnect()
             self._is_damaged = self.path.exists()
         if self.failure:
-            # opened to be read only, or of unknown state
+            # read-only, or in an unknown state after a failed write
             self._disconnect()
         if self._connection:
             return self._connection
@@ -196,8 +196,8 @@ class Store:
 
     def _lock_folder(self) -> None:
         """
-        Have the folder, made if it is not there, for this router alone: two that begin at once
-        could each put a file in the place of the other's. Raises OSError.
+        Create the folder if needed and lock it: two routers that start at the same time could
+        replace each other's file. Raises OSError.
         """
         self._unlock_folder()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +208,7 @@ class Store:
             self._unlock_folder()
             raise
         except OSError:
-            # a folder or file system without such locks: SQLite's own lock is left
+            # no folder locks on this file system: only the lock of SQLite protects the file
             self._unlock_folder()
 
     def _unlock_folder(self) -> None:
@@ -216,13 +216,13 @@ class Store:
             os.close(self._folder)
             self._folder = None
 
-    def _in_use(self) -> StoreRefused:
+    def _in_use_error(self) -> StoreRefused:
         return StoreRefused(
-            f'{self.path} is in use by another router; give each a state_folder of its own'
+            f'{self.path} is in use by another router; set a separate state_folder for each'
         )
 
     def _replace(self) -> None:
-        """Write a whole new file and put it in place; a damaged one is kept beside."""
+        """Write a new file and replace the old one, which is kept as PATH.damaged-N."""
         with replacement_of(self.path, suffix='.new', durable=True) as new:
             new.unlink(missing_ok=True)
             connection = sqlite3.connect(new, isolation_level=None, timeout=0)
@@ -239,14 +239,14 @@ class Store:
                 with suppress(OSError):
                     os.link(self.path, aside)
                     self.damage.texts.append(f'the damaged file is kept as {aside.name}')
-            # the log of the old file must not be played into the new one
+            # the log of the old file must not be applied to the new one
             self.path.with_name(f'{FILE}-wal').unlink(missing_ok=True)
         self._file = _identity(self.path)
         self._is_damaged = False
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open it, locked for others. Raises sqlite3.Error."""
+    """Open a file and lock it exclusively. Raises sqlite3.Error."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
     try:
         connection.execute('PRAGMA locking_mode = EXCLUSIVE')
@@ -259,12 +259,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def enable_wal(connection: sqlite3.Connection) -> None:
-    """Write to a log first: a commit is one write, and no reader is kept waiting."""
+    """Enable the write-ahead log."""
     connection.execute('PRAGMA journal_mode = WAL')
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring the schema from `version` to the present one, a transaction for each step."""
+    """Migrate the schema from `version` to VERSION, one transaction per step."""
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         with transaction(connection):
             for statement in statements:
@@ -273,7 +273,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def free_damaged_path(path: Path) -> Path:
-    """Return the first PATH.damaged-N that is not there."""
+    """Return the first PATH.damaged-N that does not exist."""
     number = 1
     while os.path.lexists(path.with_name(f'{path.name}.damaged-{number}')):
         number += 1
@@ -285,14 +285,14 @@ def _value(connection: sqlite3.Connection, pragma: str) -> int:
 
 
 def _update(known: dict[K, Any], written: Mapping[K, Any]) -> None:
-    """Bring what is known up to date; None deletes."""
+    """Update `known` with written rows; None deletes a row."""
     known.update(written)
     for key in [key for key, value in written.items() if value is None]:
         known.pop(key, None)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of its name; None where there is none."""
+    """Return device and inode of a file; None if it does not exist."""
     with suppress(FileNotFoundError):
         found = path.stat()
         return found.st_dev, found.st_ino

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Write the store in a thread. Any thread deposits without waiting; a decision waits, with a time
-limit, until it is durable.
+Write the store in the thread `store`. Any thread queues placements without waiting; a decision
+waits, with a time limit, until it is durable.
 
-Placements are written at once, batched with those that arrive meanwhile: a killed process loses
-only those of the last moment. While the disk cannot be written, deposits are kept and retried.
+Placements are written as soon as possible, in batches; a killed process loses only queued ones.
+Failed writes are kept and retried.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lerobot_serve.router.storage.content import DecisionKey, StoreContent, Stor
 from lerobot_serve.router.storage.store import Store
 
 RETRY_S = 1.0
-# a disk that takes longer to write one decision does not work
+# time limit of the disk for one decision
 DECISION_LIMIT_S = 3.0
-# placements that wait for a disk; the oldest are given up
+# limit of queued placements; beyond it the oldest are abandoned
 WAITING_LIMIT = 200_000
 
 
 @dataclass(slots=True, eq=False)
 class _PendingDecisions:
-    """Decisions whose caller waits; `error` is why they were not written."""
+    """Decisions with a waiting caller; `error` is why they were not written."""
 
     decisions: dict[DecisionKey, Any]
     done: threading.Event = field(default_factory=threading.Event)
@@ -36,7 +36,7 @@ class _PendingDecisions:
 
 
 class StoreWriter:
-    """See the module. Until `run` has begun, and after it has ended, the caller writes."""
+    """See the module. Before `run` starts and after it has returned, the caller writes."""
 
     def __init__(
         self, store: Store, warn: Callable[[str], None], inform: Callable[[str], None]
@@ -46,9 +46,9 @@ class StoreWriter:
         self._work = threading.Event()
         self._next, self._queue = Batch(), list[_PendingDecisions]()
         self._is_running = self._is_failing = False
-        # decisions as they were asked for last; owned by the executor thread
+        # the latest decisions, including queued ones; owned by the executor thread
         self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
-        self.failures = self.given_up = 0
+        self.failures = self.abandoned = 0
 
     @property
     def content(self) -> StoreContent:
@@ -56,7 +56,7 @@ class StoreWriter:
 
     @property
     def text(self) -> str:
-        """Why nothing can be written now; empty when it can."""
+        """Why the store cannot be written now; empty when it can."""
         if not self._store.failure:
             return ''
         return f'{self._store.path} cannot be written ({self._store.failure})'
@@ -64,17 +64,17 @@ class StoreWriter:
     # any thread; never waits for the disk
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
-        """Queue a placement to be written; None deletes it."""
+        """Queue a placement; None deletes it."""
         with self._lock:
             waiting = self._next.placements
             waiting.pop(episode_id, None)
             waiting[episode_id] = decided
             if len(waiting) > WAITING_LIMIT:
                 del waiting[next(iter(waiting))]
-                self.given_up += 1
+                self.abandoned += 1
         self._work.set()
 
-    def learn(self, policy: str, record: Any) -> None:
+    def save_shadow_record(self, policy: str, record: Any) -> None:
         """Queue the shadow record of a policy; None deletes it."""
         with self._lock:
             self._next.shadow[policy] = record
@@ -82,9 +82,9 @@ class StoreWriter:
 
     # executor
 
-    def later(self, decisions: dict[DecisionKey, Any]) -> None:
+    def enqueue(self, decisions: dict[DecisionKey, Any]) -> None:
         """Queue decisions without waiting for them."""
-        self._note(decisions)
+        self._update(decisions)
         with self._lock:
             self._next.decisions.update(decisions)
         self._work.set()
@@ -93,11 +93,11 @@ class StoreWriter:
         """
         Write decisions in one transaction; return why they are not durable, empty when they are.
 
-        With `keep` they take effect in any case, and are written as soon as possible; otherwise
-        nothing changes.
+        After a failure, `keep` leaves them in force and retries the write; otherwise they are
+        reverted.
         """
         before = {key: self.decisions.get(key) for key in decisions}
-        self._note(decisions)
+        self._update(decisions)
         waiting = _PendingDecisions(dict(decisions))
         with self._lock:
             self._queue.append(waiting)
@@ -110,11 +110,11 @@ class StoreWriter:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
         if waiting.error:
-            # also where the disk may still write it: what comes last counts
-            self.later(decisions if keep else before)
+            # also after a timeout, when the write may still succeed: the latest write counts
+            self.enqueue(decisions if keep else before)
         return waiting.error
 
-    def _note(self, decisions: dict[DecisionKey, Any]) -> None:
+    def _update(self, decisions: dict[DecisionKey, Any]) -> None:
         self.decisions.update(decisions)
         for key in [key for key, value in decisions.items() if value is None]:
             del self.decisions[key]
@@ -122,7 +122,7 @@ class StoreWriter:
     # the writer's thread
 
     def run(self, stop: threading.Event) -> None:
-        """Write deposits until `stop` is set, and those left then."""
+        """Write queued items until `stop` is set and `wake` is called, then the rest."""
         self._is_running = True
         try:
             while not stop.is_set():
@@ -139,7 +139,7 @@ class StoreWriter:
         self._work.set()
 
     def flush(self) -> bool:
-        """Write all deposits; return whether that succeeded."""
+        """Write all queued items; return whether the write succeeded."""
         with self._writing:
             with self._lock:
                 batch, self._next = self._next, Batch()
@@ -154,7 +154,7 @@ class StoreWriter:
                 for waiting in queue:
                     for key in waiting.decisions:
                         batch.decisions.pop(key, None)
-                self._put_back(batch)
+                self._requeue(batch)
             return not error
 
     def _write(self, batch: Batch) -> str:
@@ -174,8 +174,8 @@ class StoreWriter:
             self._inform(f'{self._store.path} is writable again')
         return ''
 
-    def _put_back(self, batch: Batch) -> None:
-        """Keep deposits that were not written; newer ones replace them."""
+    def _requeue(self, batch: Batch) -> None:
+        """Queue items of a failed write again; newer items take precedence."""
         with self._lock:
             newer = self._next
             batch.decisions.update(newer.decisions)
@@ -184,6 +184,6 @@ class StoreWriter:
             self._next = batch
 
     def close(self) -> None:
-        """Write what is left and release the file."""
+        """Write the queued items and close the store."""
         self.flush()
         self._store.close()

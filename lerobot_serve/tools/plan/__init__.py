@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Computes how many policy servers a fleet needs, by formula and by discrete-event simulation;
-docs/plan.md. Called by `lerobot-serve plan`. Pure: virtual time and a seeded generator.
+Compute how many policy servers a fleet needs, by formula and by discrete-event simulation
+(docs/plan.md). Called by `lerobot-serve plan`. Pure: virtual time and a seeded generator.
 """

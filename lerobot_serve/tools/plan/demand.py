@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a fleet, and the time that a policy takes for them. Pure."""
+"""The request load of a fleet and the service time of a policy server. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True)
 class FleetDemand:
     """
-    Robots with equal demands.
+    A fleet of equal robots.
 
-    rate_hz     requests of each robot
-    network_s   the round trip through the network; half of it each way
-    chunk_s     how much motion a chunk holds
-    max_age_s   no action is played whose observation is older
-    failover_s  time from the loss of a server to the next request of its robots
-    patience_s  a request without a reply times out after this; 0 for robots that send at their
-                rate whatever comes
-    jitter      by which share the time between two requests is longer or shorter, at most
+    rate_hz            request rate of each robot
+    network_s          network round trip; each direction takes half of it
+    chunk_s            duration of a chunk
+    max_age_s          largest age of an action, counted from its observation
+    failover_s         time from the loss of a server to the next request of its robots
+    request_timeout_s  time limit of a request; 0 for robots that send at their rate without
+                       waiting for replies
+    jitter             largest relative deviation of the time between two requests
     """
 
     robots: int
@@ -32,31 +32,31 @@ class FleetDemand:
     chunk_s: float
     max_age_s: float
     failover_s: float
-    patience_s: float
+    request_timeout_s: float
     jitter: float = 0.1
 
     @property
     def period_s(self) -> float:
-        """The time between two requests of a robot."""
+        """Time between two requests of a robot."""
         return 1 / self.rate_hz
 
     @property
     def playable_s(self) -> float:
-        """For how long after its observation a chunk can be played."""
+        """Time after its observation for which a chunk can be played."""
         return min(self.chunk_s, self.max_age_s)
 
     @property
-    def left_s(self) -> float:
-        """Queue left at a request, which is its request_threshold_s. 0 or less: too little."""
+    def buffer_s(self) -> float:
+        """Queued motion when a request is due (request_threshold_s); a stall at 0 or less."""
         return self.playable_s - self.period_s
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
     """
-    How long a server is busy with the requests that it answers together, at most `batch`:
-    `first_s` for one, `more_s` for each further one; the first waits `window_s` for company.
-    Raises ParameterError.
+    Service time of a batch of up to `batch` requests: `first_s` for the first request, `more_s`
+    for each further one. An incomplete batch waits up to `window_s` for further requests. Raises
+    ParameterError.
     """
 
     first_s: float
@@ -71,24 +71,24 @@ class ServiceTime:
                 f'({1e3 * self.first_s:g} ms), got {1e3 * self.more_s:g}'
             )
 
-    def together_s(self, requests: int) -> float:
-        """Return how long so many take together."""
+    def batch_time_s(self, requests: int) -> float:
+        """Return the service time of a batch of `requests`."""
         return self.first_s + (requests - 1) * self.more_s
 
-    def each_s(self, robots: int) -> float:
-        """Return how long one request takes of a server when all of so many robots wait."""
+    def request_time_s(self, robots: int) -> float:
+        """Return the service time per request when all `robots` wait."""
         together = min(self.batch, max(1, robots))
-        return self.together_s(together) / together
+        return self.batch_time_s(together) / together
 
     def robots_within(self, budget_s: float) -> int:
-        """Return how many robots a server can answer once each, in so much of its time."""
-        robots = whole_number(budget_s / self.each_s(self.batch))
+        """Return the number of robots that a server can answer once each within `budget_s`."""
+        robots = whole_number(budget_s / self.request_time_s(self.batch))
         if robots >= self.batch or budget_s < self.first_s:
             return robots if robots >= self.batch else 0
-        # so few that a batch holds them all
+        # all robots fit into one batch
         return 1 + whole_number((budget_s - self.first_s) / self.more_s)
 
 
 def whole_number(number: float) -> int:
-    """Return how many whole ones that are; 0.8 / 0.1 is 8, whatever rounding makes of it."""
+    """Return the number rounded down, at least 0; corrects rounding errors (0.8 / 0.1 is 8)."""
     return max(0, math.floor(number + ROUNDING))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How many servers a fleet needs, by a formula that fits on the back of an envelope. Pure.
+Estimate the number of servers of a fleet with a closed formula. Pure.
 
-It is the rule by which a policy server with `admission: auto` admits robots, turned around: how
-many robots one server can take, hence how many servers. A robot stays with one server, so robots
-are counted whole.
+The formula inverts the rule of `admission: auto`: it computes the number of robots per server, and
+from that the number of servers. A robot stays with one server, so that robots are counted whole.
 """
 
 from __future__ import annotations
@@ -20,45 +19,46 @@ SPARE = 1
 @dataclass(frozen=True, slots=True)
 class FormulaResult:
     """
-    busy_share  how busy a server may be
-    by_load     robots that a server can take and not be busier
-    by_delay    robots of which the last still has its answer before half of what a chunk lasts,
-                when all of a server's ask at once
-    per_server  the smaller of the two, but at least one
-    each_s      how long one request takes of a server with so many robots
-    work        how many servers' whole time the fleet asks for
-    at_least    servers below which one of them is asked for more than all of its time; None when
-                one robot alone asks for more
-    without_spare, servers   how many servers that makes, and with the spare for one that dies
+    busy_share       largest busy share of a server
+    by_load          robots per server at that busy share
+    by_delay         robots per server at which, if all send at once, the last reply arrives before
+                     half of the playable time has passed
+    per_server       the smaller of the two, at least 1
+    request_time_s           service time per request with that number of robots
+    work             load of the fleet in servers that are 100 % busy
+    minimum_servers  smallest number at which no server is more than 100 % busy; None when one
+                     robot alone exceeds a server
+    without_spare    number of servers
+    servers          number of servers including one spare
     """
 
     busy_share: float
     by_load: int
     by_delay: int
     per_server: int
-    each_s: float
+    request_time_s: float
     work: float
-    at_least: int | None
+    minimum_servers: int | None
     without_spare: int
     servers: int
 
 
 def apply_formula(fleet: FleetDemand, service: ServiceTime, busy_share: float) -> FormulaResult:
-    """Return the number of servers with all its terms."""
+    """Return the number of servers with all terms of the formula."""
     by_load = service.robots_within(busy_share * fleet.period_s)
     by_delay = service.robots_within(fleet.playable_s / 2 - fleet.network_s)
     most = service.robots_within(fleet.period_s)
     per_server = max(1, min(by_load, by_delay))
-    each_s = service.each_s(per_server)
+    request_time_s = service.request_time_s(per_server)
     without_spare = math.ceil(fleet.robots / per_server)
     return FormulaResult(
         busy_share=busy_share,
         by_load=by_load,
         by_delay=by_delay,
         per_server=per_server,
-        each_s=each_s,
-        work=fleet.robots * fleet.rate_hz * each_s,
-        at_least=math.ceil(fleet.robots / most) if most else None,
+        request_time_s=request_time_s,
+        work=fleet.robots * fleet.rate_hz * request_time_s,
+        minimum_servers=math.ceil(fleet.robots / most) if most else None,
         without_spare=without_spare,
         servers=without_spare + SPARE,
     )
@@ -67,10 +67,11 @@ def apply_formula(fleet: FleetDemand, service: ServiceTime, busy_share: float) -
 def formula_terms(
     found: FormulaResult, fleet: FleetDemand, service: ServiceTime
 ) -> list[tuple[str, str]]:
-    """Return each term as its name, and how it comes about."""
-    each_ms, together = 1e3 * found.each_s, min(service.batch, found.per_server)
-    batch = f' ({1e3 * service.together_s(together):g} ms for a batch of {together})'
-    least = 'no number is enough' if found.at_least is None else f'at least {found.at_least}'
+    """Return the name and the calculation of each term."""
+    each_ms, together = 1e3 * found.request_time_s, min(service.batch, found.per_server)
+    batch = f' ({1e3 * service.batch_time_s(together):g} ms for a batch of {together})'
+    minimum = found.minimum_servers
+    least = 'no number is enough' if minimum is None else f'at least {minimum}'
     by_load, by_delay = with_noun(found.by_load, 'robot'), with_noun(found.by_delay, 'robot')
     return [
         ('request', f'{each_ms:.4g} ms of server time{batch if together > 1 else ""}'),

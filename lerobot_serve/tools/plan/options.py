@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `lerobot-serve plan`: their bounds and defaults, and what they describe. Pure."""
+"""The options of `lerobot-serve plan`, their bounds and defaults, and their conversion. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 
 EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()
-# 2,000,000 requests take minutes
+# a simulation of 2,000,000 requests takes minutes
 REQUESTS_LIMIT = 2_000_000
 # a shorter run does not show the loss of a server
-PERIODS_LEAST = 10
+MIN_PERIODS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NumberOption:
-    """One number of the command line; `is_required` without a `default`."""
+    """One numeric option; a required one has no `default`."""
 
     name: str
     kind: type
@@ -37,7 +37,7 @@ class NumberOption:
         return self.name[2:].replace('-', '_')
 
     def check(self, value: float | None) -> float | None:
-        """Return the value. Raises ParameterError."""
+        """Return the value. Raises ParameterError for a value out of bounds."""
         if value is not None and not self.low <= value <= self.high:
             bounds = f'[{self.low:.15g}, {self.high:.15g}]'
             raise ParameterError(f'{self.name} must be in {bounds}, got {value:.15g}')
@@ -45,7 +45,7 @@ class NumberOption:
 
 
 OPTIONS = (
-    NumberOption('--robots', int, 1, 10_000, None, 'how many robots', is_required=True),
+    NumberOption('--robots', int, 1, 10_000, None, 'number of robots', is_required=True),
     NumberOption(
         '--inference-ms', float, 0.1, 60_000, None,
         'measured service time of one request, inference and processing [ms]',
@@ -55,29 +55,29 @@ OPTIONS = (
         '--rate-hz', float, 0.01, 100, None,
         f'requests of each robot [Hz]; default: request_threshold_s {EDGE.request_threshold_s:g}',
     ),
-    NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of dynamic_batching (1)'),
+    NumberOption('--batch', int, 1, 1024, 1, 'largest batch of dynamic_batching (1)'),
     NumberOption(
         '--per-more-ms', float, 0, 60_000, None,
         'service time of each further request of a batch [ms]; default: that of the first',
     ),
     NumberOption(
         '--batch-wait-ms', float, 0, 1000, SERVER.max_batch_delay_ms,
-        f'how long a batch waits for further requests [ms] ({SERVER.max_batch_delay_ms:g})',
+        f'longest wait of a batch for further requests [ms] ({SERVER.max_batch_delay_ms:g})',
     ),
     NumberOption(
         '--network-ms', float, 0, 10_000, SERVER.network_round_trip_ms,
-        f'round trip through the network [ms] ({SERVER.network_round_trip_ms:g})',
+        f'network round trip [ms] ({SERVER.network_round_trip_ms:g})',
     ),
     NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions in a chunk (100)'),
     NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot executes per second (30)'),
     NumberOption(
         '--max-age-ms', float, 50, 60_000, 1e3 * EDGE.max_action_age_s,
-        f'max_action_age_s of the edges [ms] ({1e3 * EDGE.max_action_age_s:g})',
+        f'max_action_age_s of the edge controllers [ms] ({1e3 * EDGE.max_action_age_s:g})',
     ),
     NumberOption(
         '--failover-s', float, 0, 60, ROUTER.reply_timeout_s,
         'time from the loss of a server to the next request of its robots [s]; reply_timeout_s '
-        f'of a router ({ROUTER.reply_timeout_s:g}), else half of request_threshold_s of the edges '
+        f'of a router ({ROUTER.reply_timeout_s:g}); without a router half of request_threshold_s '
         f'({EDGE.request_threshold_s / 2:g})',
     ),
     NumberOption('--max-servers', int, 1, 10_001, None, 'largest number to try (robots + 1)'),
@@ -96,16 +96,17 @@ def fleet_demand(options: argparse.Namespace) -> FleetDemand:
         chunk_s=chunk_s,
         max_age_s=max_age_s,
         failover_s=options.failover_s,
-        patience_s=EDGE.request_timeout_s,
+        request_timeout_s=EDGE.request_timeout_s,
     )
 
 
 def default_rate_hz(playable_s: float) -> float:
-    """Return the request rate of an edge with the default buffer. Raises ParameterError."""
+    """Return the request rate of an edge controller with defaults. Raises ParameterError."""
     if playable_s <= EDGE.request_threshold_s:
         raise ParameterError(
             f'--rate-hz is required: a chunk plays for {playable_s:g} s, and request_threshold_s '
-            f'is {EDGE.request_threshold_s:g}: an edge would send its next request at once'
+            f'of an edge is {EDGE.request_threshold_s:g}, so that a request follows each reply at '
+            'once'
         )
     return 1 / (playable_s - EDGE.request_threshold_s)
 
@@ -125,16 +126,17 @@ def service_time(options: argparse.Namespace) -> ServiceTime:
 
 def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
     """Raise ParameterError for a simulation that is too short or too long."""
-    least_s = math.ceil(max(PERIODS_LEAST * fleet.period_s, 4 * fleet.failover_s))
-    asked_hz = fleet.robots * fleet.rate_hz
-    most_s = math.floor(REQUESTS_LIMIT / asked_hz)
-    if most_s < least_s:
+    shortest_s = math.ceil(max(MIN_PERIODS * fleet.period_s, 4 * fleet.failover_s))
+    requests_hz = fleet.robots * fleet.rate_hz
+    longest_s = math.floor(REQUESTS_LIMIT / requests_hz)
+    if longest_s < shortest_s:
         raise ParameterError(
-            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {asked_hz:g} requests per '
-            f'second; the shortest simulation ({least_s} s) would exceed {REQUESTS_LIMIT} requests'
+            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {requests_hz:g} requests per '
+            f'second; the shortest simulation ({shortest_s} s) would exceed {REQUESTS_LIMIT} '
+            'requests'
         )
-    if not least_s <= options.seconds <= most_s:
+    if not shortest_s <= options.seconds <= longest_s:
         raise ParameterError(
-            f'--seconds must be in [{least_s}, {most_s}] for this number of robots and rate, got '
-            f'{options.seconds:g}'
+            f'--seconds must be in [{shortest_s}, {longest_s}] for this number of robots and '
+            f'rate, got {options.seconds:g}'
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats a plan as text and as JSON. Pure functions; any thread."""
+"""Format a plan as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def as_json(
         'servers': plan.servers,
         'servers_without_spare': plan.without_spare,
         'limit': plan.limit,
-        'reason': why_no_answer(plan),
-        'fleet': asdict(fleet) | {'buffer_s': fleet.left_s, 'playable_s': fleet.playable_s},
+        'reason': no_result_reason(plan),
+        'fleet': asdict(fleet) | {'buffer_s': fleet.buffer_s, 'playable_s': fleet.playable_s},
         'service': asdict(service),
         'formula': asdict(found),
         'curve': [point_json(point) for point in plan.points],
@@ -36,24 +36,24 @@ def point_json(point: CurvePoint) -> dict[str, Any]:
         'servers': point.servers,
         'is_enough': point.holds,
         'missed_goals': missed_goals(point),
-        'normal': sums_json(point.normal),
-        'server_loss': sums_json(point.server_loss),
+        'normal': result_json(point.normal),
+        'server_loss': result_json(point.server_loss),
     }
 
 
-def sums_json(sums: SimulationResult) -> dict[str, Any]:
+def result_json(result: SimulationResult) -> dict[str, Any]:
     return {
-        'requests': sums.asked,
-        'answered': sums.answered,
-        'superseded': sums.superseded,
-        'lost': dict(sums.lost),
-        'latency_p50_ms': sums.answer_ms(50),
-        'latency_p99_ms': sums.answer_ms(99),
-        'busy_share': sums.busy_share,
-        'blocked_share': sums.held_share,
-        'stalled_robots': sums.stalled,
-        'stalled_s': sums.stalled_s,
-        'servers': [asdict(share) for share in sums.servers],
+        'requests': result.requests,
+        'answered': result.answered,
+        'superseded': result.superseded,
+        'lost': dict(result.lost),
+        'latency_p50_ms': result.latency_ms(50),
+        'latency_p99_ms': result.latency_ms(99),
+        'busy_share': result.busy_share,
+        'blocked_share': result.blocked_share,
+        'stalled_robots': result.stalled,
+        'stalled_s': result.stalled_s,
+        'servers': [asdict(share) for share in result.servers],
     }
 
 
@@ -69,36 +69,36 @@ def as_text(
 
 
 def fleet_lines(fleet: FleetDemand) -> list[str]:
-    """Return the demand of the fleet."""
+    """Return the lines with the demand of the fleet."""
     return [
         f'{with_noun(fleet.robots, "robot")}, one request every {fleet.period_s:.4g} s each; '
         f'a chunk plays for {fleet.playable_s:.4g} s',
-        f'buffer at each request: {fleet.left_s:.4g} s (request_threshold_s '
-        f'{max(0.0, fleet.left_s):.4g})',
+        f'buffer at each request: {fleet.buffer_s:.4g} s (request_threshold_s '
+        f'{max(0.0, fleet.buffer_s):.4g})',
     ]
 
 
 def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
     """Return one line per number of servers, with p99 as a bar."""
     seconds = plan.points[0].normal.seconds
-    left_ms = 1e3 * fleet.left_s
+    buffer_ms = 1e3 * fleet.buffer_s
     lines = [
         f'simulation of {seconds:g} s, then with the loss of one server; a full bar is '
-        f'{max(0.0, left_ms):.0f} ms',
+        f'{max(0.0, buffer_ms):.0f} ms',
         '  '.join(f'{name:>8}' for name in HEAD),
     ]
     for point in plan.points:
-        calm, late_ms = point.normal, point.normal.answer_ms(99)
+        normal, p99_ms = point.normal, point.normal.latency_ms(99)
         row = (
             point.servers,
-            f'{calm.busy_share:.0%}',
-            as_ms(calm.answer_ms(50)),
-            as_ms(late_ms),
-            f'{calm.stalled_s:.1f} s',
+            f'{normal.busy_share:.0%}',
+            as_ms(normal.latency_ms(50)),
+            as_ms(p99_ms),
+            f'{normal.stalled_s:.1f} s',
             f'{point.server_loss.stalled_s:.1f} s',
         )
         cells = '  '.join(f'{cell:>8}' for cell in row)
-        lines.append(f'{cells}  |{bar(late_ms, left_ms)}| {point_label(point)}')
+        lines.append(f'{cells}  |{bar(p99_ms, buffer_ms)}| {point_label(point)}')
     return lines
 
 
@@ -107,7 +107,7 @@ def as_ms(value_ms: float | None) -> str:
 
 
 def bar(value_ms: float | None, full_ms: float) -> str:
-    """Return a bar of BAR characters, with an arrow when the value exceeds it."""
+    """Return a bar of BAR characters; its end is `>` when the value exceeds `full_ms`."""
     if value_ms is None or value_ms > full_ms:
         return '#' * (BAR - 1) + '>'
     return ('#' * max(1, round(BAR * value_ms / full_ms))).ljust(BAR)
@@ -120,14 +120,15 @@ def point_label(point: CurvePoint) -> str:
 
 
 def server_lines(point: CurvePoint) -> list[str]:
-    """Return the busiest and the idlest server."""
+    """Return the lines with the busiest and the idlest server."""
     shares = sorted(point.normal.servers, key=lambda share: share.busy_share)
     idlest, busiest = shares[0], shares[-1]
-    calm = point.normal
-    ends = [f'{calm.answered} answered', f'{calm.superseded} superseded']
-    ends += [f'{count} {name}' for name, count in calm.lost.items()]
+    normal = point.normal
+    ends = [f'{normal.answered} answered', f'{normal.superseded} superseded']
+    ends += [f'{count} {name}' for name, count in normal.lost.items()]
     return [
-        f'with {with_noun(point.servers, "server")}: {calm.asked} requests, {", ".join(ends)}',
+        f'with {with_noun(point.servers, "server")}: {normal.requests} requests, '
+        f'{", ".join(ends)}',
         f'  busiest  {busiest.busy_share:.0%} busy, {busiest.chunks} chunks, '
         f'{with_noun(busiest.robots, "robot")}',
         f'  idlest   {idlest.busy_share:.0%} busy, {idlest.chunks} chunks, '
@@ -136,10 +137,10 @@ def server_lines(point: CurvePoint) -> list[str]:
 
 
 def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
-    """Return the result, and why fewer servers do not suffice."""
+    """Return the lines with the result and the goals that one server less misses."""
     if plan.servers is None:
         return [
-            f'no number of servers is enough: {why_no_answer(plan)}',
+            f'no number of servers is enough: {no_result_reason(plan)}',
             *formula_caveat(found),
         ]
     lines = [
@@ -154,7 +155,7 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
 
 
 def formula_caveat(found: FormulaResult) -> list[str]:
-    """Return the assumption of the formula, for a simulation without result."""
+    """Return the assumption of the formula, for a simulation without a result."""
     return [
         f'the formula ({found.servers}) assumes that buffers outlast the failover after the loss '
         'of a server'
@@ -162,7 +163,7 @@ def formula_caveat(found: FormulaResult) -> list[str]:
 
 
 def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:
-    """Return the comparison with the formula."""
+    """Return the difference between simulation and formula, with its reason."""
     if plan.servers is None or found.servers <= plan.servers:
         return f'the formula gives {found.servers}: it ignores that requests coincide'
     return (
@@ -179,8 +180,8 @@ def verb_be(count: int) -> str:
     return 'is' if count == 1 else 'are'
 
 
-def why_no_answer(plan: CapacityPlan) -> str:
-    """Return why there is no answer, empty when there is one."""
+def no_result_reason(plan: CapacityPlan) -> str:
+    """Return why no number of servers is enough; empty when one is."""
     if plan.servers is not None:
         return ''
     if not plan.reason:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Simulated rollouts: how often a canary is wrong, and how long it takes.
+Simulate rollouts: measure how often a canary decides wrongly, and after how many episodes.
 
-`rollout` sends a candidate through a plan, with the blocks and the wagers of the canary, looked at
-after every episode; without guards, minimum times and missing ends. `lab` runs robots, verdicts
-and their delays in virtual time against the canary's own record of a step. Pure functions of
-random numbers that are handed in.
+`simulate_rollout` runs a candidate through a plan with the sequential test of the canary after
+each episode, without guards, minimum times and missing outcomes. `SimulatedFleet` runs robots,
+outcomes and their delays in virtual time against the StepTrial of the canary. Pure functions of
+the given random numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lerobot_serve.router.canary.trial import StepTrial
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
-# a test that is common elsewhere: wrong in 5 % when looked at once
+# one-sided z-test at 5 %, valid for a single evaluation only
 NAIVE_Z = 1.645
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessRates:
-    """True success rates; with a swing both go up and down together, once in `period` episodes."""
+    """True success rates; with `swing` both oscillate together, with a period in episodes."""
 
     champion: float
     candidate: float
@@ -41,7 +41,7 @@ class SuccessRates:
     period: int = 1
 
     def at(self, episodes: Numbers) -> tuple[Numbers, Numbers]:
-        """Return both rates at these episodes."""
+        """Return the rates of champion and candidate at these episodes."""
         shift = self.swing * np.sin(2 * math.pi * episodes / self.period)
         return (
             np.clip(self.champion + shift, 0.0, 1.0),
@@ -51,22 +51,23 @@ class SuccessRates:
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """How one rollout ended, and after how many episodes."""
+    """The end of one rollout, and its number of episodes."""
 
-    # PROMOTED, ROLLED_BACK or, when the episodes ran out, UNDECIDED
+    # PROMOTED, ROLLED_BACK or, without a decision, UNDECIDED
     state: CanaryPhase
-    # of the candidate until the first promotion; None: never
+    # episodes of the candidate until the first promotion; None without one
     first_promotion: int | None
     candidate_episodes: int
     episodes: int
 
 
-# at which episode the candidate passes, and at which it is shown to be worse; len(arms): never
+# returns the episode at which the candidate passes and the one at which it is shown to be worse;
+# len(arms) for never
 ComparisonTest = Callable[[Marks, Marks, Terms, int], tuple[int, int]]
 
 
 def sequential_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
-    """The judge that the canary uses."""
+    """Apply the sequential test of the canary."""
     gains, ends = block_gains(arms, goods, terms.block_episodes)
     passes = first_reached(gains, terms.margin, terms.promotion_level)
     losses, narrow_ends = block_gains(arms, goods, 1)
@@ -75,7 +76,7 @@ def sequential_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tup
 
 
 def naive_z_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
-    """A z-test that is looked at all the time, to show that this simulation finds fault."""
+    """Apply a z-test after each episode, to show that this simulation detects a wrong test."""
     totals = [np.maximum(np.cumsum(mine), 1) for mine in (~arms, arms)]
     p, q = (np.cumsum(mine & goods) / n for mine, n in zip((~arms, arms), totals, strict=True))
     error = np.sqrt(p * (1 - p) / totals[0] + q * (1 - q) / totals[1])
@@ -88,7 +89,7 @@ def naive_z_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[
 
 
 def block_gains(arms: Marks, goods: Marks, size: int) -> tuple[Numbers, list[int]]:
-    """Return by how much the candidate is better in each block, and the last episode of each."""
+    """Return the gain of the candidate in each block, and the last episode of each block."""
     gains, ends = [], []
     counts, wins = [0, 0], [0, 0]
     for at, (arm, good) in enumerate(zip(arms.tolist(), goods.tolist(), strict=True)):
@@ -102,7 +103,7 @@ def block_gains(arms: Marks, goods: Marks, size: int) -> tuple[Numbers, list[int
 
 
 def first_reached(gains: Numbers, margin: float, level: float) -> int:
-    """Return the first block at which log e reaches the level; their number if none."""
+    """Return the first block at which log e reaches the level; the number of blocks if none."""
     logs = np.log1p(np.array(stakes(margin))[:, None] * (gains + margin)).cumsum(axis=1)
     return _first(np.logaddexp.reduce(logs, axis=0) - math.log(len(logs)) >= level)
 
@@ -112,13 +113,12 @@ def simulate_rollout(
     rates: SuccessRates,
     plan: CanaryPlan,
     terms: Terms,
-    judge: ComparisonTest = sequential_test,
+    test: ComparisonTest = sequential_test,
 ) -> RolloutResult:
     """
-    Return what becomes of one candidate.
+    Return the result of one rollout.
 
-    `draws` are uniform random numbers: for each episode one that places it and one that decides
-    it.
+    `draws` are uniform random numbers, two for each episode: for its placement and its outcome.
     """
     limit = draws.shape[1]
     chances = rates.at(np.arange(limit, dtype=np.float64))
@@ -126,7 +126,7 @@ def simulate_rollout(
     for step in plan.trials:
         arms = draws[0, at:] < step.share_percent / 100
         goods = draws[1, at:] < np.where(arms, chances[1][at:], chances[0][at:])
-        passes, is_worse = judge(arms, goods, terms, len(plan.trials))
+        passes, is_worse = test(arms, goods, terms, len(plan.trials))
         passes = 0 if first else passes
         promotes = max(passes, _first(_enough(arms, step.minimum_episodes)))
         used = min(promotes, is_worse, len(arms) - 1) + 1
@@ -145,17 +145,20 @@ def _enough(arms: Marks, minimum_episodes: int) -> Marks:
 
 
 def _first(marks: Marks) -> int:
-    """Return where the first is True; the length if none is."""
+    """Return the index of the first True; the length if there is none."""
     return int(marks.argmax()) if marks.any() else len(marks)
 
 
 @dataclass(frozen=True, slots=True)
 class ArmBehavior:
     """
-    How the episodes of one arm go. `success` is the share that would end well if nothing came in
-    between. Of the failures `aborted` are stopped by an operator; of all episodes `moved` leave
-    the arm and end well elsewhere, and `unreported` get no verdict. Failures come in runs of
-    `run` episodes of the arm.
+    The behavior of the episodes of one arm.
+
+    success     success rate of episodes that are neither moved nor unreported
+    aborted     share of failures that an operator aborts
+    moved       share of episodes that move to the other arm
+    unreported  share of episodes without an outcome
+    run         number of consecutive episodes with the same result
     """
 
     success: float
@@ -171,7 +174,7 @@ class ArmBehavior:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Robots that do one episode after the other; the canary checks once in `check_period_s`."""
+    """Robots that run episodes back to back; the canary is updated every `check_period_s`."""
 
     champion: ArmBehavior
     candidate: ArmBehavior
@@ -181,7 +184,7 @@ class SimulatedFleet:
     check_period_s: float = 60.0
 
     def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> CanaryPhase:
-        """Return PROMOTED, ROLLED_BACK, or UNDECIDED when the episodes ran out."""
+        """Return PROMOTED, ROLLED_BACK or, without a decision, UNDECIDED."""
         trial, next_check_s = StepTrial(terms.margin, terms.block_episodes), 0.0
         waiting: list[EpisodeEvent] = []
         for time_s, event in self._events(rng):
@@ -198,9 +201,11 @@ class SimulatedFleet:
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
         arms = rng.random(self.episodes) < self.share_percent / 100
-        luck = {arm: iter(_goods(rng, self._of(arm), self.episodes)) for arm in (True, False)}
+        successes = {
+            arm: iter(_draw_successes(rng, self._of(arm), self.episodes)) for arm in (True, False)
+        }
         draws = rng.random((self.episodes, 2))
-        # time, order, what is next: a robot that is free, or an event
+        # time, order, event; None: a robot starts an episode
         heap: list[tuple[float, int, EpisodeEvent | None]] = [
             (float(start), -1 - robot, None)
             for robot, start in enumerate(rng.random(self.robots) * 30.0)
@@ -215,11 +220,11 @@ class SimulatedFleet:
             if number == self.episodes:
                 continue
             arm, name = bool(arms[number]), str(number)
-            conduct, is_good = self._of(arm), bool(next(luck[arm]))
+            behavior, is_good = self._of(arm), bool(next(successes[arm]))
             yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
-            end_s = time_s + (conduct.success_s if is_good else conduct.failure_s)
+            end_s = time_s + (behavior.success_s if is_good else behavior.failure_s)
             heapq.heappush(heap, (end_s, number, None))
-            what, delay_s = _end(conduct, is_good, *draws[number])
+            what, delay_s = _end(behavior, is_good, *draws[number])
             end = EpisodeEvent(name, what, _NAMES[arm])
             heapq.heappush(heap, (end_s + delay_s, self.episodes + number, end))
             number += 1
@@ -231,18 +236,21 @@ class SimulatedFleet:
 _NAMES = {True: 'candidate', False: 'champion'}
 
 
-def _goods(rng: np.random.Generator, conduct: ArmBehavior, count: int) -> Marks:
-    runs = rng.random(count // conduct.run + 1) < conduct.success
-    return np.repeat(runs, conduct.run)[:count]
+def _draw_successes(rng: np.random.Generator, behavior: ArmBehavior, count: int) -> Marks:
+    runs = rng.random(count // behavior.run + 1) < behavior.success
+    return np.repeat(runs, behavior.run)[:count]
 
 
-def _end(conduct: ArmBehavior, is_good: bool, draw: float, luck: float) -> tuple[str, float]:
-    if draw < conduct.moved:
+def _end(
+    behavior: ArmBehavior, is_good: bool, draw: float, abort_draw: float
+) -> tuple[str, float]:
+    """Return the end of an episode and the delay of its report."""
+    if draw < behavior.moved:
         return 'moved', 0.0
-    if draw < conduct.moved + conduct.unreported:
+    if draw < behavior.moved + behavior.unreported:
         return 'unreported', 0.0
     if is_good:
-        return 'success', conduct.success_verdict_s
-    if luck < conduct.aborted:
+        return 'success', behavior.success_verdict_s
+    if abort_draw < behavior.aborted:
         return 'aborted', 0.0
-    return 'failure', conduct.failure_verdict_s
+    return 'failure', behavior.failure_verdict_s

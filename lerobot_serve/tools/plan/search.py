@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds the smallest number of servers that meets the goals in simulation, and its curve. Pure.
+Find the smallest number of servers that meets the goals in simulation, and its curve. Pure.
 
-More servers are never worse, but for chance at the edge: a number counts only if the next two hold
-the goals as well. The search goes up from the least in growing steps, then halves the last step;
-every number that was tried is a point of the curve.
+Near the limit a run may meet the goals by chance: a number counts only if the next two meet the
+goals as well. The search rises from the minimum in growing steps, then bisects the last step. Each
+simulated number is a point of the curve.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from lerobot_serve.tools.plan.formula import with_noun
 from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
-# largest share of time with a due request and another one pending
+# largest share of time with a due request and another one in flight
 BLOCKED_SHARE_LIMIT = 0.01
-# shares of the least, for the shape of the curve
+# shares of the minimum, for the shape of the curve
 CURVE_SHARES = (0.5, 0.75)
 CURVE_OFFSETS = (-1, 0, 1, 2)
-# the number itself, and those that show that it was not luck
+# the number itself and the larger ones that confirm it
 CONFIRMING_OFFSETS = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """Length and seed; in a second run a server dies after half of the time."""
+    """Length and seed of the runs; a second run loses one server after half of the time."""
 
     seconds: float
     seed: int
@@ -57,9 +57,9 @@ class CurvePoint:
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
     """
-    `points` by number of servers, up to `limit`. `servers` is the smallest number that holds every
-    goal, `without_spare` the smallest as long as none dies, None when there is none; `reason` says
-    why no number can be enough, and is empty when one could.
+    `points` are sorted by number of servers, up to `limit`. `servers` is the smallest number that
+    meets all goals, `without_spare` the smallest without the loss of a server; None when there is
+    none. `reason` is why no number can be enough; empty when one could.
     """
 
     points: tuple[CurvePoint, ...]
@@ -70,7 +70,7 @@ class CapacityPlan:
 
     @property
     def shown(self) -> CurvePoint:
-        """The result, or the point closest to one."""
+        """The point of the result, or the closest one."""
         wanted = self.servers or self.without_spare or self.limit
         return min(self.points, key=lambda point: abs(point.servers - wanted))
 
@@ -92,16 +92,19 @@ def find_server_count(
         return tried[servers]
 
     least = minimum_servers(fleet, service, limit)
-    never, fragile = why_impossible(fleet, service), why_no_spare_helps(fleet, service)
+    impossible, stalls_on_loss = (
+        impossible_reason(fleet, service),
+        loss_stall_reason(fleet, service),
+    )
     without_spare = servers = None
-    if not never:
+    if not impossible:
         without_spare = smallest_count(
             lambda n: all(not point(m).normal_misses for m in confirming_counts(n, limit)),
             least,
             limit,
         )
-    if without_spare and not fragile:
-        # one more than the least: a run is too short to show that the rest is a little too slow
+    if without_spare and not stalls_on_loss:
+        # one more than the minimum: a short run does not show a slight overload of the rest
         low = min(limit, max(without_spare, least + 1))
         servers = smallest_count(
             lambda n: all(point(m).holds for m in confirming_counts(n, limit)), low, limit
@@ -112,22 +115,22 @@ def find_server_count(
         if 1 <= number <= limit:
             point(number)
     points = tuple(point(number) for number in sorted(tried))
-    return CapacityPlan(points, limit, without_spare, servers, never or fragile)
+    return CapacityPlan(points, limit, without_spare, servers, impossible or stalls_on_loss)
 
 
 def confirming_counts(servers: int, limit: int) -> list[int]:
-    """Return the numbers that must meet the goals to confirm this one."""
+    """Return the numbers of servers that must meet the goals to confirm this one."""
     return [servers + more for more in CONFIRMING_OFFSETS if servers + more <= limit]
 
 
 def minimum_servers(fleet: FleetDemand, service: ServiceTime, limit: int) -> int:
-    """Return the number below which requests are blocked for too long."""
+    """Return the number of servers below which requests are blocked for too long."""
     most = service.robots_within((1 + BLOCKED_SHARE_LIMIT) * fleet.period_s)
     return min(limit, math.ceil(fleet.robots / max(1, most)))
 
 
 def smallest_count(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the smallest number of `low` to `high` for which it holds, None when none does."""
+    """Return the smallest number in [low, high] for which `holds` is true, None without one."""
     step, tried = 1, low
     while not holds(tried):
         if tried == high:
@@ -141,7 +144,7 @@ def smallest_count(holds: Callable[[int], bool], low: int, high: int) -> int | N
 
 
 class SimulationCache:
-    """Runs the simulations of one fleet, each only once."""
+    """Run each simulation of one fleet once."""
 
     def __init__(
         self, fleet: FleetDemand, service: ServiceTime, trial: SimulationSettings
@@ -151,12 +154,12 @@ class SimulationCache:
 
     def point(self, servers: int) -> CurvePoint:
         """Return the results of one number of servers."""
-        calm, death = self.normal(servers), self._run(servers, self._trial.seconds / 2)
+        normal, loss = self.normal(servers), self._run(servers, self._trial.seconds / 2)
         # the remaining servers must keep up; they cannot if all servers cannot
-        can_keep_up = calm.held_share <= BLOCKED_SHARE_LIMIT
-        rest = calm if not can_keep_up else self.normal(servers - 1) if servers > 1 else None
+        can_keep_up = normal.blocked_share <= BLOCKED_SHARE_LIMIT
+        rest = normal if not can_keep_up else self.normal(servers - 1) if servers > 1 else None
         return CurvePoint(
-            servers, calm, death, normal_misses(calm, self._fleet), loss_misses(death, rest)
+            servers, normal, loss, normal_misses(normal, self._fleet), loss_misses(loss, rest)
         )
 
     def _run(self, servers: int, server_loss_at_s: float | None = None) -> SimulationResult:
@@ -171,44 +174,44 @@ class SimulationCache:
         )
 
 
-def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]:
+def normal_misses(normal: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]:
     """Return the goals missed in normal operation, as text."""
-    late_ms, left_ms = calm.answer_ms(99), 1e3 * fleet.left_s
+    p99_ms, buffer_ms = normal.latency_ms(99), 1e3 * fleet.buffer_s
     found = []
-    if calm.held_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'overload: {waiting_text(calm)}')
-    if late_ms is None or late_ms > left_ms:
-        took = 'no reply' if late_ms is None else f'p99 latency {late_ms:.0f} ms'
-        found.append(f'{took}, but the buffer at a request is {left_ms:.0f} ms')
-    if calm.stalled:
-        found.append(stalling_text(calm))
+    if normal.blocked_share > BLOCKED_SHARE_LIMIT:
+        found.append(f'overload: {blocked_text(normal)}')
+    if p99_ms is None or p99_ms > buffer_ms:
+        took = 'no reply' if p99_ms is None else f'p99 latency {p99_ms:.0f} ms'
+        found.append(f'{took}, but the buffer at a request is {buffer_ms:.0f} ms')
+    if normal.stalled:
+        found.append(stall_text(normal))
     return tuple(found)
 
 
-def loss_misses(death: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
+def loss_misses(loss: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
     """Return the goals missed after the loss of a server, as text."""
-    found = [f'after the loss of a server, {stalling_text(death)}'] if death.stalled else []
+    found = [f'after the loss of a server, {stall_text(loss)}'] if loss.stalled else []
     if rest is None:
         found.append('after the loss of a server, none is left')
-    elif rest.held_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'after the loss of a server, overload: {waiting_text(rest)}')
+    elif rest.blocked_share > BLOCKED_SHARE_LIMIT:
+        found.append(f'after the loss of a server, overload: {blocked_text(rest)}')
     return tuple(found)
 
 
-def waiting_text(sums: SimulationResult) -> str:
-    return f'robots wait before they can send for {sums.held_share:.0%} of the time'
+def blocked_text(result: SimulationResult) -> str:
+    return f'robots wait before they can send for {result.blocked_share:.0%} of the time'
 
 
-def stalling_text(sums: SimulationResult) -> str:
-    verb = 'stalls' if sums.stalled == 1 else 'stall'
-    return f'{with_noun(sums.stalled, "robot")} {verb}, {sums.stalled_s:.1f} s in total'
+def stall_text(result: SimulationResult) -> str:
+    verb = 'stalls' if result.stalled == 1 else 'stall'
+    return f'{with_noun(result.stalled, "robot")} {verb}, {result.stalled_s:.1f} s in total'
 
 
-def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
-    """Return why no number of servers is enough, empty when one may be."""
-    left_s, own_s = fleet.left_s, fleet.network_s + service.first_s
+def impossible_reason(fleet: FleetDemand, service: ServiceTime) -> str:
+    """Return why no number of servers is enough; empty when one may be."""
+    buffer_s, own_s = fleet.buffer_s, fleet.network_s + service.first_s
     own_share = fleet.rate_hz * service.first_s
-    if left_s <= 0:
+    if buffer_s <= 0:
         return (
             f'a chunk plays for {fleet.playable_s:.4g} s, but the request period is '
             f'{fleet.period_s:.4g} s: raise --rate-hz or --chunk-rows'
@@ -218,22 +221,22 @@ def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
             f'one robot alone needs {own_share:.0%} of a server: lower --rate-hz or make the '
             'policy faster'
         )
-    if own_s > left_s:
+    if own_s > buffer_s:
         return (
             f'network and policy alone take {own_s:.4g} s, but the buffer at a request is '
-            f'{left_s:.4g} s: raise request_threshold_s or the chunk length, or make network or '
+            f'{buffer_s:.4g} s: raise request_threshold_s or the chunk length, or make network or '
             'policy faster'
         )
     return ''
 
 
-def why_no_spare_helps(fleet: FleetDemand, service: ServiceTime) -> str:
-    """Return why robots stall after a loss with any number of servers, empty otherwise."""
-    late_s = fleet.failover_s + fleet.network_s + service.first_s
-    if late_s <= fleet.left_s:
+def loss_stall_reason(fleet: FleetDemand, service: ServiceTime) -> str:
+    """Return why robots stall after a loss with any number of servers; empty otherwise."""
+    reply_s = fleet.failover_s + fleet.network_s + service.first_s
+    if reply_s <= fleet.buffer_s:
         return ''
     return (
-        f'after the loss of a server, its robots wait {late_s:.4g} s for a reply, '
+        f'after the loss of a server, its robots wait {reply_s:.4g} s for a reply, '
         f'{fleet.failover_s:.4g} s of it until the loss is detected, but the buffer at a request '
-        f'is {fleet.left_s:.4g} s: detect it sooner or raise request_threshold_s or chunk length'
+        f'is {fleet.buffer_s:.4g} s: detect it sooner or raise request_threshold_s or chunk length'
     )

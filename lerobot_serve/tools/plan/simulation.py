@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Simulates robots and servers in virtual time: queue, batches, loss of a server. Pure.
+Simulate robots and servers in virtual time: queue, batches, loss of a server. Pure.
 
-The simulation follows the nodes. A robot sends requests at its rate, with one in flight; when the
-reply arrives after the next request is due, it sends that one at once. A server serves its robots
-in the order in which they joined the queue, a newer request replaces the older one of the same
-robot, and several may be answered together. When a server dies, its robots move to the ones
-with the fewest robots after `failover_s`, and what they waited for is asked again there. A robot
-plays its chunk; when nothing is left, it is stalled. It begins in the middle of an episode, with
-as much to play as it has whenever it asks.
+The simulation follows the nodes. A robot sends requests at its rate, with one in flight; if the
+reply arrives after the next request is due, it sends that request at once. A server serves its
+robots in the order of arrival and may batch requests; a newer request supersedes the older one of
+the same robot. After the loss of a server and `failover_s`, its robots move to the servers with
+the fewest robots and resend their pending requests. A robot plays its chunk and stalls when its
+queue is empty. It begins in the middle of an episode, with the queue it has at every request.
 
-What happens is a heap of events. Two that are due at once happen in the order in which they were
-planned, so that the same seed gives the same run.
+Events are kept in a heap. Events that are due at the same time run in the order in which they were
+scheduled, so that equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SHORTEST_STALL_S = 1e-9
 
 @dataclass(slots=True, eq=False)
 class SimulatedRobot:
-    """`empty_at_s`: time its chunk ends; `blocked_since_s`: time its next request was due."""
+    """`empty_at_s`: when its chunk ends; `blocked_since_s`: when its next request was due."""
 
     server: SimulatedServer
     pending: SimulatedRequest | None = None
@@ -48,6 +47,8 @@ class SimulatedRobot:
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
+    """`captured_s` is the time of its observation."""
+
     robot: SimulatedRobot
     captured_s: float
     server: SimulatedServer
@@ -56,7 +57,7 @@ class SimulatedRequest:
 
 @dataclass(slots=True, eq=False)
 class SimulatedServer:
-    """`queue` holds the request of each waiting robot, and the time it joined."""
+    """`queue` maps each waiting robot to its request and the time of its arrival."""
 
     robots: int = 0
     is_alive: bool = True
@@ -78,16 +79,16 @@ def simulate_fleet(
     begin_s: Sequence[float] | None = None,
 ) -> SimulationResult:
     """
-    Simulate `seconds`. The first server dies at `server_loss_at_s`; robots begin at random points
-    of their period, or at those of `begin_s`.
+    Simulate `seconds` and return the counts. The first server is lost at `server_loss_at_s`.
+    Robots send their first request at `begin_s`, by default at random points of the period.
     """
     run = FleetSimulation(fleet, service, servers, seconds, seed)
-    run.begin(begin_s, server_loss_at_s)
-    return run.sums()
+    run.run(begin_s, server_loss_at_s)
+    return run.result()
 
 
 class FleetSimulation:
-    """See the module. One run."""
+    """One run; see the module."""
 
     def __init__(
         self, fleet: FleetDemand, service: ServiceTime, servers: int, seconds: float, seed: int
@@ -100,23 +101,23 @@ class FleetSimulation:
             server = self._servers[number % servers]
             server.robots += 1
             self._robots.append(SimulatedRobot(server))
-        self._way_s = fleet.network_s / 2
+        self._one_way_s = fleet.network_s / 2
         self._now_s = 0.0
-        # time and number of what is due, and what to do then
+        # heap of (time, number); number -> event
         self._due: list[tuple[float, int]] = []
         self._events: dict[int, Event] = {}
-        self._planned = 0
-        self._asked = self._superseded = 0
+        self._scheduled = 0
+        self._requests = self._superseded = 0
         self._lost: Counter[str] = Counter()
-        self._answer_s: list[float] = []
+        self._latencies_s: list[float] = []
         self._stalled_s = 0.0
 
-    def begin(self, begin_s: Sequence[float] | None, server_loss_at_s: float | None) -> None:
+    def run(self, begin_s: Sequence[float] | None, server_loss_at_s: float | None) -> None:
         """Run all events until the last request has ended."""
         for number, robot in enumerate(self._robots):
             at_s = self._random.random() * self._fleet.period_s
             at_s = begin_s[number] if begin_s else at_s
-            robot.empty_at_s = at_s + max(0.0, self._fleet.left_s)
+            robot.empty_at_s = at_s + max(0.0, self._fleet.buffer_s)
             self._schedule(at_s, self._on_request_due, robot, 0)
         if server_loss_at_s is not None:
             self._schedule(server_loss_at_s, self._on_server_loss, self._servers[0])
@@ -124,25 +125,29 @@ class FleetSimulation:
             self._now_s, number = heapq.heappop(self._due)
             self._events.pop(number)()
         for robot in self._robots:
-            self._note_stall(robot, self._seconds)
+            self._add_stall(robot, self._seconds)
 
-    def sums(self) -> SimulationResult:
-        """Return the counts."""
+    def result(self) -> SimulationResult:
+        """Return the counts of the run."""
         return SimulationResult(
             seconds=self._seconds,
-            asked=self._asked,
-            answered=len(self._answer_s),
+            requests=self._requests,
+            answered=len(self._latencies_s),
             superseded=self._superseded,
             lost=self._lost,
-            answer_s=tuple(sorted(self._answer_s)),
+            latencies_s=tuple(sorted(self._latencies_s)),
             stalled=sum(robot.is_stalled for robot in self._robots),
             stalled_s=self._stalled_s,
             servers=tuple(self._share(server) for server in self._servers),
         )
 
     def _share(self, server: SimulatedServer) -> ServerShare:
-        held_share = server.blocked_s / (self._seconds * server.robots) if server.robots else 0.0
-        return ServerShare(server.robots, server.chunks, server.busy_s / self._seconds, held_share)
+        blocked_share = (
+            server.blocked_s / (self._seconds * server.robots) if server.robots else 0.0
+        )
+        return ServerShare(
+            server.robots, server.chunks, server.busy_s / self._seconds, blocked_share
+        )
 
     def _schedule(
         self,
@@ -152,21 +157,21 @@ class FleetSimulation:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> None:
-        self._planned += 1
-        self._events[self._planned] = partial(on_time, *args, **kwargs)
-        heapq.heappush(self._due, (at_s, self._planned))
+        self._scheduled += 1
+        self._events[self._scheduled] = partial(on_time, *args, **kwargs)
+        heapq.heappush(self._due, (at_s, self._scheduled))
 
-    def _before_end_s(self, at_s: float) -> float:
+    def _clip_to_end_s(self, at_s: float) -> float:
         return min(at_s, self._seconds)
 
     # robots
 
     def _on_request_due(self, robot: SimulatedRobot, turn: int) -> None:
-        """Send a request, or wait until the pending reply arrives."""
+        """Send a request, unless one is in flight."""
         if turn != robot.turn or self._now_s >= self._seconds:
             return
         robot.blocked_since_s = self._now_s
-        if robot.pending is None or not self._fleet.patience_s:
+        if robot.pending is None or not self._fleet.request_timeout_s:
             self._send_request(robot, self._now_s)
 
     def _send_request(self, robot: SimulatedRobot, captured_s: float) -> None:
@@ -174,17 +179,19 @@ class FleetSimulation:
             robot.server.blocked_s += self._now_s - robot.blocked_since_s
             robot.blocked_since_s = None
         request = robot.pending = SimulatedRequest(robot, captured_s, robot.server)
-        self._asked += 1
+        self._requests += 1
         robot.turn += 1
         jitter = self._fleet.jitter * (2 * self._random.random() - 1)
         due_s = captured_s + self._fleet.period_s * (1 + jitter)
         self._schedule(max(due_s, self._now_s), self._on_request_due, robot, robot.turn)
-        if self._fleet.patience_s:
-            self._schedule(self._now_s + self._fleet.patience_s, self._on_request_timeout, request)
-        self._schedule(self._now_s + self._way_s, self._on_arrival, request)
+        if self._fleet.request_timeout_s:
+            self._schedule(
+                self._now_s + self._fleet.request_timeout_s, self._on_request_timeout, request
+            )
+        self._schedule(self._now_s + self._one_way_s, self._on_arrival, request)
 
     def _on_request_timeout(self, request: SimulatedRequest) -> None:
-        """Send a new observation; the reply to the old one counts as late."""
+        """Send a new observation; a reply to the old one counts as late."""
         if request.robot.pending is request and self._now_s < self._seconds:
             self._send_request(request.robot, self._now_s)
 
@@ -194,7 +201,7 @@ class FleetSimulation:
             self._lost['late_chunk'] += 1
             return
         robot.pending = None
-        self._answer_s.append(self._now_s - request.captured_s)
+        self._latencies_s.append(self._now_s - request.captured_s)
         self._play(robot, request.captured_s)
         if robot.blocked_since_s is None:
             return
@@ -205,18 +212,18 @@ class FleetSimulation:
 
     def _play(self, robot: SimulatedRobot, captured_s: float) -> None:
         """
-        Put the chunk in place of what is left. As an edge does by default, skip the rows whose
-        time has passed, but none in whose time the robot stood still.
+        Replace the queue with the chunk. As an edge controller does by default, skip the rows
+        whose time has passed, except those of the time in which the robot stood still.
         """
         fleet, now_s = self._fleet, self._now_s
-        self._note_stall(robot, now_s)
+        self._add_stall(robot, now_s)
         skipped_s = min(now_s - captured_s, max(0.0, robot.empty_at_s - captured_s))
         end_s = min(now_s + fleet.chunk_s - skipped_s, captured_s + fleet.max_age_s)
         robot.empty_at_s = max(end_s, now_s)
 
-    def _note_stall(self, robot: SimulatedRobot, until_s: float) -> None:
-        """Count the time without actions."""
-        stalled_s = self._before_end_s(until_s) - robot.empty_at_s
+    def _add_stall(self, robot: SimulatedRobot, until_s: float) -> None:
+        """Add the time without actions."""
+        stalled_s = self._clip_to_end_s(until_s) - robot.empty_at_s
         if stalled_s > SHORTEST_STALL_S:
             robot.is_stalled = True
             self._stalled_s += stalled_s
@@ -226,7 +233,7 @@ class FleetSimulation:
     def _on_arrival(self, request: SimulatedRequest) -> None:
         server, robot = request.server, request.robot
         if not server.is_alive:
-            self._lose(request)
+            self._drop_request(request)
             if robot.server is not server:
                 self._resend_request(robot)
             return
@@ -242,8 +249,8 @@ class FleetSimulation:
         if server.serving or not server.queue or not server.is_alive:
             return
         service, waiting = self._service, len(server.queue)
-        company = min(service.batch, server.robots)
-        if waiting < company:
+        full_batch = min(service.batch, server.robots)
+        if waiting < full_batch:
             _, since_s = next(iter(server.queue.values()))
             window_end_s = since_s + service.window_s
             if self._now_s < window_end_s:
@@ -251,32 +258,32 @@ class FleetSimulation:
                 return
         first = list(islice(server.queue, service.batch))
         server.serving = [server.queue.pop(robot)[0] for robot in first]
-        done_s = self._now_s + service.together_s(len(first))
-        server.busy_s += self._before_end_s(done_s) - self._before_end_s(self._now_s)
+        done_s = self._now_s + service.batch_time_s(len(first))
+        server.busy_s += self._clip_to_end_s(done_s) - self._clip_to_end_s(self._now_s)
         self._schedule(done_s, self._on_done, server)
 
     def _on_done(self, server: SimulatedServer) -> None:
         for request in server.serving:
-            self._schedule(self._now_s + self._way_s, self._on_reply, request)
+            self._schedule(self._now_s + self._one_way_s, self._on_reply, request)
         server.chunks += len(server.serving)
         server.serving = []
         self._serve(server)
 
-    # a server dies
+    # loss of a server
 
     def _on_server_loss(self, server: SimulatedServer) -> None:
         server.is_alive = False
         for request in [*server.serving, *(request for request, _ in server.queue.values())]:
-            self._lose(request)
+            self._drop_request(request)
         server.serving, server.queue = [], {}
         self._schedule(self._now_s + self._fleet.failover_s, self._on_failover, server)
 
-    def _lose(self, request: SimulatedRequest) -> None:
+    def _drop_request(self, request: SimulatedRequest) -> None:
         request.is_ended = True
-        self._lost['server_died'] += 1
+        self._lost['server_lost'] += 1
 
     def _on_failover(self, server: SimulatedServer) -> None:
-        """Move its robots, each to the server with the fewest robots."""
+        """Move each robot of a lost server to the server with the fewest robots."""
         others = [(other.robots, i) for i, other in enumerate(self._servers) if other.is_alive]
         heapq.heapify(others)
         for robot in self._robots:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of a simulation. Pure."""
+"""The result of a simulation. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import math
 
 @dataclass(frozen=True, slots=True)
 class ServerShare:
-    """One server: robots at the end, chunks, busy share and share of time its robots wait."""
+    """One server: its robots at the end, chunks, busy share and blocked share of its robots."""
 
     robots: int
     chunks: int
     busy_share: float
-    held_share: float
+    blocked_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,47 +24,47 @@ class SimulationResult:
     Counts of one simulation.
 
     seconds      virtual time in which robots send requests
-    asked        requests; each was answered, superseded or lost in the end
-    answered     those whose chunk arrived at a waiting robot
-    superseded   those replaced by a newer one of the same robot
-    lost         by reason: server_died, or late_chunk after its timeout
-    answer_s     from observation to chunk, of those answered, in order of size
-    stalled      robots that ran out of actions
+    requests     requests sent; each ends answered, superseded or lost
+    answered     requests with a chunk in time
+    superseded   requests replaced by a newer one of the same robot
+    lost         by reason: server_lost, or late_chunk (after the timeout of the request)
+    latencies_s  times from observation to chunk of answered requests, sorted
+    stalled      number of robots that ran out of actions
     stalled_s    total time without actions
-    servers      each server
+    servers      the share of each server
     """
 
     seconds: float
-    asked: int
+    requests: int
     answered: int
     superseded: int
     lost: Counter[str]
-    answer_s: tuple[float, ...]
+    latencies_s: tuple[float, ...]
     stalled: int
     stalled_s: float
     servers: tuple[ServerShare, ...]
 
-    def answer_ms(self, percent: float) -> float | None:
-        """Return a percentile of the time to an answer, by nearest rank; None without answers."""
-        if not self.answer_s:
+    def latency_ms(self, percent: float) -> float | None:
+        """Return a percentile of the latency, by nearest rank; None without a chunk."""
+        if not self.latencies_s:
             return None
-        rank = math.ceil(percent / 100 * len(self.answer_s))
-        return 1e3 * self.answer_s[max(0, rank - 1)]
+        rank = math.ceil(percent / 100 * len(self.latencies_s))
+        return 1e3 * self.latencies_s[max(0, rank - 1)]
 
     @property
     def chunks(self) -> int:
-        """Number of replies, late ones included."""
+        """Number of chunks, including late ones."""
         return self.answered + self.lost['late_chunk']
 
     @property
     def busy_share(self) -> float:
-        """The share of the time in which a server was busy, of all on average."""
+        """Mean busy share of all servers."""
         return sum(share.busy_share for share in self.servers) / len(self.servers)
 
     @property
-    def held_share(self) -> float:
+    def blocked_share(self) -> float:
         """
-        The share of time in which a request was due and the previous one still pending; the
-        largest over all servers.
+        Largest blocked share of all servers: the share of time in which a request was due while
+        the previous one was in flight.
         """
-        return max(share.held_share for share in self.servers)
+        return max(share.blocked_share for share in self.servers)

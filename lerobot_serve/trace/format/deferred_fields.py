@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compute expensive fields of a record in the writer thread: the hash of an image takes a millisecond
-for each MB.
+Compute expensive fields of a record in the writer thread; the hash of an image takes about 1 ms
+per MB.
 """
 
 from __future__ import annotations

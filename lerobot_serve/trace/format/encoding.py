@@ -20,7 +20,7 @@ from lerobot_serve.trace.format.schema import LINE_LIMIT
 
 
 class UnencodableRecord(ValueError):
-    """A record that cannot be encoded: an internal error, never a peer's."""
+    """A record that cannot be encoded: an internal error."""
 
 
 def encode(record: dict[str, Any]) -> bytes:
@@ -48,7 +48,7 @@ def decode(line: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError('too deep') from None
     if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
-        raise ValueError('no record')
+        raise ValueError('not a record')
     return record
 
 
@@ -56,7 +56,7 @@ def _to_text(record: dict[str, Any]) -> str:
     try:
         return _encode(record)
     except ValueError:
-        # rare: trying first is the fastest path
+        # rare; without non-finite values the first attempt is the fastest path
         fields: set[str] = set()
         finite = _finite(record, None, fields)
         if not fields:
@@ -66,8 +66,8 @@ def _to_text(record: dict[str, Any]) -> str:
 
 def _finite(value: Any, name: str | None, fields: set[str]) -> Any:
     """
-    Return the value with null for non-finite numbers, and add their names to `fields`. The record
-    itself has no name.
+    Return the value with None for non-finite numbers, and add the names of their fields to
+    `fields`. `name` is None for the record itself.
     """
     if isinstance(value, dict):
         return {
@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f'{word} is no JSON')
+    raise ValueError(f'{word} is not JSON')
 
 
 _encode = json.JSONEncoder(

@@ -3,8 +3,8 @@
 Write and read incident files: requests around an incident with their replies, as safetensors.
 docs/capture.md has the format. Any thread.
 
-It does not use the package safetensors: the bytes go to disk without a copy, the interpreter is
-not blocked, and a machine that only replays needs no such package.
+The package safetensors is not used: blocks are written without a copy, the interpreter is not
+blocked, and a machine that only replays does not need the package.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ class IncidentError(ValueError):
 
 
 class RecordedExchange(NamedTuple):
-    """
-    One request and its reply: the CDR bytes of an Observation and of an ActionChunk, and facts
-    about the two.
-    """
+    """One request and its reply: CDR bytes of Observation and ActionChunk, and their metadata."""
 
     request: bytes
     answer: bytes
@@ -40,7 +37,7 @@ class RecordedExchange(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """The content of a file: facts about the incident, and the requests, oldest first."""
+    """The content of a file: metadata of the incident, and the requests, oldest first."""
 
     about: dict[str, Any]
     pairs: list[RecordedExchange]
@@ -52,7 +49,7 @@ def write_incident(
     """
     Write the file atomically and return its size. Raises OSError.
 
-    `about` and each `info` must be JSON.
+    `about` and each `info` must be serializable as JSON.
     """
     blocks = [block for pair in pairs for block in (pair.request, pair.answer)]
     head = incident_header(blocks, [pair.info for pair in pairs], about or {})

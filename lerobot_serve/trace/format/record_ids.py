@@ -9,7 +9,7 @@ from lerobot_serve.wire.names import session_name
 
 
 class RecordIds(NamedTuple):
-    """Identifiers with the same names in every record kind."""
+    """Identifiers, with the same names in every record kind."""
 
     client_id: str = ''
     session_epoch: int | None = None

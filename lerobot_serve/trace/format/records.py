@@ -2,8 +2,8 @@
 """
 Build the records of a trace: one function for each kind, so that each field has one name.
 
-`now_ns` is the node's own monotonic clock. Fields that are None or an empty text are omitted;
-arrays are copied, so that the caller may reuse its own. Pure functions; any thread.
+`now_ns` is the monotonic clock of the node. Fields that are None or an empty text are omitted;
+arrays are copied, so that the caller may reuse them. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def header(
     policies: Sequence[Record] | None = None,
 ) -> Record:
     """
-    Return the first record of a file. `wall_s` (seconds since 1970) and `now_ns` are one instant.
+    Return the first record of a file. `wall_s` (seconds since 1970) and `now_ns` are the same
+    instant.
 
-    A node that does not know its `policies` yet omits them; a record `policies` follows.
+    Without `policies` the field is omitted; a record `policies` follows when they are known.
     Raises ValueError.
     """
     if role not in ROLES:
@@ -57,14 +58,14 @@ def policy(slot: str, fingerprint: str) -> Record:
 
 
 def policies(now_ns: int, present: Sequence[Record]) -> Record:
-    """Return the record of a change of policies; headers of later parts contain the new ones."""
+    """Return the record of a change of policies; headers of later parts have the new ones."""
     return make_record('policies', now_ns, NO_IDS, policies=list(present))
 
 
 def routing(
     slot: str, *, routing_key: str = '', missing_episode_id: bool = False, sticky: bool = False
 ) -> Record:
-    """Return the routing of a request; for `request`."""
+    """Return the field `routing` of a `request` record."""
     return {
         'slot': slot,
         'routing_key': routing_key,
@@ -142,7 +143,7 @@ def executed(
     reason: str = '',
 ) -> Record:
     """Return one command: `raw` before the safety cage, `commanded` as sent to the robot."""
-    # field by field is nearly twice as fast, and this runs in the control step
+    # without make_record: nearly twice as fast, in the control step
     made: Record = {'kind': 'executed', 'mono_ns': now_ns}
     if ids.client_id:
         made['client_id'] = ids.client_id
@@ -274,7 +275,7 @@ def canary(now_ns: int, event: str, *, reason: str, share_percent: float | None 
 def drop(
     now_ns: int, reason: str, *, count: int = 1, item: str = '', ids: RecordIds = NO_IDS
 ) -> Record:
-    """Return a count of drops; `item` is the kind of what was dropped, if ambiguous."""
+    """Return a count of drops; `item` is the kind of the dropped items, if ambiguous."""
     return make_record('drop', now_ns, ids, reason=reason, count=count, item=item)
 
 

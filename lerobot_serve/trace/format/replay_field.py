@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Encode the content for a replay as a field of a server's `request` record, and decode it.
+Encode and decode the replay content, a field of a server's `request` record.
 
-The record already contains the images; the field holds the request without them, and the reply.
-Pure functions; any thread.
+The field holds the reply and the request without its images, which are in the record itself. Pure
+functions; any thread.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TEXTS, HORIZON = ('session_id', 'task', 'robot_type'), 'rtc_execution_horizon'
 
 class ReplayContent(NamedTuple):
     """
-    A request and its reply as CDR bytes, and the session facts of the request. A request that the
-    server did not read is empty.
+    A request and its reply as CDR bytes, and session metadata of the request. The request is empty
+    if the server did not decode it.
     """
 
     request: bytes

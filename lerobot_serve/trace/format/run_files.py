@@ -46,9 +46,9 @@ def free_stem(name: str, existing: Iterable[str]) -> str:
 
 def parts_of(path: Path) -> list[Path]:
     """
-    Return all files of the run of a file, oldest first; empty when there is none.
+    Return all files of the run of a file, oldest first; empty without files.
 
-    The file itself may be missing: the oldest parts of a long run are removed.
+    The file itself may be missing, since the oldest parts of a long run are removed.
     """
     given = PART.fullmatch(path.name)
     if not given:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 SCHEMA_VERSION = 2
 ROLES = ('edge', 'router', 'server')
-# two cameras of five raw 480x640 frames fit, in base64
+# enough for two cameras with five raw 480x640 frames each, in base64
 LINE_LIMIT = 16 << 20
-# smaller parts would contain little besides their headers
+# smaller parts contain little besides their headers
 PART_LIMIT_MIN = 4096
 
 

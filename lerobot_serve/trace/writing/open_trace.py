@@ -17,7 +17,7 @@ from lerobot_serve.trace.writing.writer import TraceWriter
 
 
 class TraceParameters(Protocol):
-    """The dataclass of a node's parameters, with those of the trace."""
+    """The parameters of a node, including those of the trace."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -42,9 +42,9 @@ def open_trace(
     extra_parameters: dict[str, Any] | None = None,
 ) -> TraceWriter | None:
     """
-    Return the writer of the trace, None without `trace_folder`; its `run` needs a thread.
+    Return the writer of the trace; None without `trace_folder`. The caller runs `run` in a thread.
 
-    The header contains `extra_parameters` besides those of the node. Raises ValueError.
+    The header contains `extra_parameters` besides the parameters of the node. Raises ValueError.
     """
     if not node_parameters.trace_folder:
         return None

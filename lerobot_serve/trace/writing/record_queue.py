@@ -19,7 +19,7 @@ class RecordQueue:
     """
     A bounded queue of records without a lock on the queue, so that no thread waits for another.
 
-    The bytes of records with images, which may be large, are bounded too.
+    The total size of records with images is bounded as well.
     """
 
     def __init__(self, limit: int = RECORDS_LIMIT) -> None:
@@ -32,7 +32,7 @@ class RecordQueue:
         return len(self._records)
 
     def put(self, record: dict[str, Any]) -> bool:
-        """Return whether the record was queued; concurrent calls may exceed the limit slightly."""
+        """Queue a record; return False when full. Concurrent calls may exceed the limit."""
         if len(self._records) >= self._limit:
             return False
         size = image_bytes(record)
@@ -42,7 +42,7 @@ class RecordQueue:
         return True
 
     def take(self) -> dict[str, Any]:
-        """Return the oldest record. Raises IndexError."""
+        """Remove and return the oldest record. Raises IndexError."""
         record = self._records.popleft()
         size = image_bytes(record)
         if size:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Write the files of a run: one os.write for each line, so that a killed process truncates at most
-the last; a full file is followed by a new one, and the oldest is removed. Guarded by the lock of
-the writer.
+Write the files of a run: one os.write per line, so that a killed process truncates at most the
+last line. A new file follows a full one; the oldest file is removed. Guarded by the lock of the
+writer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RotatingTraceFile:
     """`path` is the current or latest part; `records` counts its lines without the header."""
 
     def __init__(self, folder: Path, name: str, *, limit_bytes: int, keep_files: int) -> None:
-        """Create no file yet. Raises ValueError."""
+        """Set the limits; `begin` creates the first file. Raises ValueError."""
         if limit_bytes < PART_LIMIT_MIN:
             raise ValueError(f'limit_bytes must be at least {PART_LIMIT_MIN}, got {limit_bytes}')
         if keep_files < 1:
@@ -67,7 +67,7 @@ class RotatingTraceFile:
         self._remove_oldest(path)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a line of that size fits; a first line always fits."""
+        """Return whether a line of `size` bytes fits; the first line always fits."""
         return not self.records or self._size + size + FOOTER_BYTES <= self._limit_bytes
 
     def write(self, line: bytes) -> None:
@@ -76,7 +76,7 @@ class RotatingTraceFile:
         self._size += len(line)
         self.records += 1
 
-    def is_gone(self) -> bool:
+    def is_deleted(self) -> bool:
         """Return whether the open file was deleted."""
         return os.fstat(self._open_file()).st_nlink == 0
 
@@ -93,12 +93,12 @@ class RotatingTraceFile:
         return self._file
 
     def _create(self) -> tuple[int, Path, int]:
-        """Return the first free number from the next one on, with its path and file."""
+        """Create the next free part; return its number, path and descriptor."""
         for number in count(self._next):
             path = self._folder / part_name(self._stem, number)
             with contextlib.suppress(FileExistsError):
                 return number, path, os.open(path, NEW_FILE, 0o644)
-        raise AssertionError('numbers do not end')
+        raise AssertionError('unreachable: count() is infinite')
 
     def _remove_oldest(self, newest: Path) -> None:
         self._kept.append(newest)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace parameters, equal in every node."""
+"""The trace parameters, which are the same in every node."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Write the trace of one run in a thread of its own.
+Write the trace of one run in a separate thread.
 
-`write` queues a record and returns: no JSON, no disk access, no waiting. The thread drains the
-queue every FLUSH_S, so a killed process loses at most the records of that time. Records that do
-not fit (queue or disk full) are lost and counted; the trace reports them once it is writable.
+`write` queues a record and returns without encoding, disk access or waiting. The thread drains the
+queue every FLUSH_S; a killed process loses at most the records of that time. Records that do not
+fit (queue or disk full) are lost and counted; the trace reports them once it is writable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TraceWriter:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """
-        The run has at most `keep_files` files of `limit_bytes`; `header` is one of records.header.
+        The run has at most `keep_files` files of `limit_bytes`; `header` is from records.header.
 
         Raises ValueError, also for a header that is not JSON.
         """
@@ -128,7 +128,7 @@ class TraceWriter:
         """Open the first part, or a new one after a failure once the retry is due."""
         try:
             if self._output.is_open:
-                if self._output.is_gone():
+                if self._output.is_deleted():
                     raise FileNotFoundError(0, 'the file was removed')
             elif self._retry_ns is None or self._clock() >= self._retry_ns:
                 self._begin_part()
@@ -148,7 +148,7 @@ class TraceWriter:
             self._losses.add('trace_failed', kind)
 
     def _append(self, line: bytes) -> bool:
-        """Return whether the line is in the file."""
+        """Append a line to the current part; return whether it is written."""
         if not self._output.is_open:
             return False
         try:

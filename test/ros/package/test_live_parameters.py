@@ -71,7 +71,7 @@ def test_descriptions_carry_text_unit_range_and_liveness(served, node):
     client = node.create_client(DescribeParameters, '/owner/describe_parameters')
     request = DescribeParameters.Request(names=['split_percent', 'autostart'])
     split, autostart = call_service(client, request, 10.0).descriptors
-    assert 'new episodes only' in split.description
+    assert 'share of new episodes' in split.description
     assert '[%]' in split.description
     assert (split.integer_range[0].from_value, split.integer_range[0].to_value) == (0, 100)
     assert (split.read_only, autostart.read_only) == (False, True)

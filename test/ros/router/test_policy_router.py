@@ -155,7 +155,7 @@ def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
     assert state.split_percent == 50
     client = router_rig.robot()
     assert {slot_of(client, f'episode-{n}') for n in range(8)} == {'a'}
-    assert 'slot b would get 40 %' in router_rig.set(split_percent=60)
+    assert 'slot b would receive 40 %' in router_rig.set(split_percent=60)
 
 
 def test_one_slot_called_prod_needs_no_split(router_rig):

@@ -48,7 +48,7 @@ class World:
     @property
     def seen(self) -> Facts:
         """What the canary has seen in this step."""
-        return self.canary.seen(self.facts)
+        return self.canary.step_facts(self.facts)
 
     def poll(self, *, after_s: float = 1.0) -> tuple[CanaryEvent, ...]:
         self.now_ns += int(after_s * S)

@@ -151,13 +151,13 @@ class Rig:
         state_class = self.classes.get(slot, StateClass.CHUNK_STATELESS)
         seen = ReplicaReport(policy or f'{slot}@1', slot, state_class, active, max_sessions=8)
         with self.table.lock:
-            self.slots[slot].learn(server, seen)
+            self.slots[slot].record_report(server, seen)
 
-    def set_available(self, server: str, is_there: bool) -> None:
+    def set_available(self, server: str, is_available: bool) -> None:
         """Find a server or not; one that is back tells of itself at once."""
         replica = self.replicas[server]
-        replica.set_available(is_there=is_there)
-        if is_there and replica.report:
+        replica.set_available(is_available=is_available)
+        if is_available and replica.report:
             self.learn(server, replica.report.policy)
 
     def robot(

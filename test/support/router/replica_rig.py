@@ -115,5 +115,5 @@ class ControlRig(Rig):
         for robot in self.robots:
             for servers in robot.places.values():
                 for server in servers:
-                    places[server].append(robot.ask.client_id)
+                    places[server].append(robot.request.client_id)
         return {name: sorted(clients) for name, clients in places.items()}

@@ -80,7 +80,7 @@ class RoutingRig:
 
     def away(self, *servers: str) -> None:
         for server in servers:
-            self.core.set_available(server, is_there=False)
+            self.core.set_available(server, is_available=False)
 
     def robot(self, name: str = 'robot', epoch: int = 1) -> ClientSession:
         """Take in a robot that has its sessions everywhere."""

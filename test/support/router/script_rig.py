@@ -65,14 +65,14 @@ class Book:
 
     def on_live(self, flight: InFlightRequest, replica: Replica) -> None:
         """A replica was asked, whose answer is for the robot."""
-        name = flight.session.ask.client_id
+        name = flight.session.request.client_id
         if self.asked.get(name, replica.name) != replica.name and not replica.is_stateless:
             self.lost_state.add(name)
         self.asked[name] = replica.name
 
     def on_reply(self, robot: ClientSession, raw: bytes) -> None:
         chunk = wire_chunk.decode(raw)
-        name, epoch = robot.ask.client_id, robot.ask.session_epoch
+        name, epoch = robot.request.client_id, robot.request.session_epoch
         self.conclude(name, epoch, chunk.header.seq)
         if chunk.status != Status.OK:
             return
@@ -86,7 +86,7 @@ class Book:
             self.lost_state.discard(name)
 
     def on_fail(self, flight: InFlightRequest) -> None:
-        ask = flight.session.ask
+        ask = flight.session.request
         self.failed += 1
         self.conclude(ask.client_id, ask.session_epoch, flight.seq)
 

@@ -76,7 +76,7 @@ class FeedRig:
 
     def __init__(self, folder: Path, rules: ShadowRules) -> None:
         self.now_ns = 1000 * SECOND
-        self.shadow, self.again = FakeClient(), FakeClient()
+        self.shadow, self.second_draws = FakeClient(), FakeClient()
         self.has_room = True
         self.published: list[tuple[ShadowComparison, tuple[str, ...]]] = []
         self.told: list[str] = []
@@ -84,7 +84,7 @@ class FeedRig:
         self.feed = ShadowFeed(
             self.book,
             self.shadow,
-            lambda robot: self.again if self.has_room else None,
+            lambda robot: self.second_draws if self.has_room else None,
             lambda found, names: self.published.append((found, names)),
             rules,
             make_context(self, self.told),
@@ -124,7 +124,7 @@ class FeedRig:
         self, robot: ClientSession, seq: int, executed: ExecutionReport | None = None
     ) -> bytes:
         """A robot has asked."""
-        raw = request_bytes(robot.ask.client_id, seq, 'e-1', epoch=robot.ask.session_epoch)
+        raw = request_bytes(robot.request.client_id, seq, 'e-1', epoch=robot.request.session_epoch)
         self.feed.on_requested(robot, raw, read_envelope(raw).header, executed)
         return raw
 
@@ -142,7 +142,7 @@ class FeedRig:
             self.serve(robot, request, seed and seed + seq)
             if shadow:
                 self.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
-            run = ExecutedRun(seq, robot.ask.session_epoch, 0, ROWS)
+            run = ExecutedRun(seq, robot.request.session_epoch, 0, ROWS)
             executed = ExecutionReport(runs=(run,))
         self.settle()
 

@@ -11,7 +11,7 @@ USUAL = {
     'chunk_s': 3.0,
     'max_age_s': 3.0,
     'failover_s': 1.0,
-    'patience_s': 5.0,
+    'request_timeout_s': 5.0,
     'jitter': 0.1,
 }
 

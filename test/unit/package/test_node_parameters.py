@@ -80,7 +80,7 @@ def test_the_table_has_every_parameter(parameters):
             {'slot_b': ['slot_a/policy_server']},
             'in slot_b and in slot_a',
         ),
-        (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic, .*, got 'outcome'"),
+        (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic .*, got 'outcome'"),
     ],
 )
 def test_a_node_refuses_values_that_contradict_each_other(parameters, values, text):

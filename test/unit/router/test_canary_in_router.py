@@ -54,7 +54,7 @@ class Rig:
         writer = StoreWriter(Store(self.folder, 10, 'now'), self.told.append, self.informed.append)
         context = make_context(self.world, self.told, self.informed)
         self.intent = DurableDecisions(writer, context)
-        self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.bars)
+        self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.verdicts)
         self.slot.policy = NEW
         self.intent.restore({'b': self.slot})
         self.watch = CanaryController(
@@ -99,7 +99,7 @@ def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
         -1,
     )
     with pytest.raises(CanaryCommandRejected, match=r'canary\.plan'):
-        rig.watch.control('promote', '', 0)
+        rig.watch.run_command('promote', '', 0)
 
 
 def test_the_split_follows_each_step_and_is_set_once(rig):
@@ -148,7 +148,7 @@ def test_the_report_tells_all_that_was_seen(rig):
 
 def test_an_operators_word_is_followed_at_once_and_told_once(rig):
     rig.poll()
-    assert 'too early' in rig.watch.control('rollback', 'too early', rig.world.now_ns)
+    assert 'too early' in rig.watch.run_command('rollback', 'too early', rig.world.now_ns)
     assert rig.splits == [95, 100]
     told = [text for text in rig.told if 'too early' in text]
     assert len(told) == 1
@@ -161,7 +161,7 @@ def test_the_split_is_its_own_until_it_is_over(rig):
     with pytest.raises(ParameterError, match='promote or roll back with control_slot'):
         rig.watch.check_split(50, 20)
     rig.poll()
-    rig.watch.control('rollback', '', rig.world.now_ns)
+    rig.watch.run_command('rollback', '', rig.world.now_ns)
     rig.watch.check_split(50, 20)
     # and whatever the operator sets then stays
     before = list(rig.splits)
@@ -172,19 +172,19 @@ def test_the_split_is_its_own_until_it_is_over(rig):
 
 def test_another_plan_begins_anew_with_the_next_look(rig):
     rig.poll()
-    rig.watch.change(replace(STEPS, canary_plan=('20', '100')))
+    rig.watch.change_parameters(replace(STEPS, canary_plan=('20', '100')))
     assert rig.splits == [95], 'a change of parameters sets none'
     assert rig.poll()
     assert rig.splits[-1] in (80, 100)
     rig.poll()
     assert rig.splits[-1] == 80
     # told, and not lost because it did not happen in a look
-    assert [what for what, _ in rig.happened].count('anew') == 1
+    assert [what for what, _ in rig.happened].count('restarted') == 1
 
 
 def test_a_plan_that_is_taken_away_gives_the_split_back(rig):
     rig.poll()
-    rig.watch.change(TWO)
+    rig.watch.change_parameters(TWO)
     assert rig.poll()
     assert rig.state().state == CanaryState.OFF
     assert rig.splits == [95]
@@ -206,14 +206,14 @@ def test_it_goes_on_where_it_was(rig):
 def test_a_verdict_is_there_at_once_and_after_a_restart(rig):
     rig.poll()
     assert rig.slot.conditions().verdict is PolicyVerdict.ON_TRIAL
-    rig.watch.control('rollback', 'arm hit the table', rig.world.now_ns)
-    assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
+    rig.watch.run_command('rollback', 'arm hit the table', rig.world.now_ns)
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.ROLLED_BACK
     rig.begin(TWO)
-    assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
-    assert 'arm hit the table' in rig.slot.bar.text
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.ROLLED_BACK
+    assert 'arm hit the table' in rig.slot.verdict_record.text
     # another policy in the slot is another matter
     rig.slot.policy = OLD
-    assert rig.slot.bar.verdict is PolicyVerdict.NONE
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.NONE
 
 
 def test_after_a_promotion_the_split_is_the_operators_also_after_a_restart(rig):
@@ -221,7 +221,7 @@ def test_after_a_promotion_the_split_is_the_operators_also_after_a_restart(rig):
     for _ in range(2):
         rig.pass_a_step()
     assert rig.state().state == CanaryState.PROMOTED
-    assert rig.slot.bar.verdict is PolicyVerdict.PROMOTED
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.PROMOTED
     rig.splits.clear()
     rig.begin()
     rig.poll()
@@ -232,10 +232,10 @@ def test_after_a_promotion_the_split_is_the_operators_also_after_a_restart(rig):
 def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
     rig.world.change('candidate', policy='', healthy=False)
     rig.poll()
-    rig.watch.control('rollback', 'not that one', rig.world.now_ns)
-    assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
+    rig.watch.run_command('rollback', 'not that one', rig.world.now_ns)
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.ROLLED_BACK
     rig.slot.policy = OLD
-    assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
+    assert rig.slot.verdict_record.verdict is PolicyVerdict.ROLLED_BACK
 
 
 def test_what_is_seen_of_a_slot():

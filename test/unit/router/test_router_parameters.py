@@ -86,16 +86,16 @@ def test_the_table_has_every_parameter_that_may_change():
 def test_a_change_arrives_where_it_acts(rig, field):
     value, seen, wanted = TABLE[field]
     assert seen(rig.core) != wanted
-    rig.core.change(replace(rig.parameters, **{field: value}))
+    rig.core.change_parameters(replace(rig.parameters, **{field: value}))
     assert seen(rig.core) == wanted
-    rig.core.change(rig.parameters)
+    rig.core.change_parameters(rig.parameters)
     assert seen(rig.core) != wanted
 
 
 def test_a_change_of_one_thing_leaves_the_rest_as_it_was(rig):
     rig.core.update_canary()
     before = rig.core.canary.canary.history
-    rig.core.change(replace(rig.parameters, hedge_budget_percent=50.0))
+    rig.core.change_parameters(replace(rig.parameters, hedge_budget_percent=50.0))
     assert rig.core.canary.canary.history == before
     assert not rig.core.update_canary()
 
@@ -105,13 +105,13 @@ def split(rig: RoutingRig, percent: int) -> None:
 
 
 def test_the_split_is_the_canarys_while_it_goes_on(rig):
-    with pytest.raises(ParameterError, match=r"split_percent stays 50: it is the canary's"):
+    with pytest.raises(ParameterError, match=r'split_percent stays 50: the canary sets it'):
         split(rig, 40)
     # everything else may change
     rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_budget_percent=1.0))
     rig.core.run_canary_command('rollback', 'a test')
     split(rig, 100)
-    with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
+    with pytest.raises(ParameterError, match=r'slot b would receive 60 %.*rolled back.*a test'):
         split(rig, 40)
     rig.core.decisions.lift(rig.slots['b'])
     split(rig, 40)
@@ -120,11 +120,11 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
 def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
     rig = RoutingRig(tmp_path, **TWO_SLOTS)
     rig.away('/b1')
-    with pytest.raises(ParameterError, match='slot b would get 60 % and takes no episodes: /b1'):
+    with pytest.raises(ParameterError, match='slot b would receive 60 % and is not eligible: /b1'):
         split(rig, 40)
     split(rig, 100)
     rig.away('/a1', '/a2')
-    with pytest.raises(ParameterError, match='slot a would get 100 %'):
+    with pytest.raises(ParameterError, match='slot a would receive 100 %'):
         split(rig, 100)
     rig.close()
 
@@ -147,5 +147,5 @@ def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
     one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
     with pytest.raises(ParameterError, match='in slot_b and in slot_a'):
         one.within('/cell')
-    with pytest.raises(ParameterError, match='must name nodes, like'):
+    with pytest.raises(ParameterError, match='must be a node name such as'):
         RouterParameters(slot_a=('x//y',)).check()

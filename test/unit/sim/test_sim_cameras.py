@@ -86,7 +86,7 @@ def test_a_picture_does_not_depend_on_the_one_before():
 
 
 def test_an_unknown_camera_is_an_error():
-    with pytest.raises(ValueError, match="no camera 'top'; there are front, wrist"):
+    with pytest.raises(ValueError, match="camera must be one of front, wrist, got 'top'"):
         cameras.render('top', 64, 64, HOME_RAD, (0.2, 0))
     with pytest.raises(ValueError, match='at least 1, got 0 x 64'):
         cameras.render('front', 0, 64, HOME_RAD, (0.2, 0))

@@ -62,7 +62,7 @@ def test_a_candidate_that_does_as_well_gets_all_episodes(router_rig):
     fleet = canary(router_rig)
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
     refusal = router_rig.set(split_percent=10)
-    assert 'is the canary' in refusal
+    assert 'the canary sets it' in refusal
     state = fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
     assert state.share_percent == 100
     assert 'all new episodes to the candidate' in state.text

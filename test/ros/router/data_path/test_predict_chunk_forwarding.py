@@ -78,7 +78,7 @@ def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
     for goal in goals:
         status, chunk = goal.result()
         assert (status, chunk.status) == (ABORTED, Status.TOO_LATE)
-        assert '/policy_server did not answer within 3 s' in chunk.status_text
+        assert '/policy_server did not reply within 3 s' in chunk.status_text
         assert 'send the goal again' in chunk.status_text
         assert (chunk.slot, chunk.episode_id, chunk.header.msg_type) == ('a', 'episode', 2)
     assert forward.drops == [UNANSWERED] * 2
@@ -94,7 +94,7 @@ def test_a_replica_that_hangs_ends_the_goal_and_is_asked_again_when_it_goes_on(f
     halt(process)
     chunk = refused(forward.caller)
     assert chunk.status == Status.TOO_LATE
-    assert '/policy_server did not take the goal within 0.5 s' in chunk.status_text
+    assert '/policy_server did not accept the goal within 0.5 s' in chunk.status_text
     goal = forward.caller.predict(asking())
     # nobody there agrees to a cancel, and nobody answers
     assert not goal.cancel()

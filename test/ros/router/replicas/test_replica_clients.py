@@ -57,15 +57,15 @@ def test_a_server_that_is_stopped_is_silent_until_it_goes_on(rig, replicas):
     # its lease begins with the first sign of life
     client.send(request('robot'))
     assert replicas.answers.get(timeout=LIMIT_S)
-    assert (replicas.is_there(rig.name), replicas.is_silent(rig.name)) == (True, False)
+    assert (replicas.is_available(rig.name), replicas.is_silent(rig.name)) == (True, False)
     halt(server)
     try:
         rig.wait(lambda: replicas.is_silent(rig.name), 'its lease has run out', LIMIT_S)
-        assert not replicas.is_there(rig.name)
+        assert not replicas.is_available(rig.name)
     finally:
         server.send_signal(signal.SIGCONT)
     rig.wait(lambda: not replicas.is_silent(rig.name), 'it is heard again', LIMIT_S)
-    rig.wait(lambda: replicas.is_there(rig.name), 'its services are there', LIMIT_S)
+    rig.wait(lambda: replicas.is_available(rig.name), 'its services are there', LIMIT_S)
     # who has no session there any more is not missed
     assert client.close(ask, LIMIT_S).closed
     assert not replicas.is_silent(rig.name)

@@ -132,7 +132,7 @@ def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_ri
     assert client.round_trip(episode_id=episode, task='nan').slot == 'a'
     router_rig.wait_for_health('slot_b_drained')
     assert 'not_finite' in router_rig.slot('b').text
-    assert 'takes no episodes' in router_rig.set(split_percent=20)
+    assert 'is not eligible' in router_rig.set(split_percent=20)
     assert router_rig.get('split_percent') == 50
     # the first chunk with actions since then tells of the move
     (chunk,) = answered(client, episode)

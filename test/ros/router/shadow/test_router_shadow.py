@@ -156,4 +156,4 @@ def test_a_policy_needs_its_time_in_shadow_before_it_takes_episodes(router_rig):
 def test_a_shadow_that_serves_too_is_refused_in_one_line(router_rig):
     started = router_rig.router(slot_prod=['one'], shadow_server='/one/policy_server')
     assert started.wait(30) == 1
-    assert 'a shadow needs a policy server of its own' in router_rig.log('router')
+    assert 'a shadow requires a separate policy server' in router_rig.log('router')

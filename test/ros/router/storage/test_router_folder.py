@@ -40,7 +40,7 @@ def test_two_routers_never_share_a_folder(router_rig, tmp_path):
     second, idle = start('second'), start('idle', autostart=False)
     assert second.wait(30) == 1
     (line,) = ours(router_rig.log('second'))
-    assert 'give each a state_folder of its own' in line
+    assert 'set a separate state_folder for each' in line
     # one that waits for its manager can be helped
     manager = Manager(router_rig, '/idle/policy_router')
     assert not manager.change('configure')

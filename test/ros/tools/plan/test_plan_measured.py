@@ -32,7 +32,7 @@ class Measured:
     """What a server counted in so many seconds, and how long a batch kept it busy."""
 
     seconds: float
-    asked: int
+    requests: int
     chunks: int
     superseded: int
     busy_s: float
@@ -77,12 +77,12 @@ def planned(measured: Measured, batch: int = 1, window_s: float = 0.0) -> Simula
     """Return what the simulation says of the same robots and this server."""
     fleet = FleetDemand(
         robots=ROBOTS,
-        rate_hz=measured.asked / ROBOTS / measured.seconds,
+        rate_hz=measured.requests / ROBOTS / measured.seconds,
         network_s=0.0,
         chunk_s=1.0,
         max_age_s=3.0,
         failover_s=1.0,
-        patience_s=0.0,
+        request_timeout_s=0.0,
         jitter=0.0,
     )
     return simulate_fleet(
@@ -95,8 +95,8 @@ def planned(measured: Measured, batch: int = 1, window_s: float = 0.0) -> Simula
 
 
 def expect_alike(measured: Measured, simulated: SimulationResult) -> None:
-    close = CLOSE * measured.asked
-    assert simulated.asked == pytest.approx(measured.asked, abs=ROBOTS)
+    close = CLOSE * measured.requests
+    assert simulated.requests == pytest.approx(measured.requests, abs=ROBOTS)
     assert simulated.chunks == pytest.approx(measured.chunks, abs=close)
     assert simulated.superseded == pytest.approx(measured.superseded, abs=close)
 
@@ -107,7 +107,7 @@ def test_a_server_with_time_to_spare_answers_all(rig):
     expect_alike(measured, simulated)
     assert simulated.superseded == 0
     assert simulated.busy_share < 0.8
-    assert measured.chunks >= (1 - CLOSE) * measured.asked
+    assert measured.chunks >= (1 - CLOSE) * measured.requests
 
 
 def test_a_server_that_is_asked_too_much_answers_what_it_can(rig):
@@ -117,7 +117,7 @@ def test_a_server_that_is_asked_too_much_answers_what_it_can(rig):
     assert simulated.busy_share == pytest.approx(1, abs=0.05)
     # one after the other, from the first to the last
     assert measured.chunks * measured.busy_s == pytest.approx(measured.seconds, rel=0.2)
-    assert measured.superseded > CLOSE * measured.asked
+    assert measured.superseded > CLOSE * measured.requests
 
 
 def test_in_batches_the_same_server_keeps_up(rig):
@@ -130,4 +130,4 @@ def test_in_batches_the_same_server_keeps_up(rig):
     measured = measure(rig, BUSY_HZ, **batches)
     simulated = planned(measured, ROBOTS, wait_ms / 1e3)
     expect_alike(measured, simulated)
-    assert measured.superseded < CLOSE * measured.asked
+    assert measured.superseded < CLOSE * measured.requests

@@ -159,7 +159,7 @@ def test_a_verdict_that_is_gone_after_a_restart(monkeypatch):
 
     def without_verdicts(intent, slots):
         texts = restore(intent, slots)
-        intent.bars.clear()
+        intent.verdicts.clear()
         return texts
 
     monkeypatch.setattr(DurableDecisions, 'restore', without_verdicts)

@@ -37,7 +37,7 @@ def failing(rig: RoutingRig, slot: str) -> None:
 
 def test_drain_keeps_new_episodes_away_until_restore(rig):
     text = run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
-    assert text == 'slot b gets no new episodes; running ones leave at their end, within 60 s'
+    assert text == 'slot b receives no new episodes; running ones leave at their end, within 60 s'
     slot = rig.slots['b']
     assert not slot.is_healthy
     assert slot.text == 'drained by an operator: maintenance'
@@ -45,7 +45,7 @@ def test_drain_keeps_new_episodes_away_until_restore(rig):
     for _ in range(10):
         slot.health.record_success()
     assert not slot.is_healthy
-    assert run_slot_command(rig.core, R.RESTORE, 'b', '') == 'slot b gets episodes again'
+    assert run_slot_command(rig.core, R.RESTORE, 'b', '') == 'slot b receives episodes again'
     assert slot.is_healthy
 
 
@@ -92,7 +92,7 @@ def test_probe_makes_a_trial_due_now(rig):
     failing(rig, 'b')
     slot = rig.slots['b']
     assert not slot.health.is_probe_due(rig.now_ns)
-    assert 'probe of slot b' in run_slot_command(rig.core, R.PROBE, 'b', '')
+    assert 'probing slot b' in run_slot_command(rig.core, R.PROBE, 'b', '')
     assert slot.health.is_probe_due(rig.now_ns)
 
 
@@ -166,7 +166,7 @@ def test_a_verdict_stays_until_a_person_lifts_it(canary):
     text = run_slot_command(canary.core, R.RESTORE, 'b', '')
     assert text.startswith('slot b reset; still not eligible: rolled back')
     lifted = run_slot_command(canary.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
-    assert lifted == 'the verdict on act@b is lifted; slot b may get episodes'
+    assert lifted == 'the verdict on act@b is lifted; slot b may receive episodes'
     assert slot.is_healthy
     with pytest.raises(SlotCommandRejected, match='no verdict bars slot b'):
         run_slot_command(canary.core, R.LIFT_VERDICT, 'b', '')

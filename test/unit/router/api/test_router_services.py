@@ -47,13 +47,13 @@ class Host:
         self.rig = rig
         self.core: RouterCore | None = rig.core
         rig.core.is_open = True
-        self.standing = ServerStatus.ACTIVE, ''
+        self.server_state = ServerStatus.ACTIVE, ''
         self.is_over = False
         self.before_work = lambda: None
         self.warned: list[str] = []
         self.looks = 0
 
-    async def later(self, core, work):
+    async def run_in_control_thread(self, core, work):
         assert core is not None
         if self.is_over:
             raise SessionRefused(Refusal.DRAINING, 'it is over')
@@ -65,7 +65,7 @@ class Host:
         self.looks += 1
 
     def status(self) -> ServerStatus:
-        return ServerStatus(state=self.standing[0])
+        return ServerStatus(state=self.server_state[0])
 
     def warn(self, text: str) -> None:
         self.warned.append(text)
@@ -90,7 +90,7 @@ class Rig:
             self.host, self.replies, self.rig.drops, read_ask, '/policy_router/observation'
         )
 
-        self.replies.is_alone = self.services._keeping.locked
+        self.replies.is_alone = self.services._topics_lock.locked
 
     @staticmethod
     def opened(open_session):
@@ -171,7 +171,7 @@ def test_slots_with_different_histories_take_nobody(rig):
 
 def test_before_and_after_its_time_it_says_what_to_do(rig):
     rig.host.core.is_open = False
-    rig.host.standing = ServerStatus.INACTIVE, 'configured; activate it to route'
+    rig.host.server_state = ServerStatus.INACTIVE, 'configured; activate it to route'
     reply = rig.do(rig.open())
     assert (reply.code, reply.reason) == (
         Refusal.NOT_READY,
@@ -207,7 +207,7 @@ def test_who_comes_after_the_end_is_told(rig):
 
 def test_a_topic_is_not_closed_while_its_session_is_being_opened(rig):
     """Another thread may look for topics that nobody needs at any moment."""
-    rig.host.before_work = rig.services.keep_replies
+    rig.host.before_work = rig.services.close_unused_reply_topics
     assert rig.do(rig.open()).accepted
     assert rig.replies.topics == {'/robot/chunk'}
 
@@ -229,7 +229,7 @@ def test_an_operators_word_is_done_said_and_looked_at(rig):
     answer = control(rig, ControlSlot.Request.DRAIN, 'b', 'it smells')
     assert answer.success
     assert rig.host.warned == [
-        'slot b gets no new episodes; running ones leave at their end, within 60 s '
+        'slot b receives no new episodes; running ones leave at their end, within 60 s '
         '(an operator: it smells)'
     ]
     assert rig.host.looks == 1

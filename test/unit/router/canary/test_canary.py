@@ -92,9 +92,9 @@ def test_undecided_it_holds_and_says_how_many_more():
     world.wait(100)
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.UNDECIDED, 5)
     assert world.canary.text.startswith(
-        'undecided: candidate 80 % of 50, champion 80 % of 1000. About 2'
+        'undecided: candidate 80 % of 50, champion 80 % of 1000. At the present rates, about 2'
     )
-    assert world.canary.text.endswith('until it is promoted, at the present rates')
+    assert world.canary.text.endswith('until promotion')
 
 
 def test_a_worse_candidate_is_rolled_back_before_its_time():
@@ -105,7 +105,7 @@ def test_a_worse_candidate_is_rolled_back_before_its_time():
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.ROLLED_BACK, 0)
     assert world.canary.text == (
         'rolled back: the candidate is worse than the champion: candidate 17 % of 30, champion '
-        '90 % of 100; wrong in at most 5 % of canaries whose candidate is not'
+        '90 % of 100; wrong in at most 5 % of canaries with a candidate that is not worse'
     )
 
 

@@ -70,7 +70,7 @@ def test_after_a_restart_it_goes_on_from_what_it_remembers(slot, more, later):
     # the router's own counters begin at 0 again, or go on: either way only growth counts
     for begin in (SlotFacts(), grown(slot, more)):
         again = CounterGrowth()
-        again.restore(first.memory())
+        again.restore(first.snapshot())
         again.add(Facts(begin, begin))
         again.add(Facts(grown(begin, later), begin))
         since = again.since_begin(Facts(slot, slot), ARMS).candidate
@@ -82,7 +82,7 @@ def test_after_a_restart_it_goes_on_from_what_it_remembers(slot, more, later):
 @pytest.mark.parametrize('value', [-1, 10**16, 1.0, True, None, '1'])
 def test_a_count_that_is_none_is_refused(value):
     growth = CounterGrowth()
-    memory = growth.memory()
+    memory = growth.snapshot()
     memory['champion']['replies'] = value
     with pytest.raises(ValueError, match='replies'):
         growth.restore(memory)

@@ -78,5 +78,5 @@ def test_what_will_not_be_decided_is_said():
     world.end('candidate', 500, 500)
     world.end('champion', 5000, 5000)
     world.wait(100)
-    assert 'more episodes of the candidate will not decide it' in world.canary.text
+    assert 'more episodes of the candidate do not decide with' in world.canary.text
     assert 'promote or roll back by hand' in world.canary.text

@@ -25,7 +25,7 @@ def half_way() -> World:
 def test_the_verdict_of_an_open_episode_counts_after_a_restart():
     world = half_way()
     canary = Canary(plan(), QUICK)
-    assert canary.restore(json.loads(json.dumps(world.canary.memory()))) == ''
+    assert canary.restore(json.loads(json.dumps(world.canary.snapshot()))) == ''
     assert canary.open_episodes == world.canary.open_episodes
     later = World(canary)
     later.poll()
@@ -40,7 +40,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-MEMORY = half_way().canary.memory()
+MEMORY = half_way().canary.snapshot()
 PLACES = [
     *((name,) for name in MEMORY),
     *(('counts', slot) for slot in MEMORY['counts']),
@@ -76,7 +76,7 @@ def test_what_makes_no_sense_begins_anew(place, value):
     world.good_episodes()
     world.wait(100)
     assert not warning or 'saved canary state discarded' in warning
-    assert json.loads(json.dumps(canary.memory(), allow_nan=False)) == canary.memory()
+    assert json.loads(json.dumps(canary.snapshot(), allow_nan=False)) == canary.snapshot()
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_another_policy_begins_anew(slot):
     world = World().to_step(2)
     world.change(slot, policy='other@3')
     happened = world.poll()
-    assert whats(happened) == ['anew', 'started']
+    assert whats(happened) == ['restarted', 'started']
     assert f'the {slot} is now other@3; it was' in happened[0].why
     assert (world.canary.share_percent, world.canary.step) == (5, 0)
     assert world.canary.record.comparison == StepComparison()
@@ -143,7 +143,7 @@ def test_a_canary_that_is_over_concerns_the_candidate_alone():
         world.poll()
         assert world.canary.state is state
         world.change('candidate', policy='other@4')
-        assert whats(world.poll()) == ['anew', 'started']
+        assert whats(world.poll()) == ['restarted', 'started']
 
 
 def test_a_policy_that_is_not_known_for_a_while_changes_nothing():

@@ -105,11 +105,11 @@ class AnyScript(RuleBasedStateMachine):
     @rule()
     def the_router_starts_again(self):
         before, state = self.share, self.canary.state
-        memory = self.canary.memory()
+        memory = self.canary.snapshot()
         anew = Canary(plan(), QUICK, GuardLimits())
         assert anew.restore(memory) == ''
         self.world.canary = anew
-        assert (self.share, anew.state, anew.memory()) == (before, state, memory)
+        assert (self.share, anew.state, anew.snapshot()) == (before, state, memory)
 
     @rule(after_s=st.sampled_from((0.2, 5.0, 70.0, 10.0**6)))
     def poll(self, after_s):

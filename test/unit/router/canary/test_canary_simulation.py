@@ -120,9 +120,9 @@ def test_a_bad_candidate_is_rolled_back_soon(rates, most):
 @pytest.mark.parametrize('champion', CHAMPIONS)
 def test_the_usual_test_looked_at_all_the_time_is_found_out(champion):
     worse = SuccessRates(champion, champion - TERMS.margin)
-    results = rollouts(60, 1500, worse, HALF, NEVER_ROLLED_BACK, judge=naive_z_test)
+    results = rollouts(60, 1500, worse, HALF, NEVER_ROLLED_BACK, test=naive_z_test)
     assert promoted(results) > 2 * TERMS.false_promotion * len(results)
-    equal = rollouts(60, 1500, SuccessRates(champion, champion), HALF, TERMS, judge=naive_z_test)
+    equal = rollouts(60, 1500, SuccessRates(champion, champion), HALF, TERMS, test=naive_z_test)
     assert rolled_back(equal) > 2 * TERMS.false_rollback * len(equal)
 
 

@@ -59,9 +59,9 @@ WORTH = {
 def test_each_end_counts_as_the_table_says(gain, candidate, champion):
     block = EpisodeBlock(ArmCounts(2), ArmCounts(2))
     for arm, what in ((block.candidate, candidate), (block.champion, champion)):
-        arm.note('failure')
+        arm.count('failure')
         if what:
-            arm.note(what)
+            arm.count(what)
     mine = WORTH[gain]['candidate'].get(candidate, 0) / 2
     its = WORTH[gain]['champion'].get(champion, 0) / 2
     assert gain(block) == (mine - its if gain is promotion_gain else its - mine)
@@ -108,14 +108,14 @@ def test_it_goes_on_from_what_it_remembers(before, after, still_open):
     first = StepTrial(0.1, 5)
     first.take(events)
     again = StepTrial(0.1, 5)
-    again.restore(json.loads(json.dumps(first.memory(), allow_nan=False)))
-    assert again.memory() == first.memory()
+    again.restore(json.loads(json.dumps(first.snapshot(), allow_nan=False)))
+    assert again.snapshot() == first.snapshot()
     rest = [ended(i, *episode) for i, episode in enumerate(before[:still_open])]
     for number, (arm, what) in enumerate(after, start=1000):
         rest += [begun(number, arm), ended(number, arm, what)]
     for each in (first, again):
         each.take(rest)
-    assert again.memory() == first.memory()
+    assert again.snapshot() == first.snapshot()
     assert again.evidence == first.evidence
     assert again.open == {}
 
@@ -135,7 +135,7 @@ def test_memory_is_bounded(monkeypatch):
     trial = StepTrial(0.1, 1)
     for number in range(400):
         trial.take([begun(number, ARMS[number % 2])])
-    memory = trial.memory()
+    memory = trial.snapshot()
     assert len(memory['open']) == 30
     assert len(memory['wide']['blocks']) <= 21
     assert trial.totals['candidate'].unreported == 185
@@ -148,5 +148,5 @@ def test_memory_is_bounded(monkeypatch):
 @pytest.mark.parametrize('what', ENDS)
 def test_an_arm_adds_up(what):
     arm = replace(ArmCounts(begun=2))
-    arm.note(what)
+    arm.count(what)
     assert (arm.open, getattr(arm, what)) == (1, 1)

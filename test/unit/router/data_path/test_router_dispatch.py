@@ -226,7 +226,7 @@ def test_what_was_executed_belongs_to_the_slot_of_the_request_before(rig):
 def test_a_robot_that_asks_is_heard(rig):
     rig.now_ns += 7 * SECOND
     rig.request()
-    assert rig.robots.current('robot').heard_ns == rig.now_ns
+    assert rig.robots.current('robot').last_heard_ns == rig.now_ns
 
 
 def test_one_suspect_is_asked_where_there_is_nobody_else():

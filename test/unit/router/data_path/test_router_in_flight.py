@@ -36,7 +36,7 @@ REQUESTS = 100_000
 def flight_of(
     robot: ClientSession, seq: int, episode: int = 0, now_ns: int = 0
 ) -> InFlightRequest:
-    header = Header(seq, 0, robot.ask.session_epoch, episode, 1, MsgType.OBSERVATION)
+    header = Header(seq, 0, robot.request.session_epoch, episode, 1, MsgType.OBSERVATION)
     return InFlightRequest(robot, header, 'episode', b'raw', now_ns)
 
 
@@ -212,7 +212,7 @@ def test_nothing_grows_with_a_hundred_thousand_dues():
         asked = flights.add_pending(flight, '/a', RequestPurpose.LIVE, seq, 60 * SECOND)
         flights.schedule_hedge(asked, seq + SECOND)
         if seq % 3:
-            flights.take_pending('/a', robot.ask.client_id, 1, seq)
+            flights.take_pending('/a', robot.request.client_id, 1, seq)
         largest = max(largest, flights.size)
     assert largest <= MIN_HEAP_TO_COMPACT + 8 * 30
 

@@ -24,7 +24,7 @@ def rig():
     made = Rig(SINGLE, rules=RULES, replica_rules=RULES)
     made.robot()
     made.slots['b'].health.mark_unhealthy(
-        'failed 5 times in a row, the last: not_finite', made.now_ns
+        '5 consecutive failures, the last: not_finite', made.now_ns
     )
     return made
 
@@ -103,7 +103,7 @@ def test_a_forgotten_session_is_opened_again_and_says_nothing_of_the_slot(rig):
     raw, _ = asked_in_b(rig)
     rig.answer('/b1', raw, Status.NO_SESSION)
     ((robot, server),) = rig.outside.reopened
-    assert (robot.ask.client_id, server) == ('robot', '/b1')
+    assert (robot.request.client_id, server) == ('robot', '/b1')
     rig.advance(RULES.first_probe_ns)
     assert asked_in_b(rig)[1] == ['/b1']
 

@@ -62,7 +62,7 @@ class Router(RuleBasedStateMachine):
         robot = self.world.rig.robots.current(name)
         if robot:
             with contextlib.suppress(SessionRefused):
-                self.world.rig.control.open(robot.ask)
+                self.world.rig.control.open(robot.request)
 
     @rule(name=st.sampled_from(ROBOTS))
     def close(self, name):
@@ -110,9 +110,9 @@ class Router(RuleBasedStateMachine):
 
     # the servers' lives
 
-    @rule(server=st.sampled_from(SERVERS), is_there=st.booleans(), count=COUNTS)
-    def comes_or_goes(self, server, is_there, count):
-        self.world.rig.set_available(server, is_there)
+    @rule(server=st.sampled_from(SERVERS), is_available=st.booleans(), count=COUNTS)
+    def comes_or_goes(self, server, is_available, count):
+        self.world.rig.set_available(server, is_available)
         self.world.work(count)
 
     @rule(server=st.sampled_from(SERVERS), active=st.booleans(), number=st.sampled_from((1, 1, 2)))

@@ -186,7 +186,7 @@ def test_one_that_hangs_keeps_the_call_of_another_waiting_for_nothing():
     quick.let_go.set()
     callers = ReplicaCallPool({'/slow': slow, '/quick': quick})
     try:
-        future = callers.later('/slow', lambda client: client.status(WAIT_S))
+        future = callers.submit('/slow', lambda client: client.status(WAIT_S))
         assert slow.called.wait(WAIT_S)
         assert callers.each(['/quick'], lambda client: client.status(WAIT_S)) == {
             '/quick': 'there'

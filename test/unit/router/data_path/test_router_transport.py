@@ -129,7 +129,7 @@ def test_a_router_that_goes_away_tells_its_robots_and_nobody_else(rig):
     chunk = rig.chunk()
     assert (chunk.header.seq, chunk.status, chunk.episode_id) == (9, Status.DRAINING, 'e')
     assert 'open a session with another server' in chunk.status_text
-    assert rig.robot.heard_ns == 77
+    assert rig.robot.last_heard_ns == 77
     dispatcher.refuse(request_bytes('robot', 9, 'e', epoch=2), 78)
     dispatcher.refuse(request_bytes('stranger', 9, 'e'), 78)
     dispatcher.refuse(b'\x00\x01\x00\x00', 78)

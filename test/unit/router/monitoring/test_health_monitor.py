@@ -43,7 +43,7 @@ class Replicas:
     def wake(self) -> None:
         self.awake.set()
 
-    def is_there(self, server: str) -> bool:
+    def is_available(self, server: str) -> bool:
         return self.there
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
     rig.core.jobs.end()
     rig.core.jobs.run()
     assert rig.drops.counts()['client_gone'] == 1
-    assert rig.core.table.sessions.find('robot', robot.ask.session_epoch) is None
+    assert rig.core.table.sessions.find('robot', robot.request.session_epoch) is None
     said = [text for text in rig.warned if 'closed the session' in text]
     assert said == ["closed the session of 'robot': client_gone"]
     rig.close()

@@ -39,7 +39,7 @@ def rig(make):
 
 
 def state(rig: RoutingRig, split_percent: int = 50, drops: dict[str, int] | None = None):
-    rig.core.change(replace(rig.core.parameters, split_percent=split_percent))
+    rig.core.change_parameters(replace(rig.core.parameters, split_percent=split_percent))
     return reports.router_state(
         rig.core.table,
         rig.core.dispatcher.hedging,
@@ -164,11 +164,13 @@ def test_no_text_is_too_long_for_its_message(make):
     assert all(len(replica.text) == 1024 for replica in told.slots[0].replicas)
 
 
-def status(rig: RoutingRig | None, standing: int, text: str = '', **drops: int) -> ServerStatus:
+def status(
+    rig: RoutingRig | None, server_state: int, text: str = '', **drops: int
+) -> ServerStatus:
     return reports.server_status(
         rig.core.table if rig else None,
         drops,
-        standing=(standing, text),
+        server_state=(server_state, text),
         stamp=STAMP,
         server='/policy_router',
     )

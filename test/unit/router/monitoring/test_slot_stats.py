@@ -42,7 +42,7 @@ def test_the_same_outcome_twice_counts_once_and_another_is_refused(stats):
     for _ in range(2):
         assert stats.record_outcome('e', SUCCESS) == ''
     assert ended(stats) == {'success': 1}
-    assert stats.record_outcome('e', FAILURE) == "episode 'e' has counted as success already"
+    assert stats.record_outcome('e', FAILURE) == "episode 'e' already counts as success"
     stats.end_episode('robot', 0)
     stats.expire(10 * WITHIN_NS)
     assert ended(stats) == {'success': 1}
@@ -66,7 +66,7 @@ def test_an_episode_that_nobody_judges_is_unreported_after_a_while(stats):
     stats.expire(100 + WITHIN_NS)
     assert ended(stats) == {'unreported': 1}
     # what a canary has taken note of stays so
-    assert stats.record_outcome('e', SUCCESS) == "episode 'e' has counted as unreported already"
+    assert stats.record_outcome('e', SUCCESS) == "episode 'e' already counts as unreported"
     assert ended(stats) == {'unreported': 1}
 
 
@@ -254,7 +254,7 @@ class Episodes(RuleBasedStateMachine):
             assert self.judged.setdefault(name, how) == how
 
     def counted_as(self, name: str) -> str:
-        return self.stats._episodes[name].ended_as
+        return self.stats._episodes[name].outcome_name
 
     @rule(name=names, slot=st.sampled_from('ab'))
     def moves(self, name, slot):

@@ -32,10 +32,10 @@ ALL = [
         'a verdict' if verdict in (PolicyVerdict.ROLLED_BACK, PolicyVerdict.DAMAGED) else '',
         'drained' if drained else '',
         'unmet_requirements' if unmet else '',
-        'misfit' if misfit else '',
+        'incompatibility' if differs else '',
         '' if reach is Reachability.HEALTHY else 'unreachable',
     )
-    for verdict, has_share, reach, takes_failover, leaving, drained, unmet, misfit in product(
+    for verdict, has_share, reach, takes_failover, leaving, drained, unmet, differs in product(
         PolicyVerdict, FLAGS, Reachability, FLAGS, FLAGS, FLAGS, FLAGS, FLAGS
     )
     # running episodes leave because of a verdict or a drain
@@ -68,13 +68,13 @@ def test_a_policy_that_was_rolled_back_gets_no_robot_by_any_path(path):
 @pytest.mark.parametrize('path', [*BRINGS_A_ROBOT, SlotUse.GET_SHARE])
 def test_what_an_operator_keeps_away_or_a_gate_holds_back_gets_no_robot(path):
     for slot in where(path):
-        assert not (slot.drained or slot.unmet_requirements or slot.misfit), slot
+        assert not (slot.drained or slot.unmet_requirements or slot.incompatibility), slot
 
 
 @pytest.mark.parametrize('path', DRIVES)
 def test_no_robot_is_driven_by_a_policy_that_does_not_fit_or_by_no_replica(path):
     for slot in where(path):
-        assert not slot.misfit and slot.reach is not Reachability.ABSENT, slot
+        assert not slot.incompatibility and slot.reach is not Reachability.UNREACHABLE, slot
 
 
 @pytest.mark.parametrize('path', DRIVES)
@@ -98,8 +98,8 @@ def test_a_share_of_nothing_is_no_new_episode():
 
 def test_an_episode_keeps_its_slot_while_that_answers_and_nothing_empties_it():
     for slot in ALL:
-        stays = not (slot.leaving or slot.misfit or slot.verdict is PolicyVerdict.DAMAGED)
-        stays &= slot.reach is not Reachability.ABSENT
+        stays = not (slot.leaving or slot.incompatibility or slot.verdict is PolicyVerdict.DAMAGED)
+        stays &= slot.reach is not Reachability.UNREACHABLE
         for path in (SlotUse.STAY, SlotUse.FAIL_OVER, SlotUse.HEDGE):
             assert may(path, slot) == stays, (path, slot)
 
@@ -111,7 +111,7 @@ def test_no_running_episode_moves_into_a_slot_that_failed_lately():
 
 def test_a_probe_drives_no_robot_and_needs_a_replica_alone():
     for slot in ALL:
-        assert may(SlotUse.PROBE, slot) == (slot.reach is not Reachability.ABSENT)
+        assert may(SlotUse.PROBE, slot) == (slot.reach is not Reachability.UNREACHABLE)
 
 
 def test_what_nothing_speaks_against_is_allowed():
@@ -135,7 +135,7 @@ def test_more_against_it_never_allows_more():
         'verdict': PolicyVerdict.DAMAGED,
         'drained': 'drained',
         'unmet_requirements': 'unmet_requirements',
-        'misfit': 'misfit',
+        'incompatibility': 'incompatibility',
         'has_share': False,
         'takes_failover': False,
         'leaving': True,
@@ -171,7 +171,7 @@ def test_of_two_slots_a_new_episode_goes_only_where_it_may(wanted):
 
 def test_a_champion_that_is_away_gives_nothing_to_a_candidate_that_was_rolled_back():
     slots = {
-        'a': SlotConditions(reach=Reachability.ABSENT, unreachable='/a1: server unavailable'),
+        'a': SlotConditions(reach=Reachability.UNREACHABLE, unreachable='/a1: server unavailable'),
         'b': SlotConditions(
             PolicyVerdict.ROLLED_BACK, takes_failover=True, verdict_text='arm hit the table'
         ),
@@ -184,7 +184,7 @@ def test_a_champion_that_is_away_gives_nothing_to_a_candidate_that_was_rolled_ba
 
 
 def test_shares_that_slots_really_get():
-    well, away = SlotConditions(), SlotConditions(reach=Reachability.ABSENT)
+    well, away = SlotConditions(), SlotConditions(reach=Reachability.UNREACHABLE)
     trial = SlotConditions(PolicyVerdict.ON_TRIAL)
     assert effective_shares({'a': 95, 'b': 5}, {'a': well, 'b': trial}) == {'a': 95, 'b': 5}
     assert effective_shares({'a': 95, 'b': 5}, {'a': well, 'b': away}) == {'a': 100, 'b': 0}

@@ -121,7 +121,7 @@ def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
     assert places.goal_refusal('b', slot.policy, rig.now_ns) == ''
     assert 'the reply is of other@1, and slot b' in places.goal_refusal('b', 'other@1', rig.now_ns)
     assert 'no slot' in places.goal_refusal('c', slot.policy, rig.now_ns)
-    slot.bars[slot.policy] = VerdictRecord(
+    slot.verdicts[slot.policy] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'it hit the table', rig.now_ns + 1
     )
     # running episodes leave at that time, no sooner

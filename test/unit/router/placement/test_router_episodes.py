@@ -236,7 +236,7 @@ def test_a_new_episode_begins_where_it_is_least_busy_and_stays_there():
     for number in range(10):
         rig.round_trip(f'robot-{number}', f'episode-{number}')
     assert [rig.replicas[name].preferring_sessions for name in ('/p1', '/p2')] == [5, 5]
-    before = {r.ask.client_id: r.places['prod'][0] for r in rig.robots}
+    before = {r.request.client_id: r.places['prod'][0] for r in rig.robots}
     rig.replicas['/p1'].preferring_sessions += 7
     for number in range(10):
         name = f'robot-{number}'

@@ -24,7 +24,7 @@ def rig():
 
 def roll_back(rig: Rig, *, now: bool = False) -> None:
     leave_by_ns = rig.now_ns if now else rig.now_ns + 60 * SECOND
-    rig.slots['b'].bars['b@1'] = VerdictRecord(
+    rig.slots['b'].verdicts['b@1'] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'arm hit the table', leave_by_ns
     )
 

@@ -45,13 +45,13 @@ def test_failures_in_a_row_drain_and_the_last_one_is_named():
     assert not health.record_failure('timeout', 0)
     assert health.record_failure('not_finite', 0)
     assert health.state is HealthState.UNHEALTHY
-    assert health.reason == 'failed 3 times in a row, the last: not_finite'
+    assert health.reason == '3 consecutive failures, the last: not_finite'
 
 
 def test_one_failure_that_is_enough_is_called_one():
     health = Health(HealthRules(1))
     health.record_failure('timeout', 0)
-    assert health.reason == 'failed 1 time, the last: timeout'
+    assert health.reason == '1 failure: timeout'
 
 
 def test_a_clean_answer_between_failures_forgives_them():
@@ -206,7 +206,7 @@ def replica(**seen: object) -> Replica:
     there = Replica('/a1', 'a', RULES)
     if seen:
         fields = {name: getattr(SEEN, name) for name in ReplicaReport.__dataclass_fields__}
-        there.report, there.is_there = ReplicaReport(**{**fields, **seen}), True
+        there.report, there.is_available = ReplicaReport(**{**fields, **seen}), True
     return there
 
 
@@ -217,7 +217,7 @@ def test_a_replica_says_in_words_why_it_is_not_ready():
     assert ready.text == ''
     inactive = replica(is_active=False, text='not configured')
     assert (inactive.state, inactive.text) == (ReplicaState.UNAVAILABLE, 'not configured')
-    ready.is_there = False
+    ready.is_available = False
     assert (ready.state, ready.text) == (ReplicaState.UNAVAILABLE, 'server unavailable')
     suspect, stranger = replica(load=0.0), replica(load=0.0)
     suspect.health.mark_unhealthy('unresponsive: repeated late replies', 0)

@@ -28,75 +28,75 @@ def make(*servers: str, settled: bool = True) -> Slot:
 
 
 def gone(slot: Slot, server: str) -> None:
-    slot.replicas[server].set_available(is_there=False)
+    slot.replicas[server].set_available(is_available=False)
 
 
 def test_one_that_is_back_has_to_tell_of_itself_again():
     slot = make('/1')
-    slot.learn('/1', seen('one'))
+    slot.record_report('/1', seen('one'))
     assert slot.is_healthy
     replica = slot.replicas['/1']
-    replica.set_available(is_there=True)
+    replica.set_available(is_available=True)
     assert slot.is_healthy
     gone(slot, '/1')
     assert 'server unavailable' in slot.text
     # its services are found before its policy is loaded
-    replica.set_available(is_there=True)
+    replica.set_available(is_available=True)
     assert not replica.is_reachable
     assert 'no status received yet' in slot.text
-    slot.learn('/1', seen('one'))
+    slot.record_report('/1', seen('one'))
     assert slot.is_healthy
 
 
 def test_the_first_in_the_list_decides_until_the_slot_is_settled():
     slot = make('/1', '/2', settled=False)
-    assert slot.learn('/2', seen('two')) == ''
+    assert slot.record_report('/2', seen('two')) == ''
     assert slot.policy == 'two'
-    assert 'policy changed from two to one' in slot.learn('/1', seen('one'))
+    assert 'policy changed from two to one' in slot.record_report('/1', seen('one'))
     assert slot.replicas['/2'].state is ReplicaState.POLICY_MISMATCH
     slot.is_policy_pinned = True
     gone(slot, '/1')
-    slot.learn('/2', seen('two'))
+    slot.record_report('/2', seen('two'))
     assert slot.policy == 'two'
 
 
 def test_a_settled_slot_keeps_its_policy_as_long_as_anybody_serves_it():
     slot = make('/1', '/2')
-    slot.learn('/2', seen('one'))
-    slot.learn('/1', seen('two'))
+    slot.record_report('/2', seen('one'))
+    slot.record_report('/1', seen('two'))
     assert (slot.policy, slot.choose().name) == ('one', '/2')
     assert 'all replicas of a slot must serve the same policy' in slot.replicas['/1'].text
     gone(slot, '/2')
     assert not slot.has_ready_replica
-    assert slot.learn('/1', seen('two')) == 'slot a: policy changed from one to two'
+    assert slot.record_report('/1', seen('two')) == 'slot a: policy changed from one to two'
     assert slot.choose().name == '/1'
     # who comes back with the old one is the stranger now
-    slot.learn('/2', seen('one'))
+    slot.record_report('/2', seen('one'))
     assert slot.replicas['/2'].state is ReplicaState.POLICY_MISMATCH
 
 
 def test_a_whole_slot_that_went_keeps_its_policy_until_another_comes():
     slot = make('/1')
-    slot.learn('/1', seen('one'))
-    slot.learn('/1', seen('', active=False))
+    slot.record_report('/1', seen('one'))
+    slot.record_report('/1', seen('', active=False))
     assert (slot.policy, slot.has_ready_replica) == ('one', False)
-    assert slot.learn('/1', seen('one')) == ''
+    assert slot.record_report('/1', seen('one')) == ''
     assert slot.is_healthy
 
 
 def test_a_replica_of_another_slot_decides_nothing_and_says_what_to_do():
     slot = make('/1', '/2')
-    slot.learn('/1', seen('one', slot='prod'))
+    slot.record_report('/1', seen('one', slot='prod'))
     assert slot.policy == ''
     assert 'start it with slot:=a' in slot.text
-    slot.learn('/2', seen('two'))
+    slot.record_report('/2', seen('two'))
     assert (slot.policy, slot.choose().name) == ('two', '/2')
 
 
 def test_the_least_loaded_is_taken_and_one_that_failed_only_where_there_is_no_other():
     slot = make('/1', '/2', '/3')
     for server, load in (('/1', 0.9), ('/2', 0.5), ('/3', 0.1)):
-        slot.learn(server, seen('p', load=load))
+        slot.record_report(server, seen('p', load=load))
     assert slot.choose().name == '/3'
     assert slot.choose({'/3'}).name == '/2'
     slot.replicas['/3'].health.mark_unhealthy('x', 0)
@@ -119,7 +119,7 @@ def test_the_only_replica_is_given_as_many_failures_as_its_slot():
 def test_the_verdict(a, b, expected):
     slots = {name: Slot(name, ('/1',), RULES, RULES) for name in 'ab'}
     for name, well in zip('ab', (a, b), strict=True):
-        slots[name].learn('/1', seen('p', slot=name))
+        slots[name].record_report('/1', seen('p', slot=name))
         if not well:
             slots[name].health.mark_unhealthy('x', 0)
     assert overall_health(slots) == expected
@@ -127,12 +127,16 @@ def test_the_verdict(a, b, expected):
 
 def test_a_slot_that_does_not_fit_takes_nothing_and_says_why():
     slot = make('/1')
-    slot.learn('/1', seen('p'))
-    slot.misfit = 'incompatible with slot a: actions'
-    assert (slot.is_healthy, slot.has_ready_replica, slot.text) == (False, True, slot.misfit)
+    slot.record_report('/1', seen('p'))
+    slot.incompatibility = 'incompatible with slot a: actions'
+    assert (slot.is_healthy, slot.has_ready_replica, slot.text) == (
+        False,
+        True,
+        slot.incompatibility,
+    )
     slot.drain = SlotDrain('maintenance', 0)
     assert slot.text == 'drained by an operator: maintenance'
-    slot.bars['p'] = VerdictRecord(PolicyVerdict.ROLLED_BACK, 'rolled back: it hit the table')
+    slot.verdicts['p'] = VerdictRecord(PolicyVerdict.ROLLED_BACK, 'rolled back: it hit the table')
     assert slot.text == 'rolled back: it hit the table'
 
 
@@ -152,17 +156,17 @@ class Pinning(RuleBasedStateMachine):
     def learns(self, server, policy, active, name):
         before = self.slot.policy
         others = [r for r in self.slot if r.name != server and self.serves(r, before)]
-        self.slot.learn(server, seen(policy, name, active))
+        self.slot.record_report(server, seen(policy, name, active))
         if others:
             assert self.slot.policy == before, 'changed under those that serve it'
 
     @rule(server=st.sampled_from(('/1', '/2', '/3')), there=st.booleans())
     def comes_or_goes(self, server, there):
-        self.slot.replicas[server].set_available(is_there=there)
+        self.slot.replicas[server].set_available(is_available=there)
 
     @staticmethod
     def serves(replica, policy: str) -> bool:
-        there = replica.is_there and replica.report is not None and replica.report.is_active
+        there = replica.is_available and replica.report is not None and replica.report.is_active
         return there and replica.report.slot == 'a' and replica.report.policy == policy
 
     @invariant()

@@ -62,11 +62,11 @@ def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):
     with pytest.raises(SessionRefused, match='in use by another robot') as refused:
         rig.control.open(ask_of(epoch=2, instance=2))
     assert refused.value.code == Refusal.NAME_IN_USE
-    assert rig.robots.current('robot').ask.instance == 1
+    assert rig.robots.current('robot').request.instance == 1
     rig.now_ns += 2 * SECOND
     rig.control.open(ask_of(epoch=2, instance=2))
     robot = rig.robots.current('robot')
-    assert (robot.ask.instance, robot.slot, robot.flags) == (2, '', 0)
+    assert (robot.request.instance, robot.slot, robot.flags) == (2, '', 0)
     assert rig.sessions() == rig.places()
 
 

@@ -34,7 +34,7 @@ class Sessions(RuleBasedStateMachine):
         except SessionRefused:
             assert self.rig.robots.current(name) is had
         else:
-            assert self.rig.robots.current(name).ask == ask
+            assert self.rig.robots.current(name).request == ask
 
     @rule(name=names)
     def closes(self, name):
@@ -65,9 +65,9 @@ class Sessions(RuleBasedStateMachine):
     def restarts(self, server):
         self.rig.clients[server].restart()
 
-    @rule(server=servers, is_there=st.booleans())
-    def comes_or_goes(self, server, is_there):
-        self.rig.set_available(server, is_there)
+    @rule(server=servers, is_available=st.booleans())
+    def comes_or_goes(self, server, is_available):
+        self.rig.set_available(server, is_available)
 
     @rule(server=servers)
     def is_suspect(self, server):

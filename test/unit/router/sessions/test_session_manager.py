@@ -211,7 +211,7 @@ def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
     if trouble == 'hangs':
         rig.clients['/b1'].hangs = True
     elif trouble == 'is for other robots':
-        rig.slots['b'].misfit = 'incompatible with slot a'
+        rig.slots['b'].incompatibility = 'incompatible with slot a'
         rig.control._compatibility.known.clear()
         rig.clients['/b1'].action_names = ('grip',)
     else:

@@ -174,7 +174,7 @@ def test_a_real_cage_would_have_said_the_same(data):
 
 def test_a_robot_tells_its_limits():
     cages = RemoteCages(9)
-    assert cages.learn(ask()) == ''
+    assert cages.update_limits(ask()) == ''
     cage = cages.of('robot_1', 2)
     assert (cage.limits.names, cage.steps_a_row) == (NAMES, 1)
     assert cages.of('robot_2', 2) is None
@@ -202,26 +202,26 @@ USELESS = {
 @pytest.mark.parametrize(('asked', 'words'), USELESS.values(), ids=USELESS)
 def test_limits_that_cannot_be_used_are_told_and_forgotten(asked, words):
     cages = RemoteCages(9)
-    cages.learn(ask())
-    assert words in cages.learn(ask(**asked))
+    cages.update_limits(ask())
+    assert words in cages.update_limits(ask(**asked))
     assert cages.of('robot_1', 2) is None
 
 
 def test_who_tells_no_limits_has_none_that_are_known():
     cages = RemoteCages(9)
-    cages.learn(ask())
-    assert cages.learn(ask(limits=None)) == ''
+    cages.update_limits(ask())
+    assert cages.update_limits(ask(limits=None)) == ''
     assert cages.of('robot_1', 2) is None
 
 
 def test_of_too_many_robots_the_first_is_forgotten():
     cages = RemoteCages(3)
     for n in range(5):
-        cages.learn(ask(client_id=f'robot_{n}'))
+        cages.update_limits(ask(client_id=f'robot_{n}'))
     assert len(cages) == 3
     assert [n for n in range(5) if cages.of(f'robot_{n}', 2)] == [2, 3, 4]
 
 
 def test_the_limits_may_come_back_as_they_were_sent():
     data = encode_limits(LIMITS, 1 / FPS)
-    assert RemoteCages(1).learn(ask(limits=data)) == ''
+    assert RemoteCages(1).update_limits(ask(limits=data)) == ''

@@ -155,7 +155,7 @@ def test_a_shadow_that_fails_is_counted(world):
 
 
 def test_a_request_that_the_shadow_was_not_sent_is_counted_once(world):
-    world.book.on_unasked(start(key()), 'shadow_no_session', world.now_ns)
+    world.book.on_unsent(start(key()), 'shadow_no_session', world.now_ns)
     world.live(key(), CALM)
     world.executed(key(2), run(key(), 0, CALM))
     assert world.poll(60) == []

@@ -158,9 +158,9 @@ def test_second_draws_come_from_the_live_policy_under_another_name(rig):
     robot = rig.robot()
     # that a policy draws random numbers is seen by its first answer
     rig.rounds(robot, 1, 2, 3, seed=10)
-    assert [ask.client_id for ask in rig.again.opened] == ['robot~again']
-    assert rig.again.asked == [('robot~again', 1, 2), ('robot~again', 1, 3)]
-    second = rig.again.sent[0]
+    assert [ask.client_id for ask in rig.second_draws.opened] == ['robot~again']
+    assert rig.second_draws.asked == [('robot~again', 1, 2), ('robot~again', 1, 3)]
+    second = rig.second_draws.sent[0]
     rig.feed.on_second_draw(chunk_bytes(second, LIVE, seed=77))
     rig.settle()
     assert 'second_draw_late' not in rig.drops()
@@ -170,7 +170,7 @@ def test_second_draws_come_from_the_live_policy_under_another_name(rig):
 
 def test_a_policy_that_draws_nothing_is_asked_once(rig):
     rig.rounds(rig.robot(), 1, 2, 3)
-    assert not rig.again.opened
+    assert not rig.second_draws.opened
 
 
 def test_second_draws_need_room_and_a_name_that_fits(rig):
@@ -180,34 +180,34 @@ def test_second_draws_need_room_and_a_name_that_fits(rig):
     rig.has_room = True
     rig.rounds(rig.robot('n' * ID_LIMIT), 1, seed=10)
     assert rig.drops()['second_draw_no_room'] == 3
-    rig.again.error = SessionRefused(Refusal.CAPACITY, 'full')
+    rig.second_draws.error = SessionRefused(Refusal.CAPACITY, 'full')
     rig.rounds(rig.robot(), 4, seed=10)
     assert rig.drops()['second_draw_no_session'] == 1
-    assert not rig.again.sent
+    assert not rig.second_draws.sent
 
 
 def test_a_second_session_that_was_lost_is_opened_again(rig):
     robot = rig.robot()
     rig.rounds(robot, 1, 2, seed=10)
-    lost = chunk_bytes(rig.again.sent[-1], '', status=Status.NO_SESSION)
+    lost = chunk_bytes(rig.second_draws.sent[-1], '', status=Status.NO_SESSION)
     rig.feed.on_second_draw(lost)
     rig.rounds(robot, 3, seed=10)
-    assert len(rig.again.opened) == 2
+    assert len(rig.second_draws.opened) == 2
     assert rig.drops()['second_draw_failed'] == 1
 
 
 def test_the_sessions_of_a_robot_that_is_gone_are_closed(rig):
     robot = rig.robot()
     rig.rounds(robot, 1, 2, seed=10)
-    assert (rig.shadow.sessions, rig.again.sessions) == ({'robot': 1}, {'robot~again': 1})
-    rig.feed.on_session_closed(rig.robot(epoch=9).ask)
+    assert (rig.shadow.sessions, rig.second_draws.sessions) == ({'robot': 1}, {'robot~again': 1})
+    rig.feed.on_session_closed(rig.robot(epoch=9).request)
     rig.settle()
     assert rig.shadow.sessions, 'that was another session'
-    rig.feed.on_session_closed(robot.ask)
+    rig.feed.on_session_closed(robot.request)
     rig.settle()
-    assert (rig.shadow.sessions, rig.again.sessions) == ({}, {})
+    assert (rig.shadow.sessions, rig.second_draws.sessions) == ({}, {})
     # closed once, and opened again when the robot is back
-    rig.feed.on_session_closed(robot.ask)
+    rig.feed.on_session_closed(robot.request)
     rig.rounds(robot, 3)
     assert (len(rig.shadow.closed), len(rig.shadow.opened)) == (1, 2)
 
@@ -218,7 +218,7 @@ def test_a_shadow_that_does_not_answer_is_not_told_of_each_robot_that_goes(rig):
         rig.rounds(robot, 1)
     rig.shadow.error = ServerUnreachable('it hangs')
     for robot in robots:
-        rig.feed.on_session_closed(robot.ask)
+        rig.feed.on_session_closed(robot.request)
     rig.settle()
     assert len(rig.shadow.closed) == 1
 
@@ -265,7 +265,7 @@ def test_the_share_that_is_sampled_may_change_at_any_time(rig):
     rig.feed.rules = ShadowRules(100.0, 0.0)
     rig.rounds(rig.robot(), 4, 5, seed=10)
     assert len(rig.shadow.sent) == 2
-    assert not rig.again.sent
+    assert not rig.second_draws.sent
 
 
 def test_drops_may_be_read_while_they_are_counted(rig):

@@ -51,11 +51,11 @@ def test_nothing_raises_in_the_thread_in_whatever_order_it_comes(shared, events)
         elif what == 'status':
             shared.feed.on_shadow_chunk(chunk_bytes(request, '', status=1 + number % 6))
         elif what == 'close':
-            shared.feed.on_session_closed(robot.ask)
+            shared.feed.on_session_closed(robot.request)
     shared.settle()
     shared.now_ns += SECOND
     assert not shared.raised
 
 
 def asked(robot: ClientSession, seq: int) -> bytes:
-    return request_bytes(robot.ask.client_id, seq, 'e-1')
+    return request_bytes(robot.request.client_id, seq, 'e-1')

@@ -128,7 +128,7 @@ def test_it_remembers_what_was_commanded_before_and_where_something_came_between
     execute(join, key(2))
     (sample,) = join.take(0)
     assert np.array_equal(sample.before, ROWS[:2])
-    assert sample.begins == {2}
+    assert sample.gap_rows == {2}
 
 
 # what never is

@@ -46,7 +46,7 @@ class Routers:
         core = self.rig.core
         new = replace(core.parameters, **values)
         core.check_change(core.parameters, new)
-        core.change(new)
+        core.change_parameters(new)
 
     def poll(self) -> None:
         """The canary decides."""
@@ -108,7 +108,7 @@ def test_a_file_that_was_changed_since_is_what_was_said_last(routers):
 def test_a_value_that_is_no_longer_allowed_is_dropped_with_the_reason(routers):
     routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.rig.core.writer.later(
+    routers.rig.core.writer.enqueue(
         {('parameter', 'split_percent'): {'value': 400, 'file': 50, 'when': 'x', 'by': 'by hand'}}
     )
     rig = routers.start()
@@ -173,7 +173,7 @@ def test_after_a_promotion_the_new_champion_stays(routers):
     assert rig.splits[-1] == 0
     # as the node does it, within the canary's decision
     with rig.core.decisions.canary_transaction():
-        rig.core.change(replace(rig.core.parameters, split_percent=0))
+        rig.core.change_parameters(replace(rig.core.parameters, split_percent=0))
     rig = routers.start(split_percent=100)
     routers.poll()
     assert slot_of(rig) == {'b'}
@@ -246,4 +246,4 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
     rig.core.writer.flush()
     rig = routers.start()
     assert slot_of(rig) == {'a'}
-    assert rig.slots['b'].drain and rig.slots['b'].bar.text
+    assert rig.slots['b'].drain and rig.slots['b'].verdict_record.text

@@ -60,6 +60,6 @@ def test_one_that_cannot_be_made_is_refused_in_one_line(home, given, words):
         state_folder(given.format(home=home), '/policy_router')
     text = str(refused.value)
     assert text.startswith('state_folder ')
-    assert 'name one that can' in text
+    assert 'set a writable folder' in text
     assert '\n' not in text
     assert '\0' not in text

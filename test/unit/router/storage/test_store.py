@@ -58,7 +58,9 @@ def test_of_the_placements_the_newest_are_known_and_what_is_forgotten_is_gone(tm
 
 def test_two_routers_never_have_one_store(tmp_path):
     first = Store(tmp_path, 100, 'now')
-    with pytest.raises(StoreRefused, match='in use by another router; give each a state_folder'):
+    with pytest.raises(
+        StoreRefused, match='in use by another router; set a separate state_folder'
+    ):
         Store(tmp_path, 100, 'now')
     first.write(Batch(dict(BARRED)))
     first.close()
@@ -71,7 +73,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(tmp_path):
         connection.execute(f'PRAGMA user_version = {schema.VERSION + 1}')
     connection.close()
     before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(StoreRefused, match='has schema 2, written by a newer lerobot_serve'):
+    with pytest.raises(StoreRefused, match='has schema 2 of a newer lerobot_serve'):
         Store(tmp_path, 100, 'now')
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -172,7 +174,9 @@ def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_pa
 def test_a_router_that_begins_beside_another_has_no_store_before_there_is_a_file(tmp_path):
     first = Store(tmp_path, 100, 'now')
     (tmp_path / FILE).unlink()
-    with pytest.raises(StoreRefused, match='in use by another router; give each a state_folder'):
+    with pytest.raises(
+        StoreRefused, match='in use by another router; set a separate state_folder'
+    ):
         Store(tmp_path, 100, 'now')
     first.close()
 

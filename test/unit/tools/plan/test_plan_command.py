@@ -92,7 +92,7 @@ def test_what_is_not_given_is_as_in_the_nodes(capsys):
     fleet = as_json(capsys, '--robots', '2', '--inference-ms', '50')['fleet']
     edge, router = EdgeParameters(), RouterParameters()
     assert fleet['max_age_s'] == edge.max_action_age_s
-    assert fleet['patience_s'] == edge.request_timeout_s
+    assert fleet['request_timeout_s'] == edge.request_timeout_s
     assert fleet['failover_s'] == router.reply_timeout_s
     assert fleet['buffer_s'] == pytest.approx(edge.request_threshold_s)
 

@@ -23,7 +23,7 @@ def test_three_hundred_robots_with_pi0_take_sixty_servers_and_a_spare():
     found = apply_formula(fleet_demand(300), ServiceTime(0.15), 0.8)
     assert (found.by_load, found.per_server) == (5, 5)
     assert found.work == pytest.approx(45)
-    assert (found.at_least, found.without_spare, found.servers) == (50, 60, 61)
+    assert (found.minimum_servers, found.without_spare, found.servers) == (50, 60, 61)
 
 
 def test_forty_robots_with_act_take_one_server():
@@ -43,7 +43,7 @@ def test_a_short_chunk_leaves_a_server_fewer_robots():
 
 def test_one_robot_may_be_too_much_for_any_server():
     found = apply_formula(fleet_demand(3, rate_hz=5), ServiceTime(0.3), 0.8)
-    assert (found.by_load, found.at_least) == (0, None)
+    assert (found.by_load, found.minimum_servers) == (0, None)
     assert (found.per_server, found.servers) == (1, 4)
 
 
@@ -52,7 +52,7 @@ def test_batches_that_never_fill_promise_nothing():
     found = apply_formula(fleet_demand(100, rate_hz=4), ServiceTime(0.1, 0.02, 64), 0.8)
     # 0.8 / 4 s is room for one and five more
     assert (found.by_load, found.per_server) == (6, 6)
-    assert found.each_s == pytest.approx(0.2 / 6)
+    assert found.request_time_s == pytest.approx(0.2 / 6)
 
 
 @given(st.integers(1, 2000), TIMES_S, st.sampled_from([0.5, 1.0, 2.0, 5.0]), TIMES_S)
@@ -71,8 +71,8 @@ def test_a_server_that_admits_by_measurement_admits_as_many(robots, first_s, rat
 def test_a_server_can_answer_so_many_in_its_time_and_not_one_more(first_s, more, batch, budget_ms):
     service, budget_s = ServiceTime(first_s, more * first_s, batch), budget_ms / 1e3
     robots = service.robots_within(budget_s)
-    assert robots * service.each_s(robots) <= budget_s + 1e-6 or robots == 0
-    assert (robots + 1) * service.each_s(robots + 1) > budget_s - 1e-6
+    assert robots * service.request_time_s(robots) <= budget_s + 1e-6 or robots == 0
+    assert (robots + 1) * service.request_time_s(robots + 1) > budget_s - 1e-6
 
 
 def test_a_further_request_costs_no_more_than_the_first():

@@ -10,7 +10,7 @@ from support.tools.plan_rig import fleet_demand
 
 from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.formula import apply_formula
-from lerobot_serve.tools.plan.report import why_no_answer
+from lerobot_serve.tools.plan.report import no_result_reason
 from lerobot_serve.tools.plan.search import (
     BLOCKED_SHARE_LIMIT,
     find_server_count,
@@ -62,7 +62,7 @@ def test_the_formula_knows_below_which_number_it_cannot_be(robots, rate_hz, firs
     slower = fleet_demand(
         robots, rate_hz=rate_hz / (1 + BLOCKED_SHARE_LIMIT), chunk_s=5.0, max_age_s=5.0
     )
-    least = apply_formula(slower, service, 1.0).at_least
+    least = apply_formula(slower, service, 1.0).minimum_servers
     if planned.without_spare:
         assert planned.without_spare >= least
     if planned.servers:
@@ -107,7 +107,7 @@ def test_where_no_number_can_be_enough_it_is_said(changes, first_s, words):
     planned = find_server_count(fleet_demand(4, **changes), ServiceTime(first_s), TRIAL, 5)
     assert planned.servers is None
     assert words in planned.reason
-    assert words in why_no_answer(planned)
+    assert words in no_result_reason(planned)
     assert planned.points
 
 
@@ -115,7 +115,7 @@ def test_a_death_noticed_too_late_leaves_the_number_that_serves_all_others():
     planned = find_server_count(fleet_demand(30, failover_s=5.0), ServiceTime(0.15), TRIAL, 31)
     assert (planned.without_spare, planned.servers) == (5, None)
     words = '5 servers are enough without a spare, but after the loss of a server'
-    assert why_no_answer(planned).startswith(words)
+    assert no_result_reason(planned).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_death_noticed_too_late_leaves_the_number_that_serves_all_others():
 def test_a_limit_that_is_too_low_is_named(limit, words):
     planned = find_server_count(fleet_demand(30), ServiceTime(0.15), TRIAL, limit)
     assert planned.servers is None
-    assert why_no_answer(planned).startswith(words)
+    assert no_result_reason(planned).startswith(words)
     assert max(point.servers for point in planned.points) == limit
 
 
