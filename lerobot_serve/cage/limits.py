@@ -37,7 +37,7 @@ from lerobot_serve.cage.result import is_numeric_array, JointValues, LastCommand
 ROUNDING = 1 + 1e-9
 # replaces infinity where 0 * inf or inf / inf would occur
 HUGE = 1e300
-# a smaller change in one step, as a share of the largest, is rounding and no motion
+# a smaller change in one step, as a share of the largest, is rounding, not motion
 REST_SHARE = 1e-6
 # downwards and upwards
 DIRECTIONS = np.array(((-1.0,), (1.0,)))
@@ -125,7 +125,8 @@ class MotionLimits:
         """
         Return the target that holds all joints: the last position, or velocity zero.
 
-        A held velocity would drive on. If zero is not allowed, the nearest allowed value.
+        A held velocity would continue the motion. If zero is not allowed, the target is the
+        nearest allowed value.
         """
         return np.where(self.is_velocity, self.rest, last.position)
 
@@ -230,7 +231,7 @@ def _both(values: JointValues) -> JointValues:
 
 
 def _outward(values: JointValues) -> JointValues:
-    """Return values, or rows of them, as seen downwards and upwards, see MotionLimits."""
+    """Return values, or rows of them, as a window (downwards, upwards), see MotionLimits."""
     rows: JointValues = values[..., None, :] * DIRECTIONS
     return rows
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The phases of the demo. Each returns its figures; `shown` is whether they prove its claim.
+The phases of the demo. Each returns its figures; `shown` states whether they prove its claim.
 
 The main thread; a phase that does not complete raises UserError.
 """
@@ -95,8 +95,8 @@ def kill_server(context: PhaseContext) -> Figures:
     gap_ms = 1e3 * max(robot.max_action_gap_s for robot in board.robots.values())
     pause_ms = 1e3 * max(robot.max_episode_gap_s for robot in board.robots.values())
     context.add_event(
-        f'{stalled} robots ran out of actions; at most {gap_ms:.0f} ms from one to the next, '
-        f'{pause_ms:.0f} ms from one episode to the next'
+        f'{stalled} robots stalled; at most {gap_ms:.0f} ms between two actions, '
+        f'{pause_ms:.0f} ms between two episodes'
     )
     context.start_server(victim, 'v1')
     back_s = context.wait(
@@ -129,7 +129,7 @@ def canary(context: PhaseContext) -> Figures:
             )
         return now.state in ('promoted', 'rolled_back')
 
-    took_s = context.wait(is_over, CANARY_S, 'the canary comes to an end')
+    took_s = context.wait(is_over, CANARY_S, 'the canary ends')
     end = board.canary
     context.add_event(f'v2 is {end.state.replace("_", " ")} after {took_s:.0f} s')
     return {
@@ -167,7 +167,7 @@ def broken_policy(context: PhaseContext) -> Figures:
     context.add_event(f'v3 is rolled back: {end.reason[:160]}')
     context.wait_for_s(AFTER_KILL_S)
     return {
-        # the router may reject v3 by the replies to probes; then v3 receives no episode
+        # if v3 fails the probes of the router, it receives no episode
         'shown': board.placed_after('v3', back_s + 1.0) == 0,
         'why': end.text,
         'episodes_with_v3': board.placed_after('v3', 0.0),

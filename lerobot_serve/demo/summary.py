@@ -22,7 +22,7 @@ def summarize_run(
     seconds: float,
     error: str = '',
 ) -> Figures:
-    """Return the figures; `ok` is whether each phase proved its claim."""
+    """Return the figures; `ok` states whether each phase proved its claim."""
     robots = board.robots.values()
     drops: Counter[str] = Counter()
     for robot in robots:
@@ -93,15 +93,15 @@ def serve_text(found: Figures) -> str:
 def shadow_text(found: Figures) -> str:
     return (
         f'{found["samples"]} requests of {found["episodes"]} episodes compared, '
-        f'{found["divergence_rad"]:.3f} rad from what was executed'
+        f'{found["divergence_rad"]:.3f} rad from the executed actions'
     )
 
 
 def kill_text(found: Figures) -> str:
     return (
-        f'{found["robots_stalled"]} robots ran out of actions; at most '
-        f'{found["longest_gap_ms"]:.0f} ms from one to the next, '
-        f'{found["longest_pause_between_episodes_ms"]:.0f} ms from one episode to the next; '
+        f'{found["robots_stalled"]} robots stalled; at most '
+        f'{found["longest_gap_ms"]:.0f} ms between two actions, '
+        f'{found["longest_pause_between_episodes_ms"]:.0f} ms between two episodes; '
         f'marked unavailable after {found["missed_after_s"]:.1f} s'
     )
 

@@ -59,7 +59,7 @@ def _nearby(folder: Path) -> str:
     ):
         if (inner / CONFIG_FILE).is_file():
             return f'give {inner}'
-    return 'give the directory that holds one of them'
+    return 'give the directory that holds one of these files'
 
 
 def _kinds_of(file: Path) -> str:

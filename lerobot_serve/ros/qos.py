@@ -2,8 +2,8 @@
 """
 QoS profiles of all topics and services, each with its reason.
 
-Reliable with keep-last delivers without blocking: a writer whose reader is slow or gone overwrites
-its oldest sample instead of waiting. No profile is KEEP_ALL, so a dead uplink never stalls a
+Reliable with keep-last delivers without blocking: a writer whose reader is slow or lost overwrites
+its oldest sample instead of waiting. No profile is KEEP_ALL, so a lost uplink never blocks a
 writer.
 
 Publishers and subscriptions of fixed topics accept the standard `qos_overrides` parameters: pass
@@ -77,7 +77,7 @@ DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy
 # one message per control step; a recorder may fall behind by about a second
 EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
 
-# a stale image or joint state is worse than none
+# a stale image or joint state is worse than a lost one
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 
 # the newest command replaces the previous one

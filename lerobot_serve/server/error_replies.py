@@ -23,7 +23,7 @@ def error_chunk(
     """Return an error reply. Raises Malformed if `raw` is no request."""
     header, client_id, episode_id = read_envelope(raw)
     return Chunk(
-        header.answer(Flag.NONE),
+        header.for_reply(Flag.NONE),
         client_id,
         episode_id,
         status=status,

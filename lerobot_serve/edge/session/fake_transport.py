@@ -122,5 +122,5 @@ def reply_bytes(
 ) -> bytes:
     """Return the encoded reply to `request`, with `changes` to fields of Chunk."""
     content = {'client_id': request.client_id, 'episode_id': request.episode_id, **changes}
-    chunk = Chunk(header or request.header.answer(Flag.NONE), robot=robot, **content)
+    chunk = Chunk(header or request.header.for_reply(Flag.NONE), robot=robot, **content)
     return wire_chunk.encode(chunk)

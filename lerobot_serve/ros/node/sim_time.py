@@ -46,7 +46,7 @@ class SimTimeMonitor:
         """
         Raise UserError for a wrong value of `use_sim_time`.
 
-        `refusal` is the reason why the node does not support it, empty where it does.
+        `refusal` is the reason why the node rejects it; empty if the node supports it.
         """
         self._node, self._steady, self._refusal = node, steady, refusal
         self._timer: Timer | None = None

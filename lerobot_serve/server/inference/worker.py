@@ -204,7 +204,7 @@ class InferenceWorker:
             flags |= Flag.STATE_LOST
             self._statistics.record_drop('state_lost')
         return Chunk(
-            task.observation.header.answer(flags),
+            task.observation.header.for_reply(flags),
             task.observation.client_id,
             task.observation.episode_id,
             outcome.robot,

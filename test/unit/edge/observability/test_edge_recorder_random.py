@@ -56,7 +56,7 @@ class World:
             'nan': {'robot': CHUNK * np.nan},
             'foreign': {'client_id': 'robot_2'},
         }.get(kind, {})
-        header = request.header.answer(flags)
+        header = request.header.for_reply(flags)
         raw = reply_bytes(
             request, **{'robot': CHUNK, 'header': header, 'policy': policy, **changes}
         )
