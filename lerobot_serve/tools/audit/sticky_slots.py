@@ -77,7 +77,7 @@ class StickySlotCheck:
         return list(self._tallies.values())
 
     def observe(self, run: TraceRun, record: RecordView) -> None:
-        """Check a record with a slot, the last one that the run yielded; ignore all others."""
+        """Check a record with a slot, the last one of the run; ignore other records."""
         if not isinstance(record, SlotRecord) or run.role == 'server':
             return
         client, episode_id, slot = record.client_id, record.episode_id, record.slot
@@ -96,7 +96,7 @@ class StickySlotCheck:
             self._last_seen.pop(run.number, None)
 
     def finish(self, runs: Sequence[TraceRun]) -> None:
-        """Judge the remaining episodes; call it after all runs were read."""
+        """Judge the remaining episodes; call after all runs are read."""
         for episodes in self._clients.values():
             for episode in episodes.values():
                 self._judge_episode(episode)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests and answers of a bag, joined by client, session and number.
+Joins the requests and replies of a bag by client, session and number.
 
-A request may lie in a bag several times, on the topics of a router and of its servers, and have
-several answers, of a policy and its shadow. Of each policy the first answer counts. What comes
-first, a recorder does not know for sure: a request may stand behind its answer. One thread.
+A bag may contain a request several times, on the topics of a router and of its servers, and
+several replies to it, of a policy and its shadow. The first reply of each policy counts. A
+recorder does not preserve order between topics: a request may follow its reply. One thread.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lerobot_serve.wire.chunk import read_reply_summary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
-# requests of one client that may wait: one is in flight, and late replies follow
+# open requests kept for each client: one is in flight, and replies may be late
 REQUESTS_KEPT = 32
-# of a router: replies of its servers, and second draws, which no robot executes
+# topics of a router: replies of its servers, and second draws, which no robot executes
 REPLY_TOPICS, SECOND_DRAW_TOPIC = '/replies/', '/replies/second_draw'
 
 Key = tuple[int, int]
 
 
 class RequestReply(NamedTuple):
-    """A request and its answer as CDR bytes, and when the recorder heard each."""
+    """A request and its reply as CDR bytes, and the reception time of each."""
 
     request: bytes
     answer: bytes
@@ -54,18 +54,18 @@ class _OpenRequest:
 
 class RequestPairer:
     """
-    Counts what has no other half: `unanswered` requests and `orphans`, answers whose request is
-    not in the bag; `malformed` messages are neither.
+    Joins requests and replies. Counts `unanswered` requests, `orphans` (replies whose request is
+    not in the bag) and `malformed` messages.
     """
 
     def __init__(self, accepts_topic: Callable[[str], bool] = is_no_second_draw) -> None:
-        """Answers count on topics that `accepts_topic` accepts."""
+        """Only replies on topics that `accepts_topic` accepts count."""
         self._accepts_topic = accepts_topic
         self._flights: dict[str, OrderedDict[Key, _OpenRequest]] = {}
         self.unanswered = self.orphans = self.malformed = 0
 
     def join(self, messages: Iterable[BagMessage]) -> Iterator[RequestReply]:
-        """Return the pairs in the order in which they were complete."""
+        """Yield the pairs in the order of their completion."""
         for message in messages:
             yield from self.add(message)
         self.finish()
@@ -82,7 +82,7 @@ class RequestPairer:
         return []
 
     def finish(self) -> None:
-        """What has no other half by now has none."""
+        """Count the open requests and replies as unmatched."""
         for flights in self._flights.values():
             for flight in flights.values():
                 self._count(flight)

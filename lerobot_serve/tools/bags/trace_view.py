@@ -27,7 +27,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Flag, Status
 
-# what a recorder hears of two topics may come this much out of order
+# messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
 STATUSES = {int(status): status.name.lower() for status in Status}
 
@@ -48,27 +48,27 @@ class BagRun(TraceRun):
         self.header_parameters = self.parameters = parameters
 
     def header(self, now_ns: int) -> Record:
-        """Return what stands for the header that a trace would have."""
+        """Return the equivalent of the header of a trace."""
         return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
 
     def set_position(self, number: int) -> None:
-        """Set the message that the next record comes from."""
+        """Set the message of the next record."""
         self._line = number
         self.lines += 1
 
 
 class BagTrace:
-    """`runs` has the runs met by now. `read` raises BagError."""
+    """`runs` has the runs found so far. `read` raises BagError."""
 
     def __init__(
         self, path: Path, *, max_action_age_s: float | None = None, limits: str = ''
     ) -> None:
         """
-        `max_action_age_s` and `limits` stand for the parameters of the edges, which a bag does
-        not record; `limits` as in the header of a trace. Raises BagError.
+        `max_action_age_s` and `limits` replace the parameters of the edges, which a bag does not
+        record; `limits` has the format of the header of a trace. Raises BagError.
         """
         self._bag = Bag(path)
-        # nor does a bag record the interpolation
+        # a bag does not record the interpolation
         self._parameters: Record = {'interpolation_multiplier': None}
         if max_action_age_s is not None:
             self._parameters['max_action_age_s'] = max_action_age_s
@@ -81,8 +81,8 @@ class BagTrace:
 
     def read(self, first_number: int = 0) -> Iterator[Entry]:
         """
-        Yield the records with the times at which they were recorded, never falling; runs are
-        numbered from `first_number`.
+        Yield the records with their reception times, never decreasing; runs are numbered from
+        `first_number`.
         """
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
@@ -177,7 +177,7 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
 
 
 def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> Record:
-    """Return the record of where an episode was placed."""
+    """Return the record of a placement."""
     return records.placement(
         now_ns,
         RecordIds(decision.client_id, episode_id=decision.episode_id),
@@ -195,7 +195,7 @@ def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> 
 
 
 def request_record(pair: RequestReply, chunk: Chunk) -> Record:
-    """Return the record of a request, as the edge would have written it. Raises Malformed."""
+    """Return the record of a request in the format of an edge trace. Raises Malformed."""
     request = wire_observation.decode(pair.request)
     header = chunk.header
     ended_ns = max(pair.request_ns, pair.reply_ns)

@@ -2,7 +2,7 @@
 """
 Evaluates each cause on the facts of a window: yes, no, or no evidence. Pure functions.
 
-Each finding has its evidence in figures; without evidence it names what is missing.
+Each finding has its evidence in figures, or names the missing evidence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lerobot_serve.tools.traces.fields import number
 
 POLICY_FAILURES = ('policy_error', 'not_finite', 'wrong_shape', 'bad_observation')
 SESSION_LOST = ('no_session', 'draining')
-# share of changed commands above which a robot stalls; missed steps
+# thresholds: share of changed commands; missed steps
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
 NO_EDGE_TRACE = 'its own edge has no trace'
 NO_SERVER_TRACE = 'no server has a trace of that time'
@@ -31,7 +31,9 @@ NO_SERVER_TRACE = 'no server has a trace of that time'
 
 @dataclass(frozen=True, slots=True)
 class CauseFinding:
-    """`is_cause` is None without evidence; `evidence` has the figures, or what is missing."""
+    """
+    `is_cause` is None without evidence; `evidence` has the figures, or names the missing evidence.
+    """
 
     is_cause: bool | None
     evidence: str
@@ -109,7 +111,7 @@ def policy_failed(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether replies had an error."""
     statuses = [reply_status(request) for request in facts.during]
     if not any(statuses):
-        return CauseFinding(None, 'no request during the trouble has a recorded reply')
+        return CauseFinding(None, 'no request during the stall has a recorded reply')
     bad = [status for status in statuses if status in POLICY_FAILURES]
     kinds = ', '.join(sorted(set(bad))) or 'no error'
     return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {kinds}')
@@ -182,7 +184,7 @@ def rerouted(facts: WindowFacts) -> CauseFinding:
 
 
 def session_lost(facts: WindowFacts) -> CauseFinding:
-    """Evaluate whether the session was lost, or the server was draining or died."""
+    """Evaluate whether the session was lost, or the server was draining or ended."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
     during = facts.during
@@ -262,7 +264,7 @@ def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:
 
 
 def has_longer_wait(each: MedianShift, usual: MedianShift) -> bool:
-    """Return whether the queue wait of a robot grew; a new one is compared with the others."""
+    """Return whether the queue wait of a robot grew; a new robot is compared with the others."""
     usual_ms, during_ms = usual.before_p50, each.during_p50
     if each.has_grown:
         return True
@@ -292,7 +294,7 @@ def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
 
 
 def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
-    """Return whether a trace is complete and covers the whole trouble."""
+    """Return whether a trace is complete and covers the whole stall."""
     if not peer.is_complete or peer.span_s is None:
         return False
     begin_s, end_s = peer.span_s
@@ -307,7 +309,7 @@ def reply_status(request: JoinedRequest) -> str:
 
 
 def has_left_robot(request: JoinedRequest) -> bool:
-    """Return whether the edge sent it: one that was given up may not have been sent."""
+    """Return whether the edge sent the request; an abandoned one may not have been sent."""
     return request.status == 'timed_out'
 
 

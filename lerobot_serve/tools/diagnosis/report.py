@@ -114,7 +114,7 @@ def _clocks(facts: WindowFacts) -> list[str]:
     written = ['Joined by client, session and request number; clocks only order the lines.']
     for peer in facts.peers:
         if peer.joined_requests:
-            # never -0
+            # avoids -0
             offset_ms = round(peer.clock_offset_s * 1e3) + 0
             offset = f'clock offset {offset_ms:+d} ms relative to the robot, corrected'
             written.append(

@@ -9,12 +9,14 @@ from operator import itemgetter
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STATUSES
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
-# this many normal replies in a row become one line
+# minimum number of consecutive normal replies that become one line
 FOLD_MIN = 3
 
 
 def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
-    """Return times by the clock of the robot with texts; normal replies in a row are one line."""
+    """
+    Return times by the clock of the robot with texts; consecutive normal replies are one line.
+    """
     written: list[tuple[float, str]] = []
     calm: list[JoinedRequest] = []
     for time_s, what in sorted(_all(facts), key=itemgetter(0)):
@@ -29,7 +31,7 @@ def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
 
 
 def is_foldable(request: JoinedRequest, facts: WindowFacts) -> bool:
-    """Return whether it is a normal reply outside the trouble."""
+    """Return whether the request has a normal reply outside the stall."""
     is_plain = request.status == 'ok' and len(request.server_records) < 2
     return is_plain and bool(facts.stalls) and not facts.is_in_trouble(request)
 
@@ -78,7 +80,7 @@ def _parts(request: JoinedRequest) -> Iterator[str]:
 
 
 def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
-    """Yield what router and server recorded beyond the record of the edge."""
+    """Yield the additional information recorded by router and server."""
     for each in request.router_records:
         record = each.record
         replica = ' '.join(word for word in (record.slot, record.server) if word)

@@ -2,9 +2,9 @@
 """
 Second and third pass: gathers the facts about a window. One thread.
 
-The edges of the robot come first, by the clock that chose the window. Then the other runs:
-requests of the robot are joined by number, which gives the clock offset; then the rest of their
-window.
+The edges of the robot are read first; the window is in their clock. Then the other runs: requests
+of the robot are joined by number, which gives the clock offset; then the other records of the
+window are read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from lerobot_serve.tools.traces.record_views import (
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
-# the edge's records of requests that end after the window
+# time after the window in which the edge may record the end of a request
 TRAILING_S = 30.0
 NAMES_SHOWN = 4
-# clients that start this soon after the first one count as present from the start
+# clients that start within this time after the first one count as present from the start
 START_GROUP_S = 2.0
 LOST_STATES = ('reconnecting', 'dead')
 
@@ -85,7 +85,7 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> None:
             _note_connection(facts, record)
     stalls.finish()
     if steps.has_commands or not facts.parameters:
-        # of two runs, take the one with commands in the window
+        # of two runs, use the one with commands in the window
         facts.parameters = run.header_parameters | changes
     facts.is_edge_complete &= not run.is_lossy
     for stall in stalls.longest:

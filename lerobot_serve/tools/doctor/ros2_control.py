@@ -37,7 +37,7 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ControllerManagerFacts:
-    """One controller_manager; `enforces` is None where it has no such parameter."""
+    """One controller_manager; `enforces` is None without this parameter."""
 
     name: str
     enforces: bool | None = None
@@ -72,14 +72,14 @@ def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list
         return []
     name = f'{controller.name} {INTERPOLATE}'
     if begins:
-        return [ok(name, 'true: each command continues the one before')]
+        return [ok(name, 'true: each command continues the previous one')]
     return [
         warning(
             name,
             'false, the default: each command begins at the measured position, so that the arm '
             'lags behind and sags under its load',
             f'set {INTERPOLATE}: true in the ros__parameters of {controller.name} and start it '
-            'again; max_lead in the robot file still bounds how far a command is ahead',
+            'again; max_lead in the robot file still bounds the lead of a command',
         )
     ]
 
@@ -116,11 +116,11 @@ def _manager(manager: ControllerManagerFacts) -> Finding:
     if manager.enforces is None:
         return warning(
             name,
-            'this controller_manager has no such parameter: limits of the URDF are not kept',
-            'update ros2_control, or keep limits in the hardware; the robot file has its own',
+            'this controller_manager has no such parameter: limits of the URDF are not enforced',
+            'update ros2_control, or enforce limits in the hardware; the robot file has its own',
         )
     if manager.enforces:
-        return ok(name, 'true: commands are kept in the limits of the URDF')
+        return ok(name, 'true: commands are limited to the limits of the URDF')
     return failure(
         name,
         'false, the default of Jazzy: a command outside the limits of the URDF goes to the motors',
@@ -153,7 +153,7 @@ def _without(controller: ControllerFacts) -> list[Finding]:
     return [
         warning(
             controller.name,
-            'subscribes to velocities and has no timeout: the last command may run for ever',
+            'subscribes to velocities and has no timeout: the last command may continue forever',
             f'use a controller with one of {", ".join(TIMEOUTS)}, or make sure that the hardware '
             'stops by itself',
         )
@@ -162,12 +162,12 @@ def _without(controller: ControllerFacts) -> list[Finding]:
 
 def _timeout(name: str, key: str, value: Any, *, runs_on: bool, node: str) -> Finding:
     if type(value) not in (int, float) or isnan(value):
-        return warning(name, f'is {value!r}, which is no duration', f'set {key}: 0.5 of {node}')
+        return warning(name, f'{value!r} is not a duration', f'set {key}: 0.5 of {node}')
     if 0 < value <= TIMEOUT_LIMIT_S:
-        return ok(name, f'{value:g} s: it stops after this time without a command')
+        return ok(name, f'{value:g} s: the robot stops after this time without a command')
     how = f'set {key}: 0.5 (above a few control steps) in the ros__parameters of {node}'
     if value > TIMEOUT_LIMIT_S:
-        text = f'{value:g} s: it keeps moving for so long without a command'
+        text = f'{value:g} s: the robot keeps moving for this time without a command'
         return warning(name, text, how)
-    text = f'{value:g}: it never stops without a command'
+    text = f'{value:g}: the robot never stops without a command'
     return failure(name, text, how) if runs_on else warning(name, text, how)

@@ -25,8 +25,8 @@ class TopicEndpoint:
 @dataclass(frozen=True, slots=True)
 class InputTraffic:
     """
-    One input of a robot: its publishers, the arrival times of messages, and why the newest one
-    cannot be decoded.
+    One input of a robot: its publishers, the arrival times of messages, and the decode error of
+    the newest one.
     """
 
     name: str
@@ -79,7 +79,7 @@ def check_input(heard: InputTraffic) -> Finding:
 
 
 def _silent_input(heard: InputTraffic) -> Finding | None:
-    """Return the finding when no message arrived, else None."""
+    """Return a finding if no message arrived, else None."""
     name, topic = heard.name, heard.topic
     if heard.arrivals_ns:
         return None
@@ -87,7 +87,7 @@ def _silent_input(heard: InputTraffic) -> Finding | None:
         return failure(
             name,
             f'no publisher on {topic} ({heard.type})',
-            'start the driver; give its namespace, if it has one, with --namespace; or correct '
+            'start the driver; give its namespace, if any, with --namespace; or correct '
             f'the topic in the robot file; {INSPECT_HINT}',
         )
     fitting = [end for end in heard.publishers if end.type == heard.type]
@@ -145,7 +145,7 @@ def check_commands(commands: CommandTopic) -> list[Finding]:
 
 
 def _no_subscriber(name: str, commands: CommandTopic) -> Finding:
-    """Return that commands have no subscriber, with the topics that have one."""
+    """Return the finding that commands have no subscriber, with the topics that have one."""
     text = f'no subscriber on {commands.topic} ({commands.type})'
     if not commands.alternatives:
         how = f'start the driver or controller; or correct topic of command; {INSPECT_HINT}'

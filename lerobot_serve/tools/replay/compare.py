@@ -13,12 +13,12 @@ from lerobot_serve.arrays import Float32Array, Float64Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Status
 
-# larger than the effect of another order of float32 sums: docs/bags.md
+# exceeds the effect of another order of float32 sums: docs/bags.md
 TOLERANCE = 1e-4
 
 
 class MatchLevel(Enum):
-    """From best to worst."""
+    """Result of a comparison, from best to worst."""
 
     IDENTICAL = 'identical'
     WITHIN = 'within'
@@ -30,8 +30,8 @@ class MatchLevel(Enum):
 @dataclass(frozen=True, slots=True)
 class ReplyComparison:
     """
-    `difference` is the largest of all values of both chunks, relative for values above 1; `why` is
-    the reason without comparable values.
+    Result for one reply. `difference` is the largest difference of two values, relative for values
+    above 1; `why` is the reason if the values are not comparable.
     """
 
     likeness: MatchLevel
@@ -42,17 +42,19 @@ class ReplyComparison:
 def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> ReplyComparison:
     """Compare two replies."""
     if then.status != now.status:
-        why = f'{status_name(then.status)} then, {status_name(now.status)} now: '
+        why = f'{status_name(then.status)} recorded, {status_name(now.status)} replayed: '
         why += then.status_text or now.status_text
         is_gone = then.status == Status.OK
         return ReplyComparison(MatchLevel.MISSING if is_gone else MatchLevel.BEYOND, inf, why)
     if lost_state(now) and not lost_state(then):
-        why = 'the recording begins within the episode: the hidden state is not known'
+        why = 'the recording begins within the episode: the hidden state is unknown'
         return ReplyComparison(MatchLevel.MISSING, inf, why)
     pairs = ((then.robot, now.robot), (then.model, now.model))
     if any(a.shape != b.shape for a, b in pairs):
         return ReplyComparison(
-            MatchLevel.BEYOND, inf, f'{then.robot.shape} actions then, {now.robot.shape} now'
+            MatchLevel.BEYOND,
+            inf,
+            f'{then.robot.shape} actions recorded, {now.robot.shape} replayed',
         )
     if all(a.tobytes() == b.tobytes() for a, b in pairs):
         return ReplyComparison(MatchLevel.IDENTICAL)
@@ -62,11 +64,11 @@ def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> Re
 
 
 def largest_difference(then: Float32Array, now: Float32Array) -> float:
-    """Return the largest difference, relative where the recorded value is above 1."""
+    """Return the largest difference, relative for recorded values above 1."""
     if not then.size:
         return 0.0
     before = then.astype(np.float64)
-    # values that are not finite are infinitely far apart
+    # the difference of values that are not finite is infinite
     with np.errstate(all='ignore'):
         differences = np.abs(before - now) / np.maximum(1.0, np.abs(before))
     largest = float(differences.max())
@@ -75,8 +77,8 @@ def largest_difference(then: Float32Array, now: Float32Array) -> float:
 
 def divergence(then: Chunk, now: Chunk) -> Float64Array | None:
     """
-    Return the mean distance of each action over the rows that both have, in the robot's units;
-    None where there is nothing to compare.
+    Return the mean distance of each action over the common rows, in the robot's units; None
+    without common rows.
     """
     rows = min(len(then.robot), len(now.robot))
     if not rows or then.robot.shape[1] != now.robot.shape[1]:

@@ -2,8 +2,8 @@
 """
 Replays a recording and summarizes the comparison by slot and policy. One thread.
 
-When the recording has replies of the replayed policy, only those are compared, not those of a
-shadow or another slot. Otherwise the policy is another one, and the distance to the recorded
+If the recording has replies of the replayed policy, only those are compared, not those of a shadow
+or another slot. Otherwise the replayed policy is another one, and the distance to the recorded
 actions is summarized by action.
 """
 
@@ -33,7 +33,7 @@ from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 # replies without inference
 NOT_FROM_POLICY = (Status.NO_SESSION, Status.TOO_LATE, Status.DRAINING)
-# replayed replies kept for another policy's reply to the same request
+# number of replayed replies kept, since several policies may have replied to one request
 REPLIES_KEPT = 256
 
 ReplayKey = tuple[str, int, int]
@@ -53,7 +53,7 @@ class ActionDistances:
         self.count += 1
 
     def figures(self, actions: Sequence[str]) -> list[tuple[str, float, float]]:
-        """Return name, mean and maximum of each action; nothing where the numbers differ."""
+        """Return name, mean and maximum of each action; empty if the action counts differ."""
         if len(actions) != len(self.total):
             return []
         means, largest = (self.total / self.count).tolist(), self.largest.tolist()
@@ -72,7 +72,7 @@ class PolicySummary:
     largest_at: ReplayKey | None = None
     # reason of the first one missing or different
     why: str = ''
-    # of another policy
+    # distances to the actions of another policy
     distances: ActionDistances | None = None
 
     @property
@@ -102,8 +102,8 @@ class ReplayResult:
     actions: tuple[str, ...]
     tolerance: float
     sums: dict[tuple[str, str], PolicySummary] = field(default_factory=dict)
-    unanswered: int = 0
-    not_asked: int = 0
+    without_reply: int = 0
+    without_inference: int = 0
     others: int = 0
     prefixes_ignored: int = 0
     notes: list[str] = field(default_factory=list)
@@ -135,15 +135,15 @@ class Replay:
         self, on_progress: Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]] = iter
     ) -> ReplayResult:
         """
-        Replay all requests; `on_progress` passes them through and may show progress.
-        Raises BagError, TraceError, ReplayError.
+        Replay all requests; `on_progress` yields them unchanged and may show progress. Raises
+        BagError, TraceError, ReplayError.
         """
         for recorded in on_progress(self._source.read()):
             try:
                 self._replay_request(recorded, wire_chunk.decode(recorded.answer))
             except Malformed as error:
-                self.result.notes.append(f'a request or an answer cannot be read: {error}')
-        self.result.unanswered = self._source.unanswered
+                self.result.notes.append(f'a request or a reply cannot be read: {error}')
+        self.result.without_reply = self._source.without_reply
         self.result.notes += self._source.notes
         return self.result
 
@@ -153,7 +153,7 @@ class Replay:
             result.others += 1
             return
         if then.status in NOT_FROM_POLICY:
-            result.not_asked += 1
+            result.without_inference += 1
             return
         key = then.client_id, then.header.session_epoch, then.header.seq
         now = self._reply_to(key, recorded, then)
@@ -179,7 +179,7 @@ class Replay:
         return self._replies[key]
 
     def _compared(self, then: Chunk, now: Chunk) -> ReplyComparison:
-        """Compare; an unknown hidden state stays unknown for its episode."""
+        """Compare two replies; an unknown hidden state stays unknown for the whole episode."""
         comparison = compare_replies(then, now, self.result.tolerance)
         if self._replayer.served.state_class != StateClass.RECURRENT:
             return comparison
@@ -187,5 +187,5 @@ class Replay:
         if lost_state(now) and not lost_state(then):
             self._unknown[session] = episode
         elif self._unknown.get(session) == episode:
-            return ReplyComparison(MatchLevel.MISSING, why='the hidden state is not known')
+            return ReplyComparison(MatchLevel.MISSING, why='the hidden state is unknown')
         return comparison

@@ -16,11 +16,10 @@ HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst',
 
 def as_text(result: ReplayResult) -> str:
     """Return the result as text."""
-    lines = [f'policy of now: {result.policy}']
+    lines = [f'replayed policy: {result.policy}']
     if result.is_other_policy:
         lines.append(
-            'ANOTHER POLICY than the recorded ones: this is what it would have done, not a test '
-            'of it'
+            'ANOTHER POLICY than the recorded ones: differences are expected and do not test it'
         )
     rows = [HEAD, *(_row(each) for each in result.sums.values())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
@@ -41,8 +40,8 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
         'tolerance': result.tolerance,
         'requests': result.requests,
         **{likeness.value: result.count(likeness) for likeness in MatchLevel},
-        'unanswered': result.unanswered,
-        'not_asked': result.not_asked,
+        'without_reply': result.without_reply,
+        'without_inference': result.without_inference,
         'of_other_policies': result.others,
         'prefixes_ignored': result.prefixes_ignored,
         'slots': [_sum_json(each, result) for each in result.sums.values()],
@@ -75,12 +74,12 @@ def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
 
 def _counts(result: ReplayResult) -> list[str]:
     counted = (
-        (result.unanswered, 'requests without an answer in the recording'),
-        (result.not_asked, 'answers given without asking the policy (too late, draining)'),
-        (result.others, 'answers of other policies, not compared'),
+        (result.without_reply, 'requests without a recorded reply'),
+        (result.without_inference, 'replies without inference (too late, draining)'),
+        (result.others, 'replies of other policies, not compared'),
         (
             result.prefixes_ignored,
-            'prefixes of the recorded policy, ignored, so that these chunks had no guidance',
+            'prefixes of the recorded policy, ignored: these chunks have no guidance',
         ),
     )
     lines = [f'{what}: {count}' for count, what in counted if count]

@@ -24,7 +24,7 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
 NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
-ALTERNATIVES = 'or replay a bag (lerobot-serve record) or what a server captured (capture_folder)'
+ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'
 
 
 class ReplayError(ValueError):
@@ -40,7 +40,7 @@ class ReplayRequest(NamedTuple):
 
 
 class BagSource:
-    """Requests in a bag. `notes` lists what is missing, after `read`. Raises BagError."""
+    """Requests in a bag. After `read`, `notes` lists missing data. Raises BagError."""
 
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
@@ -50,7 +50,7 @@ class BagSource:
 
     def _survey(self) -> Iterator[bytes]:
         """
-        Return the answers, and note the sessions: a recorder may hear of one after its requests.
+        Yield the replies and index the sessions, which may be recorded after their requests.
         """
         for message in self._bag.read():
             if message.type == CHUNK and is_no_second_draw(message.topic):
@@ -61,7 +61,7 @@ class BagSource:
                 self._events_unread += 1
 
     def policies(self) -> Counter[str]:
-        """Return how many answers each policy gave, by fingerprint."""
+        """Return the number of replies of each policy, by fingerprint."""
         return self._policies
 
     def read(self) -> Iterator[ReplayRequest]:
@@ -78,14 +78,14 @@ class BagSource:
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._pairs.orphans, 'answers without a request in the bag'),
+            (self._pairs.orphans, 'replies without a request in the bag'),
             (self._pairs.malformed + self._events_unread, 'messages that cannot be read'),
         )
         return [*self._bag.damage, *(f'{what}: {count}' for count, what in counted if count)]
 
 
 class IncidentSource:
-    """Requests in a file that a policy server captured. Raises IncidentError."""
+    """Requests in a capture of a policy server. Raises IncidentError."""
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)
@@ -103,7 +103,7 @@ class IncidentSource:
 class TraceSource:
     """
     Requests in the traces of policy servers with all their images and instructions: one run, or
-    all below a folder side by side. Traces of edges and routers are left out.
+    all runs below a folder. Traces of edges and routers are ignored.
 
     Raises ReplayError and TraceError.
     """
@@ -142,8 +142,8 @@ class TraceSource:
     def notes(self) -> list[str]:
         counted = (
             (self._damaged, 'damaged lines in the trace'),
-            (self._lost, 'requests lost to the trace, of which hidden states do not know'),
-            (self._unread, 'requests that could not be read then, and are not in the trace'),
+            (self._lost, 'requests that the trace lost: hidden states may differ'),
+            (self._unread, 'requests that the server could not read, not in the trace'),
         )
         bare = [f'{run.path.name} has {why_insufficient(run)}: not compared' for run in self._bare]
         return [*bare, *(f'{what}: {count}' for count, what in counted if count)]
@@ -158,7 +158,7 @@ class TraceSource:
             self._missing += record.status == 'ok'
 
     def _check(self, runs: list[TraceRun]) -> None:
-        """Raises ReplayError for runs that have nothing to replay."""
+        """Raise ReplayError for runs without requests to replay."""
         servers = list(filter(is_server_run, runs))
         if not servers:
             roles = ' and '.join(sorted({run.role for run in runs}))
@@ -168,7 +168,7 @@ class TraceSource:
             )
         why = next(filter(None, map(why_insufficient, servers)), '')
         if why or self._missing:
-            why = why or 'requests without what was sent and answered (of an older version)'
+            why = why or 'requests without observation and reply (of an older version)'
             raise ReplayError(
                 f'{self._path} has {why}: a replay needs {NEEDED_PARAMETERS[0]}: full and '
                 f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
@@ -194,14 +194,14 @@ ReplaySource = BagSource | IncidentSource | TraceSource
 def open_source(path: Path) -> ReplaySource:
     """Open a recording. Raises ReplayError, BagError, IncidentError and TraceError."""
     if not path.exists():
-        raise ReplayError(f'there is no {path}; name a bag, an incident or a trace')
+        raise ReplayError(f'{path} does not exist; name a bag, a capture or a trace')
     if path.suffix == incident_file.SUFFIX:
         return IncidentSource(path)
     if is_bag(path):
         return BagSource(path)
     if path.suffix == '.jsonl' or (path.is_dir() and any(path.rglob('*.jsonl'))):
         return TraceSource(path)
-    raise ReplayError(f'{path} is neither a bag nor an incident nor a trace; name one of these')
+    raise ReplayError(f'{path} is neither a bag nor a capture nor a trace; name one of these')
 
 
 def is_server_run(run: TraceRun) -> bool:
@@ -224,6 +224,6 @@ def count_policies(answers: Iterator[bytes]) -> Counter[str]:
         try:
             counts[read_reply_summary(raw).policy] += 1
         except Malformed:
-            # counted where it is read
+            # counted when it is read
             continue
     return counts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve demo`: promotes a good policy and rolls a bad one back, on simulated robots."""
+"""`lerobot-serve demo`: promotes a good policy and rolls back a bad one on simulated robots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HELP = 'run simulated robots, promote a good policy and roll back a bad one'
 EXAMPLE = (
-    'example: lerobot-serve demo --acts kill  | exit status 0 when every phase showed its claim'
+    'example: lerobot-serve demo --acts kill  | exit status 0 when every phase proves its claim'
 )
 OUT = Path('out/demo')
 PLAN = '25:2,50:4,100'
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0 when every phase showed its claim. Raises UserError, ParameterError."""
+    """Return 0 if every phase proves its claim. Raises UserError, ParameterError."""
     import json
 
     from lerobot_serve.demo import process_specs
