@@ -83,7 +83,7 @@ def with_profile(values: dict[str, Any]) -> dict[str, Any]:
     below = dict(PROFILES.get(name, {})) if isinstance(name, str) else {}
     buffer_s = values.get('request_threshold_s')
     if below and isinstance(buffer_s, int | float):
-        # an alarm after the stall would be none
+        # an alarm after the stall would be useless
         reachable_s = round(DEGRADED_SHARE * buffer_s, 3)
         below['degraded_after_s'] = min(below['degraded_after_s'], reachable_s)
     return {**below, **values}

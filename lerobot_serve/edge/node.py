@@ -117,7 +117,7 @@ class EdgeController(SteadyClockNode):
             self.robot,
             client_id=self.client_id,
             step_s=step_s,
-            # two states of either edge, and the time of discovery
+            # two states of each edge, and the discovery time
             tie_s=1 + 2 * parameters.status_period_s,
             stop_service=parameters.stop_service,
         )

@@ -2,13 +2,13 @@
 """
 Detects other edge controllers that publish on this robot's command topic.
 
-Two of them would send contradicting commands. The younger one exits and the older one continues.
-The age of an edge is its number of control steps, missed ones included, in its published state;
-one of unknown age is older than an edge that has not commanded the robot yet. A state is up to one
-period old when it is compared, so another edge appears younger than it is: of two of nearly the
-same age neither exits at first, and then their gids decide. If no edge exits, all pause, and all
-but one send no commands until restarted, because each would hold another pose. Plain; the executor
-thread.
+Two edges would send contradicting commands. The younger one exits and the older one continues. The
+age of an edge is its number of control steps, missed ones included, in its published state; an
+edge of unknown age counts as older than an edge that has not commanded the robot yet. A state is
+up to one period old when it is compared, so another edge appears younger than it is: of two edges
+of nearly the same age neither exits at first, and then their gids decide. If no edge exits, all
+pause, and all but one send no commands until restarted, because each would hold another pose.
+Plain; the executor thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterable
 import enum
 from typing import NamedTuple
 
-# within this time one that is younger by more than the age of a state has exited
+# within this time an edge that is younger by more than the age of a state has exited
 TIE_NS = 1_500_000_000
-# within this time a younger one has exited
+# within this time a younger edge has exited
 GIVING_WAY_NS = 3_000_000_000
-# within this time the age of one that publishes it is known
+# within this time the age of an edge that publishes it is known
 UNKNOWN_NS = 1_000_000_000
 
 

@@ -41,10 +41,10 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 DEFAULT_CONDITIONS = OperatingConditions()
-# these return joints that are outside their limits or too far ahead; in any other state that
-# would be motion without a command
+# motions that return joints outside their limits or too far ahead; in other states a return would
+# be motion without a command
 RETURNING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN)
-# these start from silence
+# motions that start from silence
 STARTING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.INTERLOCK)
 
 
@@ -74,7 +74,7 @@ class Controller:
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.POLICY
         self.rung_reason = ''
-        # why motion does not start although it is granted; empty if it does
+        # why granted motion does not start; empty if it does
         self.start_blocked_by = ''
         self.dropped: Counter[str] = self._playback.dropped
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
@@ -172,7 +172,7 @@ class Controller:
     ) -> LadderDecision:
         self._playback.follow_queue()
         if self._playback.cleared:
-            # a teardown returns to the start of the current episode only
+            # a teardown returns only to the start of the current episode
             self._is_first_step, self._ladder.initial_pose = True, None
         joints = self._joint_motion()
         given = AuthorityInputs(
@@ -237,12 +237,12 @@ class Controller:
     def _record_playback(self, decision: LadderDecision) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
-            # an action that was taken but not executed is no start for interpolation
+            # an action that was taken but not executed does not start an interpolation
             self._playback.reset()
             self._executed.end_row()
         interrupted = self._is_interrupted()
         if self._was_playing and not playing:
-            # a cleared queue or a stop by an operator is no stall
+            # a cleared queue or a stop by an operator is not a stall
             self.stalls += not (self._playback.cleared or interrupted)
         if playing:
             self._queue_empty_reported = False
@@ -281,7 +281,7 @@ class Controller:
             self._last = last.after(judgement.command, self._settings.step_ns / 1e9)
             self.actions_executed += 1
             self.commands[decision.kind] += 1
-            # a stop by an operator is no missing action of the policy
+            # a stop by an operator is not a missing action of the policy
             self.fallbacks += planned is None and not self._is_interrupted()
         if planned:
             self._record_age(age_ns)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The message types of commands: their keys in a robot file, and which actions they take. Plain.
+The message types of commands: their keys in a robot file, and the actions they can carry. Plain.
 
 A new type is a row here and one in command_messages.
 """

@@ -20,7 +20,7 @@ from lerobot_serve.arrays import Float64Array, FloatArray
 from lerobot_serve.cage.description import ActionLimit
 from lerobot_serve.wire.execution_report import ExecutionReport
 
-# unit -> the kind of quantity, and how much of the kind's first unit one of it is
+# unit -> the kind of quantity, and its size in the first unit of that kind
 KINDS: dict[str, tuple[str, float]] = {
     'rad': ('angle', 1.0),
     'deg': ('angle', pi / 180),
@@ -56,8 +56,8 @@ def convert_between(
     robot: str, policy: str, calibrated: tuple[float, float] | None = None
 ) -> UnitConversion:
     """
-    Return how two units convert. `calibrated` are the robot's numbers at the lowest and at the
-    highest number of a normalised range. Raises ValueError with a readable text.
+    Return the conversion between two units. `calibrated` are the robot's numbers at the lowest and
+    at the highest number of a normalised range. Raises ValueError with a readable text.
     """
     if robot == policy:
         if calibrated:

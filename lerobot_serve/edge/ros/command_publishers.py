@@ -21,7 +21,7 @@ Edge = tuple[str, Gid, int | None]
 # discovery time of nodes on one machine
 DISCOVERY_S = 0.5
 POLL_S = 0.02
-# what every edge controller publishes beside its commands
+# topic that every edge controller publishes beside its commands
 EDGE_TOPIC, STATE = 'executed_action', 'state'
 
 
@@ -53,7 +53,7 @@ class CommandTopicPublishers:
         return [(who, gid, self._ages.get(who)) for who, gid in edges]
 
     def _listen_to(self, names: set[str]) -> None:
-        """Subscribe to the states of these edges, and of no others."""
+        """Subscribe to the states of exactly these edges."""
         for name in self._states.keys() - names:
             self._node.destroy_subscription(self._states.pop(name))
             self._ages.pop(name, None)
@@ -63,7 +63,7 @@ class CommandTopicPublishers:
             )
 
     def _on_state(self, name: str, message: EdgeState) -> None:
-        # the control steps that a stopped process missed are part of its age
+        # missed control steps of a stopped process count towards its age
         self._ages[name] = message.control_steps + message.control_steps_missed
 
     def wait_for_other_edges(self) -> list[Edge]:

@@ -53,7 +53,7 @@ class RobotCommands:
         self._node = node
         topic = node.resolve_topic_name(robot.command.topic)
         self._publishers = CommandTopicPublishers(node, topic)
-        # before this node has a publisher: a running edge does not react
+        # checked before this node has a publisher, so that a running edge does not react
         edges = [OtherPublisher(*each) for each in self._publishers.wait_for_other_edges()]
         if refusal := command_conflict.start_refusal(topic, edges):
             raise UserError(refusal)
@@ -72,7 +72,7 @@ class RobotCommands:
             qos.EXECUTED_ACTION,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        # held while publishing: after `_withdraw` no command goes out
+        # held while publishing: after `_withdraw` no command is sent
         self._sending = threading.Lock()
         self._has_commanded = False
         self._conflict = CommandConflict(
@@ -123,8 +123,8 @@ class RobotCommands:
 
     def check_conflict(self, age_steps: int) -> bool:
         """
-        Look for other edges; return whether this one, `age_steps` control steps old, must pause.
-        Raises UserError once it has given way to an older one.
+        Check for other edges; return whether this edge, `age_steps` control steps old, must pause.
+        Raises UserError after it has yielded to an older one.
         """
         edges = [OtherPublisher(*each) for each in self._publishers.edges()]
         own = Own(age_steps, self._has_commanded)
@@ -135,7 +135,7 @@ class RobotCommands:
         return action is ConflictAction.PAUSE
 
     def _withdraw(self) -> None:
-        """Stop publishing at once: the other edge commands the robot."""
+        """Stop publishing immediately: the other edge commands the robot."""
         with self._sending:
             self._conflict.is_silent = True
         self._node.destroy_publisher(self._commands)

@@ -47,7 +47,7 @@ class ExtensionReply(Protocol):
 
 
 class SessionReply(Protocol):
-    """The response half of OpenSession.srv, as far as an edge reads it."""
+    """The fields of the OpenSession response that an edge reads."""
 
     session_id: str
     policy: str

@@ -42,7 +42,7 @@ class Scheduler(Protocol):
 
 
 class RoundRobin:
-    """One request at a time, in order of arrival."""
+    """Serve one request at a time, in order of arrival."""
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
         return BatchSelection((0,))
@@ -50,9 +50,9 @@ class RoundRobin:
 
 class EarliestDry:
     """
-    The client first that runs out of actions first.
+    Serve the client first whose queue runs dry first.
 
-    No starvation: a later request runs dry later, or is dry already.
+    There is no starvation: the queue of a later request runs dry later, or is already dry.
     """
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:

@@ -14,7 +14,11 @@ from pathlib import Path
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.request_pairs import is_of_robot, RequestPairer, RequestReply
+from lerobot_serve.tools.bags.request_pairs import (
+    is_robot_reply_topic,
+    RequestPairer,
+    RequestReply,
+)
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
@@ -77,7 +81,7 @@ class BagTrace:
         self.runs: list[TraceRun] = []
         self._runs: dict[tuple[str, str], BagRun] = {}
         self._before: dict[tuple[str, str], str] = {}
-        self._pairs = RequestPairer(is_of_robot)
+        self._pairs = RequestPairer(is_robot_reply_topic)
 
     def read(self, first_number: int = 0) -> Iterator[Entry]:
         """
@@ -127,7 +131,7 @@ class BagTrace:
                 )
             elif message.type in (OBSERVATION, CHUNK):
                 for pair in self._pairs.add(message):
-                    chunk = wire_chunk.decode(pair.answer)
+                    chunk = wire_chunk.decode(pair.reply)
                     yield 'edge', chunk.client_id, request_record(pair, chunk)
         except Malformed:
             self._bag.damage.append(f'a message of {message.topic} cannot be read')
@@ -212,7 +216,7 @@ def request_record(pair: RequestReply, chunk: Chunk) -> Record:
         inference_ms=chunk.inference_ms,
         round_trip_ms=(ended_ns - pair.request_ns) / 1e6,
         request_bytes=len(pair.request),
-        chunk_bytes=len(pair.answer),
+        chunk_bytes=len(pair.reply),
         chunk_range=chunk_range(chunk, repeated_rows(request)),
         superseded=chunk.superseded,
         reason=chunk.status_text,

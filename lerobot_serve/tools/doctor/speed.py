@@ -62,9 +62,7 @@ def check_forward_time(pace: PolicySpeed) -> Finding:
     if share <= PERIOD_SHARE_LIMIT:
         return ok(name, found)
     if pace.chunk_size == 1:
-        return failure(
-            name, f'{found}; a chunk has one row, which inference delays', FASTER
-        )
+        return failure(name, f'{found}; a chunk has one row, which inference delays', FASTER)
     if pace.p99_ms > CHUNK_SHARE_LIMIT * pace.chunk_ms:
         return failure(
             name,

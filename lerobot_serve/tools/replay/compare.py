@@ -34,27 +34,29 @@ class ReplyComparison:
     above 1; `why` is the reason if the values are not comparable.
     """
 
-    likeness: MatchLevel
+    level: MatchLevel
     difference: float = 0.0
     why: str = ''
 
 
-def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> ReplyComparison:
+def compare_replies(
+    recorded: Chunk, replayed: Chunk, tolerance: float = TOLERANCE
+) -> ReplyComparison:
     """Compare two replies."""
-    if then.status != now.status:
-        why = f'{status_name(then.status)} recorded, {status_name(now.status)} replayed: '
-        why += then.status_text or now.status_text
-        is_gone = then.status == Status.OK
-        return ReplyComparison(MatchLevel.MISSING if is_gone else MatchLevel.BEYOND, inf, why)
-    if lost_state(now) and not lost_state(then):
+    if recorded.status != replayed.status:
+        why = f'{status_name(recorded.status)} recorded, {status_name(replayed.status)} replayed: '
+        why += recorded.status_text or replayed.status_text
+        is_missing = recorded.status == Status.OK
+        return ReplyComparison(MatchLevel.MISSING if is_missing else MatchLevel.BEYOND, inf, why)
+    if lost_state(replayed) and not lost_state(recorded):
         why = 'the recording begins within the episode: the hidden state is unknown'
         return ReplyComparison(MatchLevel.MISSING, inf, why)
-    pairs = ((then.robot, now.robot), (then.model, now.model))
+    pairs = ((recorded.robot, replayed.robot), (recorded.model, replayed.model))
     if any(a.shape != b.shape for a, b in pairs):
         return ReplyComparison(
             MatchLevel.BEYOND,
             inf,
-            f'{then.robot.shape} actions recorded, {now.robot.shape} replayed',
+            f'{recorded.robot.shape} actions recorded, {replayed.robot.shape} replayed',
         )
     if all(a.tobytes() == b.tobytes() for a, b in pairs):
         return ReplyComparison(MatchLevel.IDENTICAL)
@@ -63,27 +65,27 @@ def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> Re
     return ReplyComparison(MatchLevel.WITHIN if is_within else MatchLevel.BEYOND, difference)
 
 
-def largest_difference(then: Float32Array, now: Float32Array) -> float:
+def largest_difference(recorded: Float32Array, replayed: Float32Array) -> float:
     """Return the largest difference, relative for recorded values above 1."""
-    if not then.size:
+    if not recorded.size:
         return 0.0
-    before = then.astype(np.float64)
+    before = recorded.astype(np.float64)
     # the difference of values that are not finite is infinite
     with np.errstate(all='ignore'):
-        differences = np.abs(before - now) / np.maximum(1.0, np.abs(before))
+        differences = np.abs(before - replayed) / np.maximum(1.0, np.abs(before))
     largest = float(differences.max())
     return largest if np.isfinite(largest) else inf
 
 
-def divergence(then: Chunk, now: Chunk) -> Float64Array | None:
+def divergence(recorded: Chunk, replayed: Chunk) -> Float64Array | None:
     """
     Return the mean distance of each action over the common rows, in the robot's units; None
     without common rows.
     """
-    rows = min(len(then.robot), len(now.robot))
-    if not rows or then.robot.shape[1] != now.robot.shape[1]:
+    rows = min(len(recorded.robot), len(replayed.robot))
+    if not rows or recorded.robot.shape[1] != replayed.robot.shape[1]:
         return None
-    distances = np.abs(then.robot[:rows].astype(np.float64) - now.robot[:rows])
+    distances = np.abs(recorded.robot[:rows].astype(np.float64) - replayed.robot[:rows])
     means: Float64Array = distances.mean(axis=0)
     return means
 

@@ -21,13 +21,13 @@ def as_text(result: ReplayResult) -> str:
         lines.append(
             'ANOTHER POLICY than the recorded ones: differences are expected and do not test it'
         )
-    rows = [HEAD, *(_row(each) for each in result.sums.values())]
+    rows = [HEAD, *(_row(each) for each in result.summaries.values())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines += [
         '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    lines += [line for each in result.sums.values() for line in _details(each, result)]
+    lines += [line for each in result.summaries.values() for line in _details(each, result)]
     lines += _counts(result)
     return '\n'.join(lines)
 
@@ -39,18 +39,18 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
         'is_other_policy': result.is_other_policy,
         'tolerance': result.tolerance,
         'requests': result.requests,
-        **{likeness.value: result.count(likeness) for likeness in MatchLevel},
+        **{level.value: result.count(level) for level in MatchLevel},
         'without_reply': result.without_reply,
         'without_inference': result.without_inference,
         'of_other_policies': result.others,
         'prefixes_ignored': result.prefixes_ignored,
-        'slots': [_sum_json(each, result) for each in result.sums.values()],
+        'slots': [_summary_json(each, result) for each in result.summaries.values()],
         'notes': result.notes,
     }
 
 
 def _row(each: PolicySummary) -> tuple[str, ...]:
-    counts = [str(each.counts[likeness]) for likeness in MatchLevel]
+    counts = [str(each.counts[level]) for level in MatchLevel]
     return each.slot, str(each.requests), *counts, f'{each.worst:.3g}', printable(each.policy)
 
 
@@ -89,14 +89,14 @@ def _counts(result: ReplayResult) -> list[str]:
     return lines
 
 
-def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
+def _summary_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
     at = each.largest_at
     distances = each.distances.figures(result.actions) if each.distances else []
     return {
         'slot': each.slot,
         'policy': each.policy,
         'requests': each.requests,
-        **{likeness.value: each.counts[likeness] for likeness in MatchLevel},
+        **{level.value: each.counts[level] for level in MatchLevel},
         # JSON has no infinity
         'worst': each.worst if isfinite(each.worst) else None,
         'largest_at': at and {'client_id': at[0], 'session_epoch': at[1], 'seq': at[2]},

@@ -35,7 +35,7 @@ class ReplayRequest(NamedTuple):
     """A request and its reply as CDR bytes, with the known fields of its session."""
 
     request: bytes
-    answer: bytes
+    reply: bytes
     info: dict[str, Any]
 
 
@@ -69,16 +69,16 @@ class BagSource:
         for pair in self._pairs.join(self._bag.read()):
             start = read_envelope(pair.request)
             agreed = self._sessions.find(start.client_id, start.header.session_epoch)
-            yield ReplayRequest(pair.request, pair.answer, agreed._asdict() if agreed else {})
+            yield ReplayRequest(pair.request, pair.reply, agreed._asdict() if agreed else {})
 
     @property
-    def unanswered(self) -> int:
-        return self._pairs.unanswered
+    def without_reply(self) -> int:
+        return self._pairs.without_reply
 
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._pairs.orphans, 'replies without a request in the bag'),
+            (self._pairs.without_request, 'replies without a request in the bag'),
             (self._pairs.malformed + self._events_unread, 'messages that cannot be read'),
         )
         return [*self._bag.damage, *(f'{what}: {count}' for count, what in counted if count)]
@@ -89,15 +89,15 @@ class IncidentSource:
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)
-        self._answered = [ReplayRequest(*pair) for pair in pairs if pair.answer]
-        self.unanswered = len(pairs) - len(self._answered)
+        self._with_reply = [ReplayRequest(*pair) for pair in pairs if pair.reply]
+        self.without_reply = len(pairs) - len(self._with_reply)
         self.notes: list[str] = []
 
     def policies(self) -> Counter[str]:
-        return count_policies(recorded.answer for recorded in self._answered)
+        return count_policies(recorded.reply for recorded in self._with_reply)
 
     def read(self) -> Iterator[ReplayRequest]:
-        yield from self._answered
+        yield from self._with_reply
 
 
 class TraceSource:
@@ -149,7 +149,7 @@ class TraceSource:
         return [*bare, *(f'{what}: {count}' for count, what in counted if count)]
 
     def _clear(self) -> None:
-        self.unanswered = self._damaged = self._lost = self._unread = 0
+        self.without_reply = self._damaged = self._lost = self._unread = 0
 
     def _survey(self, record: RequestRecord) -> None:
         if replay_field.REPLAY_FIELD in record.raw:
@@ -181,7 +181,7 @@ class TraceSource:
             self._damaged += 1
             return
         if kept is None:
-            self.unanswered += 1
+            self.without_reply += 1
         elif not kept.request and record.status == 'bad_observation':
             self._unread += 1
         else:
@@ -218,9 +218,9 @@ def why_insufficient(run: TraceRun) -> str:
     return ', '.join(values) if is_bare else ''
 
 
-def count_policies(answers: Iterator[bytes]) -> Counter[str]:
+def count_policies(replies: Iterator[bytes]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for raw in answers:
+    for raw in replies:
         try:
             counts[read_reply_summary(raw).policy] += 1
         except Malformed:

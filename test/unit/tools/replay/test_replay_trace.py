@@ -71,7 +71,7 @@ def test_the_same_policy_gives_the_same_bits(tmp_path, kind):
     result = replay(path, kind)
     assert counts(result) == (20, 0, 0, 0)
     assert not result.is_other_policy
-    assert (result.unanswered, result.not_asked, result.notes) == (0, 0, [])
+    assert (result.without_reply, result.without_inference, result.notes) == (0, 0, [])
 
 
 @pytest.mark.parametrize('asked', [request, with_images])
@@ -79,7 +79,7 @@ def test_what_was_sent_and_answered_comes_back_byte_for_byte(tmp_path, asked):
     shape = WITH_CAMERA if asked is with_images else SHAPE
     path, pairs = traced(tmp_path, [asked(1), asked(2)], path=shape)
     found = list(open_source(path).read())
-    assert [(each.request, each.answer) for each in found] == pairs
+    assert [(each.request, each.reply) for each in found] == pairs
     assert all(each.info == {'session_id': 'robot_1#00000001'} for each in found)
 
 
@@ -178,7 +178,7 @@ def test_a_folder_with_all_that_a_fleet_traced(tmp_path):
     result = replay(tmp_path)
     assert counts(result) == (12, 0, 0, 0)
     # what the bare one was asked cannot be asked again
-    assert result.unanswered == 0
+    assert result.without_reply == 0
     assert [note.partition(' has ')[2] for note in result.notes] == [
         'trace_images: none, trace_instructions: full: not compared'
     ]
@@ -202,7 +202,7 @@ def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     server.open(third)
     result = replay(server.end())
     assert counts(result) == (1, 0, 0, 0)
-    assert (result.unanswered, result.not_asked) == (1, 1)
+    assert (result.without_reply, result.without_inference) == (1, 1)
     assert result.notes == ['requests that could not be read then, and are not in the trace: 1']
 
 
