@@ -207,8 +207,8 @@ class Cage:
         for rule in rules:
             if rule.immediate:
                 # except where a later rule overrides it
-                mine = rule.actions[target[rule.actions] == rule.values]
-                command[mine] = self.limits.at_once(target[mine], mine, last)
+                forced = rule.actions[target[rule.actions] == rule.values]
+                command[forced] = self.limits.at_once(target[forced], forced, last)
         return command
 
     def _stop(self, last: object, cause: str, reason: str) -> CageResult:

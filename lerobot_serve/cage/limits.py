@@ -212,7 +212,7 @@ class MotionLimits:
         if not -self._bounds[0, joint] <= wanted <= self._bounds[1, joint]:
             return 'limit'
         if abs(step) > self._pace[1, joint]:
-            return self._cause_of_pace(joint)
+            return self._rate_cause(joint)
         lead = 0.0 if measured is None else abs(wanted - measured[joint])
         if self._leads[joint] and lead > self._lead[1, joint]:
             return 'max_lead'
@@ -220,7 +220,7 @@ class MotionLimits:
             return 'max_acceleration'
         return 'limit'
 
-    def _cause_of_pace(self, joint: int) -> str:
+    def _rate_cause(self, joint: int) -> str:
         if self._pace[1, joint] >= self.max_step[joint]:
             return 'max_step'
         return 'max_acceleration' if self.is_velocity[joint] else 'max_velocity'

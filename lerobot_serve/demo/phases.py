@@ -19,7 +19,7 @@ from lerobot_serve.demo.scoreboard import version_of
 START_S, SERVE_S, SHADOW_S, KILL_S, CANARY_S, BROKEN_S = 120.0, 120.0, 120.0, 60.0, 900.0, 300.0
 # observation after the kill, longer than the buffer of a robot
 AFTER_KILL_S = 4.0
-EPISODES_TO_SEE = 6
+EPISODES_NEEDED = 6
 SHADOW_SAMPLES = 40
 Figures = dict[str, Any]
 
@@ -36,7 +36,7 @@ def serve(context: PhaseContext) -> Figures:
     )
     first_action_s = time.monotonic() - context.started_s
     context.add_event(f'all robots move, {first_action_s:.0f} s after the start')
-    context.wait(lambda: len(board.ended_episodes) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
+    context.wait(lambda: len(board.ended_episodes) >= EPISODES_NEEDED, SERVE_S, 'episodes end')
     edges = [f'{name}_edge' for name in board.robots]
     with_torch = [name for name in edges if holds_torch(context.processes.processes[name].pid)]
     return {

@@ -17,7 +17,7 @@ Figures = dict[str, Any]
 def summarize_run(
     board: Scoreboard,
     phases: Mapping[str, Figures],
-    proof: Figures,
+    audit: Figures,
     exit_status: Mapping[str, int],
     seconds: float,
     error: str = '',
@@ -29,11 +29,11 @@ def summarize_run(
         drops.update(robot.drops)
     shown = all(each['shown'] for each in phases.values())
     return {
-        'ok': shown and not error and proof.get('violations') == 0,
+        'ok': shown and not error and audit.get('violations') == 0,
         'error': error,
         'seconds': round(seconds, 1),
         'acts': dict(phases),
-        'audit': proof,
+        'audit': audit,
         'episodes': {
             version_of(policy) or 'unknown': {'ended': of, 'successes': good}
             for policy, (good, of) in board.successes().items()
@@ -67,10 +67,10 @@ def as_text(figures: Figures) -> str:
     for phase, found in figures['acts'].items():
         mark = 'ok    ' if found['shown'] else 'FAILED'
         lines.append(f'  {mark} {PHASE_CLAIMS[phase]}: {PHASE_TEXT[phase](found)}')
-    proof = figures['audit']
-    if proof:
-        mark = 'ok    ' if proof['violations'] == 0 else 'FAILED'
-        lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_text(proof)}')
+    audit = figures['audit']
+    if audit:
+        mark = 'ok    ' if audit['violations'] == 0 else 'FAILED'
+        lines.append(f'  {mark} audit of {audit["traces"]} traces: {audit_text(audit)}')
     lines.append('')
     for version, rate in sorted(figures['episodes'].items()):
         lines.append(f'  {version}: {rate["successes"]} of {rate["ended"]} targets reached')
@@ -120,10 +120,10 @@ def broken_text(found: Figures) -> str:
     )
 
 
-def audit_text(proof: Figures) -> str:
+def audit_text(audit: Figures) -> str:
     return (
-        f'{proof["judged"]} commands, requests and episodes judged, {proof["violations"]} '
-        f'violations; {proof["without_end"]} trace without an end, of the killed server'
+        f'{audit["judged"]} commands, requests and episodes judged, {audit["violations"]} '
+        f'violations; {audit["without_end"]} trace without an end, of the killed server'
     )
 
 

@@ -53,20 +53,20 @@ class Recipe:
     """
     Training settings of a version.
 
-    The expert aims `aside_m` beyond each target, as with a badly mounted camera. `is_corrupted`:
+    The expert aims `offset_m` beyond each target, as with a badly mounted camera. `is_corrupted`:
     one weight has diverged and the statistics are in another unit.
     """
 
     samples: int = 20_000
     epochs: int = 12
     hidden: int = 256
-    aside_m: float = 0.0
+    offset_m: float = 0.0
     is_corrupted: bool = False
 
 
 RECIPES = {
     # a target is reached within 20 mm; a larger offset means failure
-    'v1': Recipe(hidden=128, aside_m=0.0175),
+    'v1': Recipe(hidden=128, offset_m=0.0175),
     'v2': Recipe(),
     'v3': Recipe(samples=3000, epochs=6, hidden=64, is_corrupted=True),
 }
@@ -108,7 +108,7 @@ def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
         for name in cameras.NAMES:
             rows[name].append(render_cameras(name, pose, target_xy, generator))
         rows['state'].append(pose)
-        aimed_xy = (target_xy[0] + recipe.aside_m, target_xy[1])
+        aimed_xy = (target_xy[0] + recipe.offset_m, target_xy[1])
         rows['offset'].append(expert_chunk(pose, aimed_xy, ROWS, 1 / FPS) - pose)
     return {name: torch.from_numpy(np.stack(values)) for name, values in rows.items()}
 

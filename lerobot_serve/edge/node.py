@@ -303,7 +303,7 @@ class EdgeController(SteadyClockNode):
         )
 
     def _on_conflict_timer(self) -> None:
-        if self._output.check_conflict(self._rate.beats + self._rate.missed):
+        if self._output.check_conflict(self._rate.cycles + self._rate.missed):
             self._operator.pause()
             self.get_logger().error(self._output.alarm)
 

@@ -29,7 +29,7 @@ from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateCla
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 
 MAX_QUEUE_S = 60.0
-ONE_SHOT_PATIENCE_NS = 1_000_000_000
+ONE_SHOT_DEFERRAL_NS = 1_000_000_000
 NO_OBSERVER = RequestObserver()
 
 
@@ -140,7 +140,7 @@ class ServerCore:
             on_reply(chunk)
 
         # no robot waits for this reply: requests of sessions have priority
-        runs_dry_ns = now_ns + max(ONE_SHOT_PATIENCE_NS, bounded_ns(queue_remaining_s))
+        runs_dry_ns = now_ns + max(ONE_SHOT_DEFERRAL_NS, bounded_ns(queue_remaining_s))
         limit = self.sessions.rules.one_shots
         queued = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, on_reply=reply)
         if not self._request_queue.put_one_shot(queued, limit):

@@ -146,29 +146,29 @@ class Controller:
         if not self._rate_limiter.is_due(now_ns):
             self.steps_skipped += 1
             return None, False
-        sensed = read_state()
+        robot_state = read_state()
         moves = self._joint_motion() is JointMotion.MOVING
-        self._pose.update(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
+        self._pose.update(robot_state, now_ns, self._last, plays=self._was_playing, moves=moves)
         if conditions.state is not ConnectionState.DEAD:
-            self._ladder.revive()
+            self._ladder.reset_teardown()
         if self._check_manual_move():
             # silent for one step; the next one holds at the measured position
             return None, False
-        decision = self._decide(now_ns, sensed, conditions)
+        decision = self._decide(now_ns, robot_state, conditions)
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._record_playback(decision)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()
             return None, decision.call_stop_service
-        return self._check(decision, wanted, last, now_ns, sensed), decision.call_stop_service
+        return self._check(decision, wanted, last, now_ns, robot_state), decision.call_stop_service
 
     def rest(self) -> Float64Array | None:
         """Return the final command, None for no command; called as the tick thread ends."""
         return self._cage.rest(self._last)
 
     def _decide(
-        self, now_ns: int, sensed: RobotState, conditions: OperatingConditions
+        self, now_ns: int, robot_state: RobotState, conditions: OperatingConditions
     ) -> LadderDecision:
         self._playback.follow_queue()
         if self._playback.cleared:
@@ -179,7 +179,7 @@ class Controller:
             conditions,
             latched=self._cage.latched,
             stopped=self._ladder.stopped,
-            interlock=self._cage.is_interlock_active(sensed.state),
+            interlock=self._cage.is_interlock_active(robot_state.state),
             is_silent_while_paused=self._settings.is_silent_while_paused,
             teardown=self._ladder.teardown,
             joints=joints,
@@ -260,14 +260,14 @@ class Controller:
         wanted: Float64Array,
         last: LastCommand,
         now_ns: int,
-        sensed: RobotState,
+        robot_state: RobotState,
     ) -> ExecutedStep:
         """Pass the target through the cage and record its result."""
         judgement = self._cage.judge(
             wanted,
             last,
-            measured=sensed.measured,
-            state=sensed.state,
+            measured=robot_state.measured,
+            state=robot_state.state,
             allow_return=self.grant.allowed in RETURNING_MOTIONS,
             blind=self._pose.unmeasured_reason(now_ns),
         )

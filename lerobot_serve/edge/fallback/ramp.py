@@ -133,8 +133,8 @@ class Ramp:
         offset = pose - last.position
         distance = np.abs(offset)
         # at the pose, but not at rest: the direction is that of the motion
-        onward = np.sign(np.where(offset == 0, last.velocity, offset))
-        speed = last.velocity * onward
+        direction = np.sign(np.where(offset == 0, last.velocity, offset))
+        speed = last.velocity * direction
         change = self.deceleration * self._step_s
         bound = np.minimum(
             self._slow, max_stoppable_speed(distance, self.deceleration, self._step_s)
@@ -143,7 +143,7 @@ class Ramp:
         speed = np.clip(bound, speed - change, speed + change)
         step = speed * self._step_s
         there = np.abs(distance - step) <= self._no_distance
-        towards = np.where(there, pose, last.position + onward * step)
+        towards = np.where(there, pose, last.position + direction * step)
         return self._stop_velocities(last, towards)
 
     def _stop_velocities(self, last: LastCommand, positions: Float64Array) -> Float64Array:

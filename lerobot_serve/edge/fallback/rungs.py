@@ -118,14 +118,16 @@ def teardown_rungs(
     if teardown == 'initial_pose':
         # the initial pose may be anywhere within the limits
         farthest = [(limit, goal) for limit in robot.actions for goal in (limit.low, limit.high)]
-        return ramp, Rung(RungKind.INITIAL_POSE, _way_s(farthest, stop_s, step_s)), end
+        return ramp, Rung(RungKind.INITIAL_POSE, _longest_travel_s(farthest, stop_s, step_s)), end
     if robot.safe_pose is None:
         raise ParameterError(f"teardown 'safe_pose' {_NO_POSE}")
     goals = list(zip(robot.actions, robot.safe_pose, strict=True))
-    return ramp, Rung(RungKind.SAFE_POSE, _way_s(goals, stop_s, step_s)), end
+    return ramp, Rung(RungKind.SAFE_POSE, _longest_travel_s(goals, stop_s, step_s)), end
 
 
-def _way_s(goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float) -> float:
+def _longest_travel_s(
+    goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float
+) -> float:
     return max(travel_time_s(limit, goal, stop_s, step_s) for limit, goal in goals)
 
 

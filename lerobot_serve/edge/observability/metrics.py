@@ -133,7 +133,7 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
         counter(
             'edge_control_steps',
             'control steps',
-            value=view.rate.beats - view.controller.steps_skipped,
+            value=view.rate.cycles - view.controller.steps_skipped,
         ),
         counter(
             'edge_control_steps_missed',

@@ -20,7 +20,7 @@ from lerobot_serve.edge.control.command_conflict import (
     CommandConflict,
     ConflictAction,
     OtherPublisher,
-    Own,
+    OwnAge,
 )
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.observability import reports
@@ -127,9 +127,9 @@ class RobotCommands:
         Raises UserError after it has yielded to an older one.
         """
         edges = [OtherPublisher(*each) for each in self._publishers.edges()]
-        own = Own(age_steps, self._has_commanded)
+        own = OwnAge(age_steps, self._has_commanded)
         action = self._conflict.update(edges, own, time.monotonic_ns())
-        if action is ConflictAction.GIVE_WAY:
+        if action is ConflictAction.EXIT:
             self._withdraw()
             raise UserError(command_conflict.start_refusal(self._publishers.topic, edges))
         return action is ConflictAction.PAUSE

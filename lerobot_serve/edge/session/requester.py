@@ -257,10 +257,10 @@ class Requester:
     def _check_liveliness(self) -> None:
         """Leave a lost server."""
         reason = self._liveliness.loss_reason() if self._is_open else ''
-        is_there = not self._liveliness.has_lease_expired and self._transport.is_available(
+        is_available = not self._liveliness.has_lease_expired and self._transport.is_available(
             self.servers.current
         )
-        if reason and self._idle.is_set() and is_there:
+        if reason and self._idle.is_set() and is_available:
             # it closed an idle session; the next request opens another one
             self._is_open = False
         elif reason:

@@ -95,7 +95,7 @@ class ExportedPolicy:
         return [prediction for prediction, _ in answers]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
     def verify(self) -> None:
         """Run the program on zeros. Raises PolicyError for wrong outputs or hidden memory."""

@@ -61,12 +61,12 @@ class LeRobot:
 @cache
 def lerobot() -> LeRobot:
     """Import LeRobot once and return its parts. Raises PolicyError if the import fails."""
-    hardening.go_offline()
+    hardening.disable_network()
     try:
-        with quiet():
+        with suppress_output():
             _import_torchvision()
             parts = _import_parts()
-            hardening.go_offline()
+            hardening.disable_network()
             hardening.refuse_code()
             return parts
     except ImportError as error:
@@ -77,7 +77,7 @@ def lerobot() -> LeRobot:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """Suppress the output and the warnings of LeRobot while it loads."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -99,7 +99,7 @@ def import_trusted(packages: tuple[str, ...]) -> None:
         try:
             if not PACKAGE.fullmatch(package):
                 raise ImportError('it must be the name of a package')
-            with quiet():
+            with suppress_output():
                 importlib.import_module(package)
         except Exception as error:
             # code of another package may raise any error

@@ -22,7 +22,7 @@ CODE_LOADERS = ('get_class_in_module', 'get_cached_module_file', 'get_class_from
 TRUST_PROMPT = 'resolve_trust_remote_code'
 
 
-def go_offline() -> None:
+def disable_network() -> None:
     """Restrict the hub's libraries to local files, whether or not they are imported already."""
     for name in OFFLINE_VARIABLES:
         os.environ[name] = '1'

@@ -26,10 +26,10 @@ from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
     is_trusted,
     lerobot,
-    quiet,
+    suppress_output,
 )
 from lerobot_serve.policies.lerobot.loading.description import describe_policy
-from lerobot_serve.policies.lerobot.loading.first_prediction import try_policy
+from lerobot_serve.policies.lerobot.loading.first_prediction import run_first_prediction
 from lerobot_serve.policies.lerobot.loading.network import load_network
 from lerobot_serve.policies.lerobot.loading.network_sizes import check_network_sizes
 from lerobot_serve.policies.lerobot.loading.precision import autocast_dtype, set_dtype
@@ -64,7 +64,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
     check_memory(options, declared_bytes(folder.path))
     lerobot()
     import_trusted(options.trusted_packages)
-    with quiet():
+    with suppress_output():
         network_class = _load_part(folder, 'its type', lambda: _network_class(folder, options))
         config = _load_part(
             folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
@@ -98,7 +98,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
         return _load_part(
             folder,
             'a first prediction',
-            lambda: try_policy(
+            lambda: run_first_prediction(
                 network,
                 processors,
                 description,

@@ -48,15 +48,15 @@ class RecurrentPolicy:
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
         """Return one prediction each. Raises PolicyError for a wrong state and changes nothing."""
-        answers = [self._answer(request) for request in requests]
+        answers = [self._predict_one(request) for request in requests]
         for request, (_, hidden) in zip(requests, answers, strict=True):
             self._states.keep(request.session_id, request.episode, hidden)
         return [prediction for prediction, _ in answers]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
-    def _answer(self, request: PolicyRequest) -> tuple[Prediction, RecurrentState]:
+    def _predict_one(self, request: PolicyRequest) -> tuple[Prediction, RecurrentState]:
         state = newest_state(request, len(self._description.state_names))
         before, lost = self._states.take(
             request.session_id, request.episode, request.episode_start

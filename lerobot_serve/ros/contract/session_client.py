@@ -70,7 +70,7 @@ class SessionClient:
             )
             self._publishers.append(self._shadow_requests)
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """
         Return whether the service is discovered; its server may have just ended. Returns True
         during the discovery time of a new client.

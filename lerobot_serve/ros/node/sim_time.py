@@ -58,8 +58,8 @@ class SimTimeMonitor:
             node.destroy_node()
             raise UserError(refused)
         node.add_on_set_parameters_callback(self._check)
-        node.add_post_set_parameters_callback(self._follow)
-        self._follow([node.get_parameter(SIM_TIME)])
+        node.add_post_set_parameters_callback(self._on_parameter)
+        self._on_parameter([node.get_parameter(SIM_TIME)])
 
     def _check(self, wanted: list[Parameter]) -> SetParametersResult:
         refused = self._refused(wanted)
@@ -71,7 +71,7 @@ class SimTimeMonitor:
                 return f'{SIM_TIME} must be false for {self._node.get_name()}: {self._refusal}'
         return ''
 
-    def _follow(self, accepted: list[Parameter]) -> None:
+    def _on_parameter(self, accepted: list[Parameter]) -> None:
         for value in (each.value for each in accepted if each.name == SIM_TIME):
             if self._timer:
                 self._node.destroy_timer(self._timer)

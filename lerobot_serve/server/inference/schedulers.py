@@ -48,7 +48,7 @@ class RoundRobin:
         return BatchSelection((0,))
 
 
-class EarliestDry:
+class LowestQueueFirst:
     """
     Serve the client first whose queue runs dry first.
 
@@ -60,7 +60,7 @@ class EarliestDry:
         return BatchSelection((min(range(len(waiting)), key=lambda i: waiting[i].runs_dry_ns),))
 
 
-class MicroBatch:
+class DynamicBatching:
     """
     Up to `size` requests in one forward pass; the oldest waits at most `window_ns` for more.
 
@@ -80,9 +80,9 @@ class MicroBatch:
 def make_scheduler(name: str, *, size: int, window_ns: int, batch_limit: int) -> Scheduler:
     """Return a scheduler by name; `batch_limit` is that of the policy, 0 for none."""
     if name == 'dynamic_batching':
-        return MicroBatch(min(size, batch_limit or size), window_ns)
+        return DynamicBatching(min(size, batch_limit or size), window_ns)
     simple: dict[str, Scheduler] = {
         'round_robin': RoundRobin(),
-        'lowest_queue_first': EarliestDry(),
+        'lowest_queue_first': LowestQueueFirst(),
     }
     return simple[name]

@@ -44,12 +44,12 @@ class CheckTally:
     Counts of one check in one run.
 
     `judged` counts checked items, `gaps` missing ones. `why_not` is the reason if nothing was
-    judged, `partly` names the skipped part.
+    judged, `limitation` names the skipped part.
     """
 
     def __init__(self, check: str, run: TraceRun, why_not: str = '', *, show: int) -> None:
         self.check, self.run, self.why_not = check, run, why_not
-        self.partly = ''
+        self.limitation = ''
         self.judged = self.violations = self.gaps = 0
         self.shown: list[Violation] = []
         self._show = show

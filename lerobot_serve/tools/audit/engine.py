@@ -37,7 +37,7 @@ RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     PrefixPolicyCheck,
 )
 SHOWN_DEFAULT = 5
-NO_TRACE_COVERS_IT = 'no trace covers this check'
+NOT_COVERED_REASON = 'no trace covers this check'
 
 
 class CheckStatus(Enum):
@@ -150,7 +150,7 @@ def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
     """Combine the tallies of all runs."""
     judged = [tally for tally in tallies if tally.judged]
     # a trace without such records is complete for this check
-    reasons = [tally.partly if tally.judged else tally.why_not for tally in tallies]
+    reasons = [tally.limitation if tally.judged else tally.why_not for tally in tallies]
     missing = [reason for reason in reasons if reason]
     violations = sum(tally.violations for tally in tallies)
     gaps = sum(tally.gaps for tally in tallies)
@@ -174,5 +174,5 @@ def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
         violations=violations,
         gaps=gaps,
         shown=tuple(shown),
-        why_not=missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
+        why_not=missing[0] if missing else NOT_COVERED_REASON if not tallies else '',
     )

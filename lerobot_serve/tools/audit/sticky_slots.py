@@ -89,7 +89,7 @@ class StickySlotCheck:
         self._tallies[run.number].judged += 1
         episode = self._episode(client, episode_id)
         if isinstance(record, PlacementRecord):
-            note_decision(episode, run, record)
+            record_decision(episode, run, record)
         if self._is_expected(episode, run, record) and episode.now[run.number] == slot:
             self._last_seen[run.number] = current
         else:
@@ -160,7 +160,7 @@ class StickySlotCheck:
         tally.violations += sighting.count - len(sighting.positions)
 
 
-def note_decision(episode: EpisodeSlots, run: TraceRun, record: PlacementRecord) -> None:
+def record_decision(episode: EpisodeSlots, run: TraceRun, record: PlacementRecord) -> None:
     """Record a placement or a move by a router."""
     if record.moved:
         episode.moved.setdefault(record.slot, set()).add(run.number)

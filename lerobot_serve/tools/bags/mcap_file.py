@@ -44,7 +44,7 @@ def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
 def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     schemas: dict[int, str] = {}
     channels: dict[int, tuple[str, str]] = {}
-    nameless: set[int] = set()
+    unnamed_channels: set[int] = set()
     for at, opcode, data in _records(file, path, on_damage):
         try:
             found = _open(opcode, data)
@@ -64,8 +64,8 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
             elif record.channel_id in channels:
                 topic, kind = channels[record.channel_id]
                 yield BagMessage(topic, kind, record.log_time, record.data)
-            elif record.channel_id not in nameless:
-                nameless.add(record.channel_id)
+            elif record.channel_id not in unnamed_channels:
+                unnamed_channels.add(record.channel_id)
                 on_damage(f'{path}: from byte {at} on, messages of a topic whose name is lost')
 
 

@@ -121,9 +121,7 @@ def request_lost(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether requests without a reply are missing in the trace of the server."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
-    lost = [
-        request for request in facts.during if request.has_no_reply and has_left_robot(request)
-    ]
+    lost = [request for request in facts.during if request.has_no_reply and was_sent(request)]
     if not lost:
         return CauseFinding(False, f'0 of {len(facts.during)} requests during had no reply')
     servers = [peer for peer in facts.of_role('server') if peer.joined_requests]
@@ -167,11 +165,11 @@ def rerouted(facts: WindowFacts) -> CauseFinding:
     if not peers:
         return CauseFinding(None, 'no router has a trace of this robot')
     recording = [request for request in facts.requests.values() if request.router_records]
-    before = {replica_of(r) for r in recording if r.end_s < facts.trouble_s[0]} - {''}
-    during = {replica_of(r) for r in recording if facts.is_in_trouble(r)} - {''}
+    before = {replica_of(r) for r in recording if r.end_s < facts.stall_span_s[0]} - {''}
+    during = {replica_of(r) for r in recording if facts.is_in_stall(r)} - {''}
     others = sorted(during - before) if before else []
     changes = [words for peer in peers for words in peer.slot_changes]
-    failed = [r for r in recording if facts.is_in_trouble(r) and not replica_of(r)]
+    failed = [r for r in recording if facts.is_in_stall(r) and not replica_of(r)]
     words = [*facts.episode_moves[:3], *changes[:3]]
     if others:
         words.append(
@@ -277,9 +275,7 @@ def abrupt_end_s(facts: WindowFacts, peer: PeerFacts) -> float | None:
         return None
     _, end_s = peer.span_s
     lost = [
-        request
-        for request in facts.during
-        if has_left_robot(request) and not request.server_records
+        request for request in facts.during if was_sent(request) and not request.server_records
     ]
     return end_s if any(end_s <= request.end_s for request in lost) else None
 
@@ -288,7 +284,7 @@ def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
     """Return the request rate of a server, before and during."""
     onset_s, earliest_s = facts.onset_s, facts.begin_s - BEFORE_S
     begin_s = max(peer.span_s[0], earliest_s) if peer.span_s else earliest_s
-    lengths_s = onset_s - begin_s, facts.trouble_s[1] - onset_s
+    lengths_s = onset_s - begin_s, facts.stall_span_s[1] - onset_s
     before, during = (n / max(s, 1.0) for n, s in zip(peer.request_counts, lengths_s, strict=True))
     return f'{before:.1f} requests a second before, {during:.1f} during'
 
@@ -298,7 +294,7 @@ def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
     if not peer.is_complete or peer.span_s is None:
         return False
     begin_s, end_s = peer.span_s
-    return begin_s <= facts.onset_s and facts.trouble_s[1] <= end_s
+    return begin_s <= facts.onset_s and facts.stall_span_s[1] <= end_s
 
 
 def reply_status(request: JoinedRequest) -> str:
@@ -308,7 +304,7 @@ def reply_status(request: JoinedRequest) -> str:
     return recorded[0].status if recorded else ''
 
 
-def has_left_robot(request: JoinedRequest) -> bool:
+def was_sent(request: JoinedRequest) -> bool:
     """Return whether the edge sent the request; an abandoned one may not have been sent."""
     return request.status == 'timed_out'
 

@@ -107,7 +107,7 @@ class WindowFacts:
     stalls_of_others: Counter[str] = field(default_factory=Counter)
 
     @property
-    def trouble_s(self) -> tuple[float, float]:
+    def stall_span_s(self) -> tuple[float, float]:
         """First to last stall of the window; the whole window without a stall."""
         if not self.stalls:
             return self.begin_s, self.end_s
@@ -116,7 +116,7 @@ class WindowFacts:
     @property
     def onset_s(self) -> float:
         """Send time of the first request in flight during the stall."""
-        return min([self.trouble_s[0], *(self.sent_s(request) for request in self.during)])
+        return min([self.stall_span_s[0], *(self.sent_s(request) for request in self.during)])
 
     def sent_s(self, request: JoinedRequest) -> float:
         """Return the send time; without a reply, its end minus its timeout."""
@@ -125,29 +125,27 @@ class WindowFacts:
             flight_s = number(self.parameters, 'request_timeout_s') or 0.0
         return request.end_s - flight_s
 
-    def is_in_trouble(self, request: JoinedRequest) -> bool:
+    def is_in_stall(self, request: JoinedRequest) -> bool:
         """Return whether a request was in flight, or ended, while the robot stalled."""
-        stretches = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.trouble_s]
-        return self._meets(request, stretches)
+        spans = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.stall_span_s]
+        return self._overlaps(request, spans)
 
     def is_before(self, request: JoinedRequest) -> bool:
         """Return whether a request ended before the stall and outside earlier stalls."""
         earlier = [(s.begin_s, s.end_s + GRACE_S) for s in self.earlier_stalls]
-        return request.end_s < self.trouble_s[0] and not self._meets(request, earlier)
+        return request.end_s < self.stall_span_s[0] and not self._overlaps(request, earlier)
 
-    def _meets(self, request: JoinedRequest, stretches: list[tuple[float, float]]) -> bool:
+    def _overlaps(self, request: JoinedRequest, spans: list[tuple[float, float]]) -> bool:
         sent_s = self.sent_s(request)
-        return any(sent_s <= last and first <= request.end_s for first, last in stretches)
+        return any(sent_s <= last and first <= request.end_s for first, last in spans)
 
     @property
     def during(self) -> list[JoinedRequest]:
-        return [request for request in self.requests.values() if self.is_in_trouble(request)]
+        return [request for request in self.requests.values() if self.is_in_stall(request)]
 
     @property
     def before(self) -> list[JoinedRequest]:
-        return [
-            r for r in self.requests.values() if self.is_before(r) and not self.is_in_trouble(r)
-        ]
+        return [r for r in self.requests.values() if self.is_before(r) and not self.is_in_stall(r)]
 
     def shift_of(self, value: Callable[[JoinedRequest], float | None]) -> MedianShift:
         """Compare a value of the robot's requests before and during the stall."""

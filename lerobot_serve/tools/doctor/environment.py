@@ -11,11 +11,11 @@ from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, wa
 from lerobot_serve.tools.doctor.machine import FileSystemSpace, MachineFacts, PROFILE_VARIABLES
 
 DISTRIBUTIONS = ('jazzy', 'kilted')
-EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
+BASE_PACKAGES = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
-LOST_WITHOUT = {
+MISSING_EFFECTS = {
     'argcomplete': 'no shell completion of verbs and options',
     'mcap': 'bags cannot be recorded or read',
     'onnxruntime': 'policy servers cannot run ONNX programs',
@@ -78,7 +78,7 @@ def ros(machine: MachineFacts, error: str) -> Finding:
 
 def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     """Check the Python packages; a robot needs no torch."""
-    needed = [*EVERYWHERE, *FROM_ROS]
+    needed = [*BASE_PACKAGES, *FROM_ROS]
     needed += FOR_POLICIES if kind else ()
     needed += FOR_LEROBOT if kind == 'lerobot' else ()
     found = [
@@ -88,14 +88,14 @@ def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     ]
     found += [
         warning(f'package {name}', f'is missing: {lost}', install_hint(name))
-        for name, lost in LOST_WITHOUT.items()
+        for name, lost in MISSING_EFFECTS.items()
         if name in missing
     ]
     if found:
         return found
     without = sorted(missing - {*needed})
-    spared = f'; not installed, not needed here: {", ".join(without)}' if without else ''
-    return [ok('packages', f'all required packages are installed{spared}')]
+    optional = f'; not installed, not needed here: {", ".join(without)}' if without else ''
+    return [ok('packages', f'all required packages are installed{optional}')]
 
 
 def install_hint(package: str) -> str:

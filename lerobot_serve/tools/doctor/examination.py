@@ -84,11 +84,11 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
     graph = query_graph(host, robot, request)
     examined = policy_findings(request, robot)
     kind = request.parameters.policy_kind if request.parameters else ''
-    surroundings = environment.check_environment(host, graph.middleware, kind)
+    machine_findings = environment.check_environment(host, graph.middleware, kind)
     no_robot = [skipped('robot', NO_ROBOT)]
     return [
         FindingGroup(
-            'environment', (*surroundings, *clocks.check_clocks(before, clocks.read_clocks()))
+            'environment', (*machine_findings, *clocks.check_clocks(before, clocks.read_clocks()))
         ),
         FindingGroup('policy', tuple(examined.policy)),
         FindingGroup('robot', tuple((of_file + examined.agreement) or no_robot)),

@@ -132,8 +132,8 @@ class DoctorNode(SteadyClockNode):
         for topic, kinds in self.get_topic_names_and_types():
             types = [kind.replace('/msg/', '/') for kind in kinds]
             commands = [kind for kind in types if kind in COMMAND_TYPES]
-            mine = topic.startswith(prefix) and topic not in inputs
-            if mine and commands and self.count_subscribers(topic):
+            is_in_namespace = topic.startswith(prefix) and topic not in inputs
+            if is_in_namespace and commands and self.count_subscribers(topic):
                 found.append((topic, commands[0]))
         return tuple(sorted(found)[:SHOWN_LIMIT])
 

@@ -147,9 +147,9 @@ def _load(
     except PolicyError as error:
         if parameters.allow_missing_statistics:
             raise
-        lenient = replace(parameters, allow_missing_statistics=True)
+        permissive = replace(parameters, allow_missing_statistics=True)
         try:
-            return policy_loading.load_worker(lenient, default_path, statistics), str(error)
+            return policy_loading.load_worker(permissive, default_path, statistics), str(error)
         except PolicyError:
             raise error from None
 

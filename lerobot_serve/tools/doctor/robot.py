@@ -94,16 +94,16 @@ def check_limits(robot: RobotDescription) -> list[Finding]:
                 f'{UNITS_PAGE}, if policy and driver differ',
             )
         )
-    pushing = [
+    unlimited = [
         action.name
         for action in robot.actions
         if action.motion is Motion.POSITION and isinf(action.max_lead)
     ]
-    if pushing:
+    if unlimited:
         found.append(
             ok(
                 'lead',
-                f'no max_lead for {", ".join(pushing)}: blocked, they use full force',
+                f'no max_lead for {", ".join(unlimited)}: blocked, they use full force',
             )
         )
     return found

@@ -86,19 +86,19 @@ def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list
 
 def _joints(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
     """Check that a controller moves the joints of the robot file, for arrays in its order."""
-    joints, ours = controller.parameters.get(JOINTS), list(robot.action_joints)
+    joints, robot_joints = controller.parameters.get(JOINTS), list(robot.action_joints)
     if not isinstance(joints, list | tuple) or robot.command.type not in (TRAJECTORY, ARRAY):
         return []
-    name, theirs = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
-    if robot.command.type == ARRAY and theirs == ours:
+    name, controller_joints = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
+    if robot.command.type == ARRAY and controller_joints == robot_joints:
         return [ok(name, 'the joints of the robot file, in its order')]
-    if robot.command.type == TRAJECTORY and sorted(theirs) == sorted(ours):
+    if robot.command.type == TRAJECTORY and sorted(controller_joints) == sorted(robot_joints):
         return [ok(name, 'the joints of the robot file')]
     order = ' in this order, as an array has no names' if robot.command.type == ARRAY else ''
     return [
         failure(
             name,
-            f'{", ".join(theirs)}; the robot file commands {", ".join(ours)}',
+            f'{", ".join(controller_joints)}; the robot file commands {", ".join(robot_joints)}',
             f'both must be the same joints{order}: correct joint of the actions, or {JOINTS} of '
             f'{controller.name}',
         )
@@ -142,14 +142,14 @@ def _controller(
     given = {key: controller.parameters[key] for key in TIMEOUTS if key in controller.parameters}
     runs_on = is_velocity and (controller.subscribes_commands or not known)
     if not given:
-        return _without(controller) if controller.subscribes_commands and runs_on else []
+        return _without_timeout(controller) if controller.subscribes_commands and runs_on else []
     found = []
     for key, value in given.items():
         found.append(_timeout(f'{name} {key}', key, value, runs_on=runs_on, node=name))
     return found
 
 
-def _without(controller: ControllerFacts) -> list[Finding]:
+def _without_timeout(controller: ControllerFacts) -> list[Finding]:
     return [
         warning(
             controller.name,

@@ -23,7 +23,7 @@ from lerobot_serve.tools.traces.record_views import (
 NS_LIMIT = 1 << 63
 ALL_ACTIONS = LineReader()
 # records about the trace itself
-NOTED = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
+OWN_RECORDS = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
 
 
 class LinePosition(NamedTuple):
@@ -102,14 +102,14 @@ class TraceRun:
             self.lines += 1
             self.size_bytes += line.size_bytes
             record = view_of(line.record)
-            if isinstance(record, NOTED):
-                self._note(record)
+            if isinstance(record, OWN_RECORDS):
+                self._apply(record)
             mono_ns = record.mono_ns
             if mono_ns is not None and -NS_LIMIT < mono_ns < NS_LIMIT:
                 self._time_s = self._offset_s + mono_ns / 1e9
             yield Entry(self._time_s, self, record)
 
-    def _note(self, record: RecordView) -> None:
+    def _apply(self, record: RecordView) -> None:
         if isinstance(record, HeaderRecord):
             if not self._is_headed:
                 self._head(record)

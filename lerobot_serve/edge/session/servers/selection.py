@@ -49,8 +49,8 @@ class ServerSelection:
         """The other servers that have not failed in this round, in order."""
         after = self._names.index(self.current) + 1
         in_turn = self._names[after:] + self._names[:after]
-        away = {self.current, *self._tried}
-        return tuple(name for name in in_turn if name not in away)
+        excluded = {self.current, *self._tried}
+        return tuple(name for name in in_turn if name not in excluded)
 
     @property
     def is_failing_over(self) -> bool:

@@ -265,7 +265,9 @@ def check_config(policy_type: str, config: dict[str, Any], where: str) -> None:
     own = CONFIG_RULES[policy_type]
     _check_named(policy_type, config, where)
     training = {name: TRAINING for name in config if name.startswith(TRAINING_PREFIXES)}
-    check_keys(config, {**training, **BASE_RULES, **own}, where, f'{article(policy_type)} policy')
+    check_keys(
+        config, {**training, **BASE_RULES, **own}, where, f'{with_article(policy_type)} policy'
+    )
 
 
 def _check_named(policy_type: str, config: dict[str, Any], where: str) -> None:
@@ -277,5 +279,5 @@ def _check_named(policy_type: str, config: dict[str, Any], where: str) -> None:
         )
 
 
-def article(policy_type: str) -> str:
+def with_article(policy_type: str) -> str:
     return f'{"an" if policy_type[0] in "aeiou" else "a"} {policy_type}'

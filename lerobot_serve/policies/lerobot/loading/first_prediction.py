@@ -23,7 +23,7 @@ from lerobot_serve.policies.runtime.request_inputs import blank_request
 TRIAL_SESSION = 'trial'
 
 
-def try_policy(
+def run_first_prediction(
     network: Any,
     processors: ProcessorPairFactory,
     description: PolicyDescription,

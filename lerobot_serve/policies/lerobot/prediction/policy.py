@@ -107,7 +107,7 @@ class LeRobotPolicy:
         return [predictions[number] for number in range(len(requests))]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
     def _prepare(self, request: PolicyRequest) -> PreparedRequest:
         """Return a request prepared for the network. Raises PolicyError."""

@@ -43,12 +43,12 @@ def type_definition(type_name: str, find_share: FindShare) -> tuple[str, str]:
     """
     try:
         package, _, name = type_name.split('/')
-        return ENCODING, _whole(f'{package}/{name}', find_share)
+        return ENCODING, _full_definition(f'{package}/{name}', find_share)
     except (LookupError, ValueError, OSError):
         return UNKNOWN, ''
 
 
-def _whole(root: str, find_share: FindShare) -> str:
+def _full_definition(root: str, find_share: FindShare) -> str:
     text = _read(root, find_share)
     parts, seen = [text], {root}
     # depth first: a type precedes the types it refers to

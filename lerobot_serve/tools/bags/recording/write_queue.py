@@ -111,7 +111,7 @@ class WriteQueue:
         except OSError as error:
             self.failed = True
             self.ended = f'{self._writer.folder} cannot be written: {error.strerror or error}'
-            self._writer.give_up()
+            self._writer.abort()
         self._on_end()
 
     def _write(self) -> None:

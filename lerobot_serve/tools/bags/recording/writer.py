@@ -25,7 +25,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class BagWriter:
-    """See the module. Raises OSError when the disk is full; then call `give_up`."""
+    """See the module. Raises OSError when the disk is full; then call `abort`."""
 
     def __init__(self, folder: Path, *, distro: str = '') -> None:
         """Raises BagError for a folder that exists or cannot be created."""
@@ -99,7 +99,7 @@ class BagWriter:
             file.unlink(missing_ok=True)
             raise
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Close the file after its last complete chunk, without a footer."""
         self._file.close()
 
@@ -121,11 +121,11 @@ class RevertibleFile:
                 left = left[count:]
                 self._size += count
         except OSError:
-            self._take_back()
+            self._revert()
             raise
         return len(data)
 
-    def _take_back(self) -> None:
+    def _revert(self) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(self._handle, self._kept)
             os.lseek(self._handle, self._kept, os.SEEK_SET)

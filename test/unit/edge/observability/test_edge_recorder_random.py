@@ -118,7 +118,7 @@ def happen(bench: Simulation, event: str, *details: object) -> None:
     elif event == 'rest':
         bench.requester.set_idle(idle=details[0])
     else:
-        bench.transport.away ^= {details[0]}
+        bench.transport.unavailable ^= {details[0]}
 
 
 @settings(max_examples=40, deadline=None)

@@ -164,7 +164,7 @@ class Two(rig.Network):
     ('make', 'network', 'text'),
     [
         (rig.exported, Memory, 'changes its own buffers'),
-        (rig.exported, Noise, 'answers the same input differently'),
+        (rig.exported, Noise, 'returns different outputs for equal inputs'),
         (rig.exported, Half, 'of torch.float16, but'),
         (rig.exported, Two, r'gives \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
         (rig.as_onnx, Half, 'of torch.float16, but'),

@@ -121,7 +121,7 @@ def test_an_unknown_step_is_named(copied):
     text = refused(copied)
     assert "the processor step 'somebodys_step' is refused" in text
     text = refused(copied, trusted_packages=('json',))
-    assert "'somebodys_step' is neither known here nor of json" in text
+    assert "'somebodys_step' is neither known nor of json" in text
 
 
 def test_the_device_is_ours_not_the_files(copied, caplog):

@@ -219,8 +219,8 @@ def test_a_request_without_a_session_is_replayed(tmp_path):
 @pytest.mark.parametrize(
     ('name', 'words'),
     [
-        ('x.txt', 'neither a bag nor an incident nor a trace'),
-        ('missing.mcap', 'there is no'),
+        ('x.txt', 'neither a bag nor a capture nor a trace'),
+        ('missing.mcap', 'does not exist'),
     ],
 )
 def test_what_cannot_be_replayed(tmp_path, name, words):

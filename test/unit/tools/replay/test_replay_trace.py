@@ -203,7 +203,7 @@ def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     result = replay(server.end())
     assert counts(result) == (1, 0, 0, 0)
     assert (result.without_reply, result.without_inference) == (1, 1)
-    assert result.notes == ['requests that could not be read then, and are not in the trace: 1']
+    assert result.notes == ['requests that the server could not read, not in the trace: 1']
 
 
 def test_an_answer_that_reached_nobody_is_compared(tmp_path):
@@ -222,7 +222,7 @@ def test_what_the_trace_lost_is_said(tmp_path):
         records.drop(9, 'trace_overflow', count=3, item='request')
     )
     result = replay(server.end())
-    assert result.notes == ['requests lost to the trace, of which hidden states do not know: 3']
+    assert result.notes == ['requests that the trace lost: hidden states may differ: 3']
 
 
 def test_a_record_waits_with_all_that_it_holds_on_to(tmp_path):
