@@ -156,8 +156,8 @@ def discovery_server(variables: Mapping[str, str]) -> Finding:
         return ok(name, f'by the discovery server {server}')
     return warning(
         name,
-        f'by the discovery server {server}, which reports only topics that are used here: '
-        'record, doctor and rqt miss the others',
+        f'by the discovery server {server}, which reports only topics in use on this machine: '
+        'record, doctor and rqt do not see the others',
         'export ROS_SUPER_CLIENT=TRUE on machines of operators',
     )
 

@@ -181,7 +181,7 @@ def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[
     ]
     return found + [
         warning(
-            'note', note, f'make sure that it is intended, since it is sent to every robot; {PAGE}'
+            'note', note, f'check that it is intended: it is sent to every robot; {PAGE}'
         )
         for note in served.notes
         if not missing_statistics

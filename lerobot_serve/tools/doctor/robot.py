@@ -57,8 +57,8 @@ def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]
         ok('file', f'{robot.name} at {robot.fps:g} Hz, valid for an edge_controller'),
         ok(
             'joint names',
-            f'{len(robot.own_state_names)} values of the state and {len(robot.actions)} actions, '
-            'none twice, each action is measured',
+            f'{len(robot.own_state_names)} state values and {len(robot.actions)} actions, '
+            'all names unique, each action is measured',
         ),
         *check_limits(robot),
     ]
@@ -71,8 +71,8 @@ def check_limits(robot: RobotDescription) -> list[Finding]:
         [
             warning(
                 'limits',
-                f'{", ".join(wide)} may go from one end to the other in one control step: '
-                'max_step or max_velocity limits nothing',
+                f'{", ".join(wide)} may move over the whole range in one control step: '
+                'max_step or max_velocity has no effect',
                 'lower max_velocity to the real limit of the joint; max_step is then '
                 'max_velocity / fps',
             )

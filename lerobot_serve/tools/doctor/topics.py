@@ -111,7 +111,7 @@ def _silent_input(traffic: InputTraffic) -> Finding | None:
         name,
         f'no message on {topic} in {traffic.sampled_s:.1f} s; published by {nodes}',
         f'check in the log of {nodes} that its hardware is on and the node is active; for a slow '
-        'one use a longer --wait-s',
+        'publisher use a longer --wait-s',
     )
 
 
