@@ -32,7 +32,7 @@ def summarize_run(
         'ok': shown and not error and audit.get('violations') == 0,
         'error': error,
         'seconds': round(seconds, 1),
-        'acts': dict(phases),
+        'phases': dict(phases),
         'audit': audit,
         'episodes': {
             version_of(policy) or 'unknown': {'ended': of, 'successes': good}
@@ -64,7 +64,7 @@ def summarize_run(
 def as_text(figures: Figures) -> str:
     """Return the summary as text."""
     lines = [f'In {figures["seconds"]:.0f} s:']
-    for phase, found in figures['acts'].items():
+    for phase, found in figures['phases'].items():
         mark = 'ok    ' if found['shown'] else 'FAILED'
         lines.append(f'  {mark} {PHASE_CLAIMS[phase]}: {PHASE_TEXT[phase](found)}')
     audit = figures['audit']

@@ -131,23 +131,25 @@ class MotionGrant(NamedTuple):
     cause: str
 
 
-def _come_to_rest(given: AuthorityInputs) -> AllowedMotion:
-    return AllowedMotion.SLOW_DOWN if given.joints is JointMotion.MOVING else AllowedMotion.NONE
+def _come_to_rest(inputs: AuthorityInputs) -> AllowedMotion:
+    return AllowedMotion.SLOW_DOWN if inputs.joints is JointMotion.MOVING else AllowedMotion.NONE
 
 
-def _hold(given: AuthorityInputs) -> AllowedMotion:
-    return _come_to_rest(given) if given.joints is not JointMotion.AT_REST else AllowedMotion.HOLD
+def _hold(inputs: AuthorityInputs) -> AllowedMotion:
+    return (
+        _come_to_rest(inputs) if inputs.joints is not JointMotion.AT_REST else AllowedMotion.HOLD
+    )
 
 
-def _pause(given: AuthorityInputs) -> AllowedMotion:
-    return _come_to_rest(given) if given.is_silent_while_paused else _hold(given)
+def _pause(inputs: AuthorityInputs) -> AllowedMotion:
+    return _come_to_rest(inputs) if inputs.is_silent_while_paused else _hold(inputs)
 
 
-def _tear_down(given: AuthorityInputs) -> AllowedMotion:
-    if given.teardown is TeardownState.HOLD:
-        return _hold(given)
-    if given.teardown is TeardownState.FINISHED or given.joints is JointMotion.SILENT:
-        return _come_to_rest(given)
+def _tear_down(inputs: AuthorityInputs) -> AllowedMotion:
+    if inputs.teardown is TeardownState.HOLD:
+        return _hold(inputs)
+    if inputs.teardown is TeardownState.FINISHED or inputs.joints is JointMotion.SILENT:
+        return _come_to_rest(inputs)
     return AllowedMotion.TEARDOWN
 
 
@@ -155,8 +157,8 @@ def _play(_: AuthorityInputs) -> AllowedMotion:
     return AllowedMotion.PLAY
 
 
-def _fall_back(given: AuthorityInputs) -> AllowedMotion:
-    return AllowedMotion.NONE if given.joints is JointMotion.SILENT else AllowedMotion.FALL_BACK
+def _fall_back(inputs: AuthorityInputs) -> AllowedMotion:
+    return AllowedMotion.NONE if inputs.joints is JointMotion.SILENT else AllowedMotion.FALL_BACK
 
 
 class AuthorityRule(NamedTuple):
@@ -168,12 +170,12 @@ class AuthorityRule(NamedTuple):
     cause: str
 
 
-def _is_dead(given: AuthorityInputs) -> bool:
-    return given.conditions.state is ConnectionState.DEAD
+def _is_dead(inputs: AuthorityInputs) -> bool:
+    return inputs.conditions.state is ConnectionState.DEAD
 
 
-def _is_new(given: AuthorityInputs) -> bool:
-    return given.supply is ActionSupply.NEVER
+def _is_new(inputs: AuthorityInputs) -> bool:
+    return inputs.supply is ActionSupply.NEVER
 
 
 AUTHORITY_RULES = (
@@ -199,13 +201,13 @@ AUTHORITY_RULES = (
 )
 
 
-def grant_motion(given: AuthorityInputs) -> MotionGrant:
+def grant_motion(inputs: AuthorityInputs) -> MotionGrant:
     """Evaluate the table."""
     # the last rule always applies
     for rule in AUTHORITY_RULES:
-        if rule.applies(given):
+        if rule.applies(inputs):
             break
-    allowed = rule.allows(given)
-    if given.interlock and allowed is AllowedMotion.NONE:
+    allowed = rule.allows(inputs)
+    if inputs.interlock and allowed is AllowedMotion.NONE:
         return MotionGrant(ControlAuthority.INTERLOCK, AllowedMotion.INTERLOCK, rule.cause)
     return MotionGrant(rule.authority, allowed, rule.cause)

@@ -180,9 +180,7 @@ def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[
         ok('fingerprint', served.fingerprint),
     ]
     return found + [
-        warning(
-            'note', note, f'check that it is intended: it is sent to every robot; {PAGE}'
-        )
+        warning('note', note, f'check that it is intended: it is sent to every robot; {PAGE}')
         for note in served.notes
         if not missing_statistics
     ]
