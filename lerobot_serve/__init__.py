@@ -5,20 +5,20 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 Rooms, and the rooms that each may import (test/unit/package/test_architecture.py checks this):
 
     wire          messages <-> arrays, envelope, image codec, names     imports only numpy
-    parameters    declaration of a node parameter                        imports nothing
+    parameters    declaration of a node parameter                       imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
-    shared_memory removes segments of killed processes in /dev/shm       imports nothing
+    shared_memory removes segments of killed processes in /dev/shm      imports nothing
     cage          the last check of each command                        imports only numpy
-    policies      loads and runs policies; alone imports torch          -> wire
+    policies      loads and runs policies; only it imports torch        -> wire
     trace         record format, and writing it                         -> wire, parameters, ...
     telemetry     metrics, liveness and readiness over HTTP             -> parameters
     server        sessions, scheduling, inference                       -> policies and the above
     edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
-    ros           shared by all nodes: QoS, process, node, topics      -> wire, parameters, errors
-    entry_points  start and end of an executable                       -> errors, shared_memory
+    ros           shared by all nodes: QoS, process, node, topics       -> wire, parameters, errors
+    entry_points  start and end of an executable                        -> errors, shared_memory
     tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above

@@ -3,7 +3,7 @@
 Find and remove the shared-memory segments of Fast DDS.
 
 A participant creates a segment of 8 MiB and more in /dev/shm, and removes it when it is destroyed.
-A process that is killed leaves it behind, and a node that is restarted every few seconds fills the
+A killed process does not remove it, and a node that is restarted every few seconds fills the
 memory of a robot within a day. Each process therefore removes the segments of ended processes when
 it starts, and its own when it ends. Main thread. Other systems than Linux have no such segments.
 """

@@ -16,7 +16,7 @@ STOPPED sends nothing: joints stay at the last commanded position. Exceptions: a
 slows moving joints down to rest, within the lead limit, and applies interlocks. A robot with
 velocities is repeatedly commanded to slow down and rest, since without commands it would continue
 to move; at once if the limits themselves fail, and, if the last command is also unknown, only for
-a robot with velocities alone.
+a robot whose actions are all velocities.
 
 Interlocks act in every state once there is a last command: a latch, a pause or an invalid target
 does not disable them.

@@ -141,8 +141,8 @@ class MotionLimits:
         self, values: JointValues, joints: NDArray[np.int_], last: LastCommand
     ) -> JointValues:
         """
-        Return the commands of some joints that are nearest to `values`, bounded in position and
-        velocity alone.
+        Return the commands of some joints that are nearest to `values`, bounded only in position
+        and velocity.
         """
         here, fastest = last.position[joints], self._fastest_step[joints]
         low = np.minimum(-self._bounds[0, joints], np.where(self.is_velocity[joints], inf, here))

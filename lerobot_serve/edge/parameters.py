@@ -295,48 +295,44 @@ def _check_servers(servers: tuple[str, ...]) -> None:
             raise ParameterError(f'servers must differ, got {server} twice')
 
 
-def _check_times(parameters: EdgeParameters) -> None:
-    if parameters.request_threshold_s >= parameters.max_action_age_s:
+def _check_times(given: EdgeParameters) -> None:
+    if given.request_threshold_s >= given.max_action_age_s:
         raise ParameterError(
-            f'request_threshold_s must be below max_action_age_s ({parameters.max_action_age_s:g}), '
-            f'got {parameters.request_threshold_s:g}: chunks would be stale before they are executed'
+            f'request_threshold_s must be below max_action_age_s ({given.max_action_age_s:g}), '
+            f'got {given.request_threshold_s:g}: chunks would be stale before they are executed'
         )
-    if parameters.degraded_after_s >= parameters.request_threshold_s:
+    if given.degraded_after_s >= given.request_threshold_s:
         raise ParameterError(
-            f'degraded_after_s must be below request_threshold_s ({parameters.request_threshold_s:g}), '
-            f'got {parameters.degraded_after_s:g}: the queue would be empty before the alarm'
+            f'degraded_after_s must be below request_threshold_s ({given.request_threshold_s:g}), '
+            f'got {given.degraded_after_s:g}: the queue would be empty before the alarm'
         )
-    if parameters.resume_threshold_s >= parameters.max_action_age_s:
+    if given.resume_threshold_s >= given.max_action_age_s:
         raise ParameterError(
-            f'resume_threshold_s must be below max_action_age_s ({parameters.max_action_age_s:g}), got '
-            f'{parameters.resume_threshold_s:g}: actions would be stale before execution resumes'
+            f'resume_threshold_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
+            f'{given.resume_threshold_s:g}: actions would be stale before execution resumes'
         )
-    if parameters.reconnect_initial_backoff_s > parameters.reconnect_max_backoff_s:
+    if given.reconnect_initial_backoff_s > given.reconnect_max_backoff_s:
         raise ParameterError(
             'reconnect_initial_backoff_s must be at most reconnect_max_backoff_s '
-            f'({parameters.reconnect_max_backoff_s:g}), got {parameters.reconnect_initial_backoff_s:g}'
+            f'({given.reconnect_max_backoff_s:g}), got {given.reconnect_initial_backoff_s:g}'
         )
-    if parameters.reconnect_max_backoff_s >= parameters.max_offline_s:
+    if given.reconnect_max_backoff_s >= given.max_offline_s:
         raise ParameterError(
-            f'reconnect_max_backoff_s must be below max_offline_s ({parameters.max_offline_s:g}), got '
-            f'{parameters.reconnect_max_backoff_s:g}: the connection would be '
+            f'reconnect_max_backoff_s must be below max_offline_s ({given.max_offline_s:g}), got '
+            f'{given.reconnect_max_backoff_s:g}: the connection would be '
             'DEAD before the next attempt'
         )
 
 
-def _check_chunks(parameters: EdgeParameters) -> None:
-    if (
-        parameters.merge_mode == 'append'
-        and not parameters.rtc
-        and parameters.skip_rule != 'moving_time'
-    ):
+def _check_chunks(given: EdgeParameters) -> None:
+    if given.merge_mode == 'append' and not given.rtc and given.skip_rule != 'moving_time':
         raise ParameterError(
-            f"skip_rule {parameters.skip_rule!r} has no effect with merge 'append' and without rtc, "
+            f"skip_rule {given.skip_rule!r} has no effect with merge 'append' and without rtc, "
             "where no row is skipped; remove it, set rtc, or set merge 'replace'"
         )
-    if parameters.execution_horizon and not parameters.rtc:
+    if given.execution_horizon and not given.rtc:
         raise ParameterError(
-            f'execution_horizon must be 0 without rtc, got {parameters.execution_horizon}'
+            f'execution_horizon must be 0 without rtc, got {given.execution_horizon}'
         )
 
 

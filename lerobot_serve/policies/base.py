@@ -120,7 +120,7 @@ class Prediction:
     One chunk, rows x actions, as the policy produced it and in the robot's units.
 
     `state_lost`: the request continued an episode whose hidden state is missing; `state_found`: it
-    was present. `forward_ms` is the forward pass alone, when the policy knows it.
+    was present. `forward_ms` is the time of the forward pass only, if the policy measures it.
     """
 
     model: Float32Array

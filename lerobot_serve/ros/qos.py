@@ -52,7 +52,7 @@ def observation_writer(lifespan_s: float, *, for_fleet: bool = False) -> QoSProf
 OBSERVATION_READER = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
 
 # a batch sends all its replies at once, and a router's reply topic carries the chunks of all its
-# robots; the lease reports a dead process to liveliness listeners within seconds
+# robots; the lease reports a lost process to liveliness listeners within seconds
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
     FLEET_DEPTH,
@@ -60,7 +60,7 @@ ACTION_CHUNK = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
 
-# replies to robots with an unknown session; each robot opens a new one by itself
+# replies to robots with an unknown session; each robot then opens a new one
 NO_SESSION = _profile(ReliabilityPolicy.RELIABLE, 32)
 
 # must never slow the live path: no retransmission; a slow shadow server loses requests

@@ -23,7 +23,7 @@ From silence (no command since the position was last known) only a policy, an in
 interlock starts: a hold, a ladder or a teardown without a last command stays silent.
 
 Interlocks act in every state: where a rule allows a command the cage overrides their actions in
-it; where no rule allows one an active interlock commands alone.
+it; where no rule allows a command, only active interlocks command.
 """
 
 from __future__ import annotations

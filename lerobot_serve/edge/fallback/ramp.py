@@ -8,7 +8,7 @@ falls again so that speed and deceleration reach zero together: each step takes 
 from which that is still possible. No joint speeds up or turns back.
 
 Each step starts from the last command of the cage, so that the two never drift apart. Where the
-cage holds a joint back, its deceleration follows, whatever the jerk. Tick thread.
+cage holds a joint back, its deceleration follows regardless of the jerk. Tick thread.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
         try:
             callback()
         except Exception as error:
-            # the text alone: the exception would keep the objects in its frames alive
+            # only the text: the exception would keep the objects in its frames alive
             self.failure = str(error) or type(error).__name__
             self._failed_transition = transition
             return FAILURE

@@ -101,7 +101,7 @@ class SessionTable:
         return session
 
     def current(self, client_id: str) -> Session | None:
-        """Return the open session of this client, whatever its epoch."""
+        """Return the open session of this client, of any epoch."""
         return self._sessions.get(client_id)
 
     def find(self, client_id: str, session_epoch: int) -> Session | None:

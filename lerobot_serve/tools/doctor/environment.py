@@ -122,7 +122,7 @@ def domain(text: str) -> Finding:
 def discovery(variables: Mapping[str, str]) -> Finding:
     """Check whether nodes on other machines are discovered."""
     name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
-    alone = variables.get('ROS_LOCALHOST_ONLY') == '1'
+    is_localhost_only = variables.get('ROS_LOCALHOST_ONLY') == '1'
     if variables.get('ROS_DISCOVERY_SERVER'):
         return discovery_server(variables)
     if variables.get('ROS_STATIC_PEERS'):
@@ -133,8 +133,12 @@ def discovery(variables: Mapping[str, str]) -> Finding:
             'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: nodes do not discover each other',
             'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or list the machines in ROS_STATIC_PEERS',
         )
-    if reach == 'LOCALHOST' or alone:
-        what = 'ROS_LOCALHOST_ONLY is 1' if alone else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
+    if reach == 'LOCALHOST' or is_localhost_only:
+        what = (
+            'ROS_LOCALHOST_ONLY is 1'
+            if is_localhost_only
+            else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
+        )
         return warning(
             name,
             f'{what}: robots and servers on other machines are not discovered',

@@ -79,7 +79,7 @@ def check_forward_time(pace: PolicySpeed) -> Finding:
 
 
 def share_text(share: float) -> str:
-    """Return a share of the period in percent, from twice the period on as a multiple."""
+    """Return a share of the period in percent, from 200 % on as a multiple."""
     return f'{share:.0f}x' if share >= 2 else f'{share:.0%} of'
 
 

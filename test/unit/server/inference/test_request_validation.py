@@ -43,7 +43,7 @@ BAD = [
     ({'images': ()}, 'missing_camera', FRONT),
     ({'images': (replace(RAW, name='side'),)}, 'missing_camera', FRONT),
     ({'images': (replace(RAW, steps_back=1),)}, 'missing_camera', f"['{FRONT}']"),
-    ({'images': (RAW, JPEG)}, 'doubled_camera', f"'{FRONT}' is there twice for 0 steps back"),
+    ({'images': (RAW, JPEG)}, 'doubled_camera', f"duplicate camera '{FRONT}' for 0 steps back"),
     ({'images': (RAW, *2 * (replace(RAW, name='side'),))}, 'doubled_camera', "'side'"),
     ({'images': (RAW, *2 * (replace(RAW, steps_back=2),))}, 'doubled_camera', '2 steps back'),
     ({'images': (replace(RAW, codec=9),)}, 'unknown_codec', 'got 9'),
