@@ -89,7 +89,7 @@ class IncidentSource:
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)
-        self._with_reply = [ReplayRequest(*pair) for pair in pairs if pair.reply]
+        self._with_reply = [ReplayRequest(*pair) for pair in pairs if pair.answer]
         self.without_reply = len(pairs) - len(self._with_reply)
         self.notes: list[str] = []
 

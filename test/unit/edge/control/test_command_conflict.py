@@ -10,12 +10,12 @@ import pytest
 from lerobot_serve.edge.control.command_conflict import (
     CommandConflict,
     ConflictAction,
-    GIVING_WAY_NS,
     OtherPublisher,
     OwnAge,
     start_refusal,
     TIE_NS,
     UNKNOWN_NS,
+    YOUNGER_EXITS_NS,
 )
 
 TOPIC = '/robot_1/command'
@@ -77,7 +77,7 @@ def test_of_two_that_know_of_each_other_late_exactly_one_gives_way(
     ages = {gids[0]: 500 + difference, gids[1]: 500}
     edges = {gid: CommandConflict(TOPIC, gid, tie_steps=TIE_STEPS) for gid in gids}
     gone: list[tuple[int, ...]] = []
-    for now_ns in range(0, GIVING_WAY_NS, TIE_NS // 5):
+    for now_ns in range(0, YOUNGER_EXITS_NS, TIE_NS // 5):
         gave_way = [
             gid
             for (gid, edge), lag in zip(edges.items(), lags, strict=True)
@@ -95,7 +95,7 @@ def test_of_two_that_know_of_each_other_late_exactly_one_gives_way(
 
 
 @pytest.mark.parametrize('gid', GIDS)
-@pytest.mark.parametrize(('age', 'wait_ns'), [(None, UNKNOWN_NS), (20, GIVING_WAY_NS)])
+@pytest.mark.parametrize(('age', 'wait_ns'), [(None, UNKNOWN_NS), (20, YOUNGER_EXITS_NS)])
 def test_the_older_one_waits_for_the_other_to_give_way(gid, age, wait_ns):
     conflict, other = (
         CommandConflict(TOPIC, OWN, tie_steps=TIE_STEPS),

@@ -122,7 +122,7 @@ def test_exit_status_of_the_command(tmp_path, capsys):
     same = ('--kind', 'null', '--policy', SHAPE)
     assert run(tmp_path, *same, '--fail-on', 'different') == 0
     assert run(path, '--kind', 'null', '--policy', OTHER_SHAPE) == 3
-    assert '(5, 3) actions then, (7, 3) now' in capsys.readouterr().out
+    assert '(5, 3) actions recorded, (7, 3) replayed' in capsys.readouterr().out
 
 
 def test_a_server_that_nobody_asked_leaves_nothing_to_compare(tmp_path):
