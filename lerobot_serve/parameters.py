@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Describe each node parameter once: declaration, checks and documentation come from it.
+Describe each node parameter once, for its declaration, checks and documentation.
 
 Each node has one frozen dataclass whose fields are made with `parameter`. It is the source of the
 declaration to ROS (lerobot_serve.ros.node.node_parameters), the check of every value, and the

@@ -121,7 +121,7 @@ class ShadowStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One policy server of a slot, as the router sees it."""
+    """One policy server of a slot, as reported by the router."""
 
     state: str
     answers: int

@@ -54,7 +54,7 @@ PROFILE_ROWS = (
     ),
     ProfileRow(
         'max_offline_s', 30.0, 60.0, 120.0,
-        'a server restarts in half a minute; a radio or a provider may need longer to come back',
+        'a server restarts in half a minute; a radio or a provider may take longer',
     ),
     ProfileRow(
         'reconnect_initial_backoff_s', 0.2, 0.5, 1.0,

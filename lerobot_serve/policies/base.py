@@ -62,10 +62,10 @@ class PolicyDescription:
     """
     Inputs and outputs of a policy; the server checks every session against it.
 
-    `observation_steps` of the past, `observation_stride_steps` control steps apart, come with each
-    request. A `stochastic` policy draws random numbers, all of them from the request's seed. At
-    most `batch_limit` requests are predicted together (0: no limit). `denoise_steps` is the number
-    of denoising steps of a chunk, 0 for none. `notes` are warnings for the operator and every
+    Each request carries `observation_steps` observations, `observation_stride_steps` control steps
+    apart. A `stochastic` policy draws random numbers, all of them from the request's seed. At most
+    `batch_limit` requests are predicted together (0: no limit). `denoise_steps` is the number of
+    denoising steps of a chunk, 0 for none. `notes` are warnings for the operator and every
     session. `action_range` is the range of the training data in the units of Prediction.robot;
     None if unknown or if actions are relative.
     """

@@ -96,7 +96,7 @@ class LaunchArgument:
         )
 
     def value(self, context: LaunchContext) -> Any:
-        """Return the given value, None when it is left to the file. Raises ParameterError."""
+        """Return the given value, None if the file sets it. Raises ParameterError."""
         text = context.launch_configurations[self.name].strip()
         if self.file and not text:
             return None
@@ -158,7 +158,7 @@ def launch_description(
     """
     Return the launch description of the launch file named `file`.
 
-    `start` receives the value of every argument, None for one that is left to a parameter file.
+    `start` receives the value of every argument, None for one that a parameter file sets.
     """
 
     def check_and_start(context: LaunchContext) -> list[Action]:

@@ -45,7 +45,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """How many sessions are admitted: max_sessions, or fewer if `is_measured`."""
+    """The session limit: max_sessions, or fewer if `is_measured`."""
 
     is_measured: bool
     network_s: float

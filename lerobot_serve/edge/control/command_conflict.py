@@ -60,7 +60,7 @@ class CommandConflict:
     """Decides the reaction of one edge, whose own publisher is `own`."""
 
     def __init__(self, topic: str, own: tuple[int, ...], *, tie_steps: int) -> None:
-        """Let gids decide between edges whose ages differ by less than `tie_steps`."""
+        """Gids decide between edges whose ages differ by less than `tie_steps`."""
         self._topic, self._own, self._tie_steps = topic, own, tie_steps
         self._since_ns: int | None = None
         # whether this node sends no commands until restarted

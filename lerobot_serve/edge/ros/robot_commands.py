@@ -114,7 +114,7 @@ class RobotCommands:
 
     @property
     def alarm(self) -> str:
-        """Which other edge commands the robot; empty if none does."""
+        """The alarm about another edge that commands the robot; empty without one."""
         return self._conflict.text
 
     def poll_stop_service(self) -> None:

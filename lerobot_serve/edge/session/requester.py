@@ -77,7 +77,7 @@ class Requester:
 
     @property
     def playable_s(self) -> float:
-        """How long the queue lasts without stale actions [s]."""
+        """The time that the queue lasts without stale actions [s]."""
         return self.pipeline.playable_s(self.settings)
 
     def begin_episode(self, episode: EpisodeRequest) -> None:

@@ -24,7 +24,7 @@ class FixedRateLoop:
 
     @property
     def due_ns(self) -> int:
-        """When the next cycle is due, by the clock of the loop."""
+        """The due time of the next cycle, by the clock of the loop."""
         return self._next_ns
 
     def wait(self, stop: threading.Event) -> bool:

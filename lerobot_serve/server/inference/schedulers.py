@@ -19,11 +19,11 @@ class WaitingRequest(Protocol):
 
     @property
     def queued_ns(self) -> int:
-        """When its client joined the queue, by this server's clock."""
+        """The time at which its client joined the queue, by this server's clock."""
 
     @property
     def runs_dry_ns(self) -> int:
-        """When its client runs out of actions, by this server's clock."""
+        """The time at which its client runs out of actions, by this server's clock."""
 
 
 @dataclass(frozen=True, slots=True)

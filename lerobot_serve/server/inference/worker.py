@@ -52,7 +52,7 @@ class InferenceTask:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """When a batch began, was decoded, and was done."""
+    """The times of a batch: begun, decoded, done."""
 
     begin_ns: int
     ready_ns: int

@@ -161,7 +161,7 @@ class SessionTable:
         return ended
 
     def apply_live_rules(self, rules: SessionRules) -> None:
-        """Take over the rules that may change live; open sessions stay open."""
+        """Apply the rules that may change live; open sessions stay open."""
         self.rules = replace(
             self.rules,
             max_sessions=rules.max_sessions,

@@ -123,7 +123,7 @@ def _manager(manager: ControllerManagerFacts) -> Finding:
         return ok(name, 'true: commands are limited to the limits of the URDF')
     return failure(
         name,
-        'false, the default of Jazzy: a command outside the limits of the URDF goes to the motors',
+        'false, the default of Jazzy: a command outside the limits of the URDF reaches the motors',
         f'set {ENFORCE}: true in the ros__parameters of {manager.name} and start it again',
     )
 

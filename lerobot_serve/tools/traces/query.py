@@ -48,7 +48,7 @@ class TraceQuery:
         with_actions: bool = True,
         on_bytes_read: ReportBytes | None = None,
     ) -> None:
-        """Raises TraceError."""
+        """Find the runs below `paths`. Raises TraceError."""
         reader = LineReader(with_actions=with_actions, on_bytes_read=on_bytes_read)
         self._files = [
             TraceRun(path, number, reader) for number, path in enumerate(find_runs(paths))

@@ -64,7 +64,7 @@ class ObservationBuilder:
         steps = self._description.observation_steps
         if len(frames) != steps:
             raise PolicyError(
-                f'the camera {camera.name!r} must come with {steps} frames, got {len(frames)}; '
+                f'the camera {camera.name!r} must have {steps} frames, got {len(frames)}; '
                 'send every camera with every observation'
             )
         return [self._fitted(frame, camera) for frame in frames]

@@ -79,7 +79,7 @@ class BagRecorderNode(SteadyClockNode):
         topics: TopicFilter,
         limits: RecordingLimits = NO_LIMITS,
     ) -> None:
-        """Raises BagError."""
+        """Create the bag. Raises BagError."""
         writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
         super().__init__('recorder', context=runtime.context, enable_rosout=False)
         self._filter, self.folder = topics, folder

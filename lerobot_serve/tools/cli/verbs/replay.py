@@ -100,7 +100,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> ReplayResult:
-    """Raise BagError, IncidentError, TraceError, ReplayError, PolicyError, ParameterError."""
+    """
+    Replay the recording. Raises BagError, IncidentError, TraceError, ReplayError, PolicyError,
+    ParameterError.
+    """
     from lerobot_serve.ros.package_share import shared_file
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
