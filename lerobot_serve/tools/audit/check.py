@@ -16,7 +16,7 @@ CHECKS = {
     'age': 'no executed action is older than max_action_age_s',
     'finite': 'every command has finite values only',
     'position': 'no command is outside its limits',
-    'step': 'no command differs from the previous one by more than a step may',
+    'step': 'no command differs from the previous one by more than a step allows',
     'rows': 'every executed action is a row of a chunk, unchanged and in order',
     'sticky': 'an episode keeps its slot, unless a decision moved it',
     'one_in_flight': 'no request was sent before the previous one had ended',

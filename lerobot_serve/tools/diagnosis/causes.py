@@ -286,7 +286,7 @@ def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
     begin_s = max(peer.span_s[0], earliest_s) if peer.span_s else earliest_s
     lengths_s = onset_s - begin_s, facts.stall_span_s[1] - onset_s
     before, during = (n / max(s, 1.0) for n, s in zip(peer.request_counts, lengths_s, strict=True))
-    return f'{before:.1f} requests a second before, {during:.1f} during'
+    return f'{before:.1f} requests per second before, {during:.1f} during'
 
 
 def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:

@@ -59,7 +59,8 @@ def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
     if each.largest_at:
         client, epoch, seq = each.largest_at
         lines.append(
-            f'{each.slot}: the worst is request {seq} of {printable(client)}, session {epoch}'
+            f'{each.slot}: largest difference in request {seq} of {printable(client)}, '
+            f'session {epoch}'
         )
     if each.why:
         lines.append(f'{each.slot}: {printable(each.why)}')

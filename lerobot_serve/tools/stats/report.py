@@ -73,7 +73,7 @@ def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
     fallbacks = sum(tally.fallbacks.values())
     if tally.actions or fallbacks:
         facts.append(('actions', f'{tally.actions} executed, {tally.trips} changed by the cage'))
-        facts.append(('oldest', f'{tally.oldest_age_s:.3f} s'))
+        facts.append(('oldest action', f'{tally.oldest_age_s:.3f} s'))
         facts.append(
             ('fallbacks', f'{fallbacks}{": " * bool(fallbacks)}{counts_text(tally.fallbacks)}')
         )
