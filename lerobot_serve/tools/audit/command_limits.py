@@ -17,8 +17,8 @@ from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
 Command = list[float]
-# in the reason of a command that an interlock forces
-INTERLOCK_PHRASE = ' forces '
+# in the reason of a command that an interlock overrides; earlier versions wrote `forces`
+INTERLOCK_PHRASES = (' overrides ', ' forces ')
 
 
 class CommandLimitsCheck(RunCheck[ExecutedRecord]):
@@ -69,7 +69,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         self._check_position(command, last, bounds)
         if last is not None:
             is_stop = record.cage_result == 'stopped'
-            forced = INTERLOCK_PHRASE in record.reason
+            forced = any(phrase in record.reason for phrase in INTERLOCK_PHRASES)
             self._check_step(command, last, bounds, is_stop=is_stop, forced=forced)
         return command
 
