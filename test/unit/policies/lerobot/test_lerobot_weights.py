@@ -81,8 +81,8 @@ class Careless(torch.nn.Module):
     ('change', 'said'),
     [
         (lambda held: None, None),
-        (lambda held: held.update(nothing=torch.zeros(1)), 'unknown are model.nothing'),
-        (lambda held: held.pop('one.bias'), 'missing are model.one.bias'),
+        (lambda held: held.update(nothing=torch.zeros(1)), 'unknown weights model.nothing'),
+        (lambda held: held.pop('one.bias'), 'missing weights model.one.bias'),
         (lambda held: held['one.bias'].add_(1), 'not loaded model.one.bias'),
         (lambda held: held.update({'one.bias': torch.zeros(3)}), 'not loaded model.one.bias'),
     ],

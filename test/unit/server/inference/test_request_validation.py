@@ -48,7 +48,7 @@ BAD = [
     ({'images': (RAW, *2 * (replace(RAW, steps_back=2),))}, 'doubled_camera', '2 steps back'),
     ({'images': (replace(RAW, codec=9),)}, 'unknown_codec', 'got 9'),
     ({'images': (replace(JPEG, data=JPEG.data[:-20]),)}, 'bad_jpeg', FRONT),
-    ({'images': (replace(JPEG, height=16),)}, 'wrong_shape', 'announced'),
+    ({'images': (replace(JPEG, height=16),)}, 'wrong_shape', 'the message declares'),
     ({'images': (replace(RAW, height=60000, width=60000),)}, 'oversized_image', 'pixels'),
     ({'images': (replace(RAW, width=15),)}, 'wrong_shape', 'bytes cannot be'),
     (
