@@ -47,7 +47,7 @@ def test_types_that_run_code_of_a_folder_are_refused(policy_type):
 
 
 def test_an_unknown_type_serves_one_session_when_its_package_is_trusted():
-    with pytest.raises(PolicyError, match=r"'unknown' is not served.*trusted_packages"):
+    with pytest.raises(PolicyError, match=r"'unknown' is not supported.*trusted_packages"):
         policy_type_spec('unknown')
     assert policy_type_spec('unknown', ('a_package',)) is EXTERNAL_TYPE
     assert EXTERNAL_TYPE.state_class is StateClass.EXCLUSIVE
