@@ -15,7 +15,8 @@ from lerobot_serve.wire.schema import StateClass
 
 @pytest.mark.parametrize('policy_type', ['sac', 'reward_classifier', 'sarm'])
 def test_types_without_chunks_are_refused(policy_type):
-    with pytest.raises(PolicyError, match=f'{policy_type!r} cannot be served.*supported are act, '):
+    text = f'{policy_type!r} cannot be served.*supported are act, '
+    with pytest.raises(PolicyError, match=text):
         policy_type_spec(policy_type)
 
 
