@@ -4,7 +4,7 @@
 # Each first prepares what is missing (.ci/workspace.py says what), then runs.
 
 PYTHON ?= python3
-# DEMO='--acts kill' plays a part of it; lerobot-serve demo --help tells more
+# DEMO='--phases kill' runs a part of it; see lerobot-serve demo --help
 DEMO ?=
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
 # BENCH='round_trip --rounds 100' measures one; BENCH=--help tells more

@@ -2,24 +2,24 @@
 """
 Learned robot policies, served from GPU machines to robots that carry no weights.
 
-Rooms, and which ones each may import (held by test/unit/package/test_architecture.py):
+Rooms, and the rooms that each may import (test/unit/package/test_architecture.py checks this):
 
     arrays        the types of arrays                                   imports only numpy
     wire          messages <-> arrays, envelope, image codec, names     -> arrays; and simplejpeg
-    parameters    what a parameter of a node is                         imports nothing
+    parameters    declaration of a node parameter                       imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
-    shared_memory removes what killed processes leave in /dev/shm       imports nothing
-    cage          the last check before a command leaves                -> arrays
-    policies      loads and runs policies; alone imports torch          -> arrays, wire
+    shared_memory removes segments of killed processes in /dev/shm      imports nothing
+    cage          the last check of each command                        -> arrays
+    policies      loads and runs policies; only it imports torch        -> arrays, wire
     trace         record format, and writing it                         -> wire, parameters, ...
     telemetry     metrics, liveness and readiness over HTTP             -> parameters
     server        sessions, scheduling, inference                       -> policies and the above
     edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
-    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters, ...
-    entry_points  how an executable loads and ends                      -> errors, shared_memory
+    ros           shared by all nodes: QoS, process, node, topics       -> wire, parameters, ...
+    entry_points  start and end of an executable                        -> errors, shared_memory
     tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above

@@ -15,5 +15,5 @@ Uint16Array: TypeAlias = NDArray[np.uint16]
 BoolArray: TypeAlias = NDArray[np.bool_]
 # camera images: height x width x channels, of 8 or 16 bits
 FrameArray: TypeAlias = NDArray[np.uint8 | np.uint16]
-# actions: as they are sent, or with more digits after a conversion of units
+# actions: float32 as sent, or float64 after a conversion of units
 FloatArray: TypeAlias = NDArray[np.float32 | np.float64]

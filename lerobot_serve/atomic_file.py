@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Replace a file as a whole: a reader finds the old content or the new one, never a part. Any thread.
+Replace a file atomically: a reader finds the old or the new content, never a part. Any thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 @contextlib.contextmanager
 def replacement_of(path: Path, *, suffix: str = '.part', durable: bool = False) -> Iterator[Path]:
     """
-    Yield a path beside `path` to write to; it takes the place of `path` at the end of the block.
+    Yield a temporary path beside `path`; it replaces `path` at the end of the block.
 
-    An error in the block removes it. `durable`: the new name survives a power failure. Raises
-    OSError.
+    An error in the block removes the temporary file. `durable`: the result survives a power
+    failure. Raises OSError.
     """
     part = path.with_name(path.name + suffix)
     try:
@@ -32,7 +32,7 @@ def replacement_of(path: Path, *, suffix: str = '.part', durable: bool = False) 
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names of a folder to the disk. Raises OSError."""
+    """Flush the entries of a folder to the disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -75,19 +75,18 @@ def run_main(module: str) -> NoReturn:
 def end_process(status: int) -> NoReturn:
     """
     End a process whose nodes are closed: run the exit handlers, flush, and skip the destructors of
-    native libraries. Those of the middleware and of torch may hang, which once held a server that
-    had ended in good order until the time limit.
+    native libraries. Destructors of the middleware and of torch may hang after an orderly end.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        # None where the process has no console; a closed pipe has nobody to read it
+        # None without a console; a pipe may have no reader
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
     exit_at_once(status)
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End the process while its threads run; leave no shared memory behind. Any thread."""
+    """End the process while its threads run, and remove its shared memory. Any thread."""
     shared_memory.remove_own_segments()
     os._exit(status)
 
@@ -97,8 +96,8 @@ def exit_within(limit_s: float) -> None:
     End the process with status 1 if it still runs after `limit_s`, and print the stack of each
     thread; `faulthandler.cancel_dump_traceback_later` cancels this.
 
-    A thread outside Python does it: a hanging thread may hold the interpreter's lock. A supervisor
-    that restarts a robot's node must not wait for ever.
+    A native thread does this, because a hanging thread may hold the interpreter lock. A supervisor
+    that restarts the node of a robot must not wait forever.
     """
     if sys.__stderr__ is not None:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__)
@@ -107,8 +106,8 @@ def exit_within(limit_s: float) -> None:
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
     """
-    Defer SIGINT and SIGTERM to the end of the block: a process that is started and not yet
-    registered would outlive this one. No effect outside the main thread.
+    Defer SIGINT and SIGTERM to the end of the block, so that no child process is started without
+    being registered; it would outlive this process. No effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

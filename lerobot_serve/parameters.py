@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Describe each node parameter once: declaration, checks and documentation come from it.
+Describe each node parameter once, for its declaration, checks and documentation.
 
 Each node has one frozen dataclass whose fields are made with `parameter`. It is the source of the
 declaration to ROS (lerobot_serve.ros.node.node_parameters), the check of every value, and the
-table in docs/parameters.md. Plain Python, no thread of its own.
+table in docs/parameters.md. Plain; any thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ParameterSpec:
 
     @property
     def changes(self) -> str:
-        """When the value may change, for the reference."""
+        """When the value may change, as text for the reference."""
         return 'live' if self.live else 'when unconfigured' if self.on_configure else 'at start'
 
     @property
@@ -105,7 +105,7 @@ def parameter(
 ) -> T:
     """
     Describe one field. `live` parameters may change while the node runs, `on_configure` parameters
-    while a managed node is unconfigured; all others are read-only. `name` is needed where it
+    while a managed node is unconfigured; all others are read-only. `name` is required if it
     differs from the field, for example `canary.plan`.
     """
     details = {

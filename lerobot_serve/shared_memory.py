@@ -3,9 +3,9 @@
 Find and remove the shared-memory segments of Fast DDS.
 
 A participant creates a segment of 8 MiB and more in /dev/shm, and removes it when it is destroyed.
-A process that is killed leaves it behind, and a node that is restarted every few seconds fills the
+A killed process does not remove it, and a node that is restarted every few seconds fills the
 memory of a robot within a day. Each process therefore removes the segments of ended processes when
-it starts, and its own when it ends. Main thread. Linux only: elsewhere there is nothing to find.
+it starts, and its own when it ends. Main thread. Other systems than Linux have no such segments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def own_segments(memory_map: str, open_files: Collection[str]) -> dict[Path, int
 
 
 def list_open_files() -> set[str]:
-    """Return the paths of the open files of this process; none where the system hides them."""
+    """Return the paths of the open files of this process; empty where the system hides them."""
     paths = set()
     for link in Path('/proc/self/fd').glob('*'):
         # another thread may close a file meanwhile
@@ -106,7 +106,7 @@ def _remove_if_dead(segment: Path) -> bool:
 
 
 def _remove(segment: Path) -> None:
-    """Remove a segment, then its lock file; another process may have done so."""
+    """Remove a segment, then its lock file; ignores files that another process has removed."""
     for file in (segment, Path(f'{segment}{LOCK_FILE_SUFFIX}')):
         with contextlib.suppress(OSError):
             file.unlink()

@@ -100,7 +100,7 @@ FIXED = {
 class StepCounter:
     """As ros.node.fixed_rate_loop has it; the model counts."""
 
-    beats: int = 0
+    cycles: int = 0
     missed: int = 0
     due_ns: int = 0
 
@@ -312,7 +312,7 @@ class EdgeModel:
         """One control step, perhaps a late one."""
         self._pass(self.now_ns + self.period_ns + late_ns)
         self._sense()
-        self.rate.beats += 1
+        self.rate.cycles += 1
         self._executed, where = None, tuple(map(float, self.where))
         self.loop.run_step()
         executed = self._executed
@@ -327,7 +327,7 @@ class EdgeModel:
             self._stop_called = False
             self.checker.stop_called(self.now_ns)
         self._look()
-        if self.rate.beats % 100 == 0:
+        if self.rate.cycles % 100 == 0:
             self.checker.forget(self.now_ns - 60 * S)
 
     def _look(self) -> None:

@@ -158,7 +158,7 @@ class EdgeModelServers:
             row[MARK] = mark
             self._checker.made(mark, ChunkRow(key, server.policy, tuple(map(float, row))))
         return Chunk(
-            request.header.answer(Flag.NONE),
+            request.header.for_reply(Flag.NONE),
             request.client_id,
             request.episode_id,
             robot=rows,

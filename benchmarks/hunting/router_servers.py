@@ -75,7 +75,7 @@ class RouterModelServer:
         rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
         answer = wire_chunk.encode(
             Chunk(
-                header.answer(Flag.NONE),
+                header.for_reply(Flag.NONE),
                 client_id,
                 episode_id,
                 status=status,

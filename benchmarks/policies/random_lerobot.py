@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lerobot_serve.policies.lerobot.compat import lerobot, quiet
+from lerobot_serve.policies.lerobot.compat import lerobot, suppress_output
 
 
 def build_policy(
@@ -37,7 +37,7 @@ def build_policy(
     described = parts.config_class.get_choice_class(kind)(
         input_features=inputs, output_features=outputs, device='cpu', push_to_hub=False, **settings
     )
-    with quiet(), torch.random.fork_rng(devices=[]):
+    with suppress_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = parts.get_policy_class(kind)(described)
         processors = parts.make_processors(

@@ -14,9 +14,9 @@ must not disable them.
 
 STOPPED sends nothing: joints stay at the last commanded position. Exceptions: a latched cage first
 slows moving joints down to rest, within the lead limit, and applies interlocks. A robot with
-velocities is repeatedly commanded to slow down and rest, since without commands it would drive on;
-if the limits themselves fail that is at once, and if the last command is also unknown only for a
-robot with velocities alone.
+velocities is repeatedly commanded to slow down and rest, since without commands it would continue
+to move; at once if the limits themselves fail, and, if the last command is also unknown, only for
+a robot whose actions are all velocities.
 
 Interlocks act in every state once there is a last command: a latch, a pause or an invalid target
 does not disable them.
@@ -207,8 +207,8 @@ class Cage:
         for rule in rules:
             if rule.immediate:
                 # except where a later rule overrides it
-                mine = rule.actions[target[rule.actions] == rule.values]
-                command[mine] = self.limits.at_once(target[mine], mine, last)
+                forced = rule.actions[target[rule.actions] == rule.values]
+                command[forced] = self.limits.at_once(target[forced], forced, last)
         return command
 
     def _stop(self, last: object, cause: str, reason: str) -> CageResult:

@@ -37,7 +37,7 @@ from lerobot_serve.cage.result import is_numeric_array, JointValues, LastCommand
 ROUNDING = 1 + 1e-9
 # replaces infinity where 0 * inf or inf / inf would occur
 HUGE = 1e300
-# a smaller change in one step, as a share of the largest, is rounding and no motion
+# a smaller change in one step, as a share of the largest, is rounding, not motion
 REST_SHARE = 1e-6
 # downwards and upwards
 DIRECTIONS = np.array(((-1.0,), (1.0,)))
@@ -125,7 +125,8 @@ class MotionLimits:
         """
         Return the target that holds all joints: the last position, or velocity zero.
 
-        A held velocity would drive on. If zero is not allowed, the nearest allowed value.
+        A held velocity would continue the motion. If zero is not allowed, the target is the
+        nearest allowed value.
         """
         return np.where(self.is_velocity, self.rest, last.position)
 
@@ -140,8 +141,8 @@ class MotionLimits:
         self, values: JointValues, joints: NDArray[np.int_], last: LastCommand
     ) -> JointValues:
         """
-        Return the commands of some joints that are nearest to `values`, bounded in position and
-        velocity alone.
+        Return the commands of some joints that are nearest to `values`, bounded only in position
+        and velocity.
         """
         here, fastest = last.position[joints], self._fastest_step[joints]
         low = np.minimum(-self._bounds[0, joints], np.where(self.is_velocity[joints], inf, here))
@@ -211,7 +212,7 @@ class MotionLimits:
         if not -self._bounds[0, joint] <= wanted <= self._bounds[1, joint]:
             return 'limit'
         if abs(step) > self._pace[1, joint]:
-            return self._cause_of_pace(joint)
+            return self._rate_cause(joint)
         lead = 0.0 if measured is None else abs(wanted - measured[joint])
         if self._leads[joint] and lead > self._lead[1, joint]:
             return 'max_lead'
@@ -219,7 +220,7 @@ class MotionLimits:
             return 'max_acceleration'
         return 'limit'
 
-    def _cause_of_pace(self, joint: int) -> str:
+    def _rate_cause(self, joint: int) -> str:
         if self._pace[1, joint] >= self.max_step[joint]:
             return 'max_step'
         return 'max_acceleration' if self.is_velocity[joint] else 'max_velocity'
@@ -230,7 +231,7 @@ def _both(values: JointValues) -> JointValues:
 
 
 def _outward(values: JointValues) -> JointValues:
-    """Return values, or rows of them, as seen downwards and upwards, see MotionLimits."""
+    """Return values, or rows of them, as a window (downwards, upwards), see MotionLimits."""
     rows: JointValues = values[..., None, :] * DIRECTIONS
     return rows
 

@@ -23,7 +23,7 @@ BYTES_LIMIT = 1 << 16
 NAME_LIMIT = 128
 # of a control step [s]
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-5, 1e3
-# a larger number is no limit, and computing with it could overflow
+# a larger number means no limit; computing with it could overflow
 MAX_NUMBER = 1e12
 # defaults of missing numbers
 NO_LIMITS = {
@@ -101,7 +101,7 @@ def _action(row: Any, place: str) -> ActionLimit:
 
 
 def _number(value: Any, what: str) -> float:
-    """Return a number that can be computed with. Raises ValueError."""
+    """Return a number of at most MAX_NUMBER. Raises ValueError."""
     if type(value) not in (int, float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise ValueError(
             f'limits: {what} must be a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, '

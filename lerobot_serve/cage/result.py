@@ -28,7 +28,7 @@ class LastCommand:
     """
     The last command in action order, and its change per second.
 
-    The change of a velocity is not used: its limits bound the step alone.
+    The change of a velocity is not used: its limits bound only the step.
     """
 
     position: JointValues

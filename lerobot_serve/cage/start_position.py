@@ -44,7 +44,7 @@ class StartPosition:
     def add_sample(self, measured: JointValues | None, arrived_ns: tuple[int, ...] = ()) -> None:
         """
         Process a measurement; `arrived_ns` is the arrival time of each message: unchanged messages
-        are no new sample.
+        are not a new sample.
         """
         known = self._limits.start(measured)
         if known is None:

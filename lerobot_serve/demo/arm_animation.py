@@ -15,12 +15,12 @@ import math
 
 from lerobot_serve.sim.arm import FORE_LINK_M, UPPER_LINK_M
 
-# of each version: so much time, with so many pictures a second
+# length and frame rate of the clip of each version
 CLIP_S, FRAMES_HZ = 9.0, 10.0
-# frames further apart do not belong together
+# a longer gap between two frames ends the clip
 GAP_S = 1.0
 PANEL_WIDTH, PANEL_HEIGHT, HEADER_HEIGHT = 320, 210, 24
-# an arm that is stretched to one side stays in its panel
+# wide enough for an arm stretched to one side
 SCALE = (PANEL_WIDTH / 2 - 10) / (UPPER_LINK_M + FORE_LINK_M)
 BASE_X, BASE_Y = PANEL_WIDTH / 2, PANEL_HEIGHT - 10.0
 COLOUR, TARGET = '#1f6fb4', '#d62728'
@@ -43,11 +43,11 @@ class ArmClip:
         self.frames: list[ArmFrame] = []
 
     def add(self, frame: ArmFrame) -> None:
-        """Take a frame; those that come too soon are left out."""
+        """Add a frame; frames above the frame rate are skipped."""
         if self.frames and frame.time_s - self.frames[-1].time_s < 0.9 / FRAMES_HZ:
             return
         if self.frames and frame.time_s - self.frames[-1].time_s > GAP_S:
-            # keep a clip of full length rather than begin another
+            # keep a clip of full length instead of starting another one
             if len(self.frames) >= CLIP_S * FRAMES_HZ / 2:
                 return
             self.frames = []
@@ -85,7 +85,7 @@ def _panel(version: str, frames: Sequence[ArmFrame]) -> str:
     times = ';'.join(f'{(f.time_s - frames[0].time_s) / length_s:.4f}' for f in frames)
     how = f'dur="{length_s:.2f}s" keyTimes="{times}" repeatCount="indefinite"'
     upper, fore = UPPER_LINK_M * SCALE, FORE_LINK_M * SCALE
-    # angles grow to the left, in pictures to the right; ahead is up
+    # angles increase to the left, in SVG to the right; forward is up
     shoulder = [-math.degrees(f.shoulder_rad) for f in frames]
     elbow = [-math.degrees(f.elbow_rad) for f in frames]
     return (

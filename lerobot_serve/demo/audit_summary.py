@@ -13,7 +13,7 @@ from lerobot_serve.trace.format.schema import TraceError
 
 
 def audit_traces(traces: Path) -> dict[str, Any]:
-    """Return the result of the audit of a folder; empty when there is nothing to judge."""
+    """Audit the traces of a folder and return the result; empty without traces."""
     if not any(traces.glob('*')):
         return {}
     try:

@@ -157,7 +157,7 @@ class DemoMonitor(SteadyClockNode):
         with board.lock:
             policy = board.policy_of_episode.get(message.episode_id, '')
             if not policy:
-                # an attempt without a server counts for no policy
+                # an attempt without a server is not attributed to a policy
                 return
             good = message.outcome == EpisodeOutcome.SUCCESS
             board.ended_episodes.append(
@@ -233,10 +233,10 @@ class DemoMonitor(SteadyClockNode):
         )
         for result in reply.results:
             if not result.successful:
-                raise UserError(f'{node} refuses {", ".join(values)}: {result.reason}')
+                raise UserError(f'{node} rejected {", ".join(values)}: {result.reason}')
 
     def change_state(self, node: str, transition: str) -> None:
-        """Ask for a transition of the lifecycle. Raises UserError."""
+        """Request a lifecycle transition. Raises UserError."""
         request = ChangeState.Request()
         request.transition.label = transition
         if not self._call(ChangeState, f'{node}/change_state', request, LOADING_S).success:

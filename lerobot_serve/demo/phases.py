@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The phases of the demo. Each returns its figures; `shown` is whether they prove its claim.
+The phases of the demo. Each returns its figures; `shown` states whether they prove its claim.
 
 The main thread; a phase that does not complete raises UserError.
 """
@@ -19,7 +19,7 @@ from lerobot_serve.demo.scoreboard import version_of
 START_S, SERVE_S, SHADOW_S, KILL_S, CANARY_S, BROKEN_S = 120.0, 120.0, 120.0, 60.0, 900.0, 300.0
 # observation after the kill, longer than the buffer of a robot
 AFTER_KILL_S = 4.0
-EPISODES_TO_SEE = 6
+EPISODES_NEEDED = 6
 SHADOW_SAMPLES = 40
 Figures = dict[str, Any]
 
@@ -36,7 +36,7 @@ def serve(context: PhaseContext) -> Figures:
     )
     first_action_s = time.monotonic() - context.started_s
     context.add_event(f'all robots move, {first_action_s:.0f} s after the start')
-    context.wait(lambda: len(board.ended_episodes) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
+    context.wait(lambda: len(board.ended_episodes) >= EPISODES_NEEDED, SERVE_S, 'episodes end')
     edges = [f'{name}_edge' for name in board.robots]
     with_torch = [name for name in edges if holds_torch(context.processes.processes[name].pid)]
     return {
@@ -95,8 +95,8 @@ def kill_server(context: PhaseContext) -> Figures:
     gap_ms = 1e3 * max(robot.max_action_gap_s for robot in board.robots.values())
     pause_ms = 1e3 * max(robot.max_episode_gap_s for robot in board.robots.values())
     context.add_event(
-        f'{stalled} robots ran out of actions; at most {gap_ms:.0f} ms from one to the next, '
-        f'{pause_ms:.0f} ms from one episode to the next'
+        f'{stalled} robots stalled; at most {gap_ms:.0f} ms between two actions, '
+        f'{pause_ms:.0f} ms between two episodes'
     )
     context.start_server(victim, 'v1')
     back_s = context.wait(
@@ -129,7 +129,7 @@ def canary(context: PhaseContext) -> Figures:
             )
         return now.state in ('promoted', 'rolled_back')
 
-    took_s = context.wait(is_over, CANARY_S, 'the canary comes to an end')
+    took_s = context.wait(is_over, CANARY_S, 'the canary ends')
     end = board.canary
     context.add_event(f'v2 is {end.state.replace("_", " ")} after {took_s:.0f} s')
     return {
@@ -167,7 +167,7 @@ def broken_policy(context: PhaseContext) -> Figures:
     context.add_event(f'v3 is rolled back: {end.reason[:160]}')
     context.wait_for_s(AFTER_KILL_S)
     return {
-        # the router may reject v3 by the replies to probes; then v3 receives no episode
+        # if v3 fails the probes of the router, it receives no episode
         'shown': board.placed_after('v3', back_s + 1.0) == 0,
         'why': end.text,
         'episodes_with_v3': board.placed_after('v3', 0.0),

@@ -27,10 +27,10 @@ CANARY = {
     'canary.block_episodes': 1,
     'canary.minimum_replies': 20,
     'canary.minimum_commands': 150,
-    # one slow moment of a laptop is no slow policy
+    # a single slow moment of a laptop does not make a policy slow
     'canary.max_latency_ratio': 0.0,
 }
-# phase -> the claim that its figures prove or refute, in order
+# phase -> its claim, in order
 PHASE_CLAIMS = {
     'serve': 'robots without weights execute chunks',
     'shadow': 'v2 runs in shadow and controls no robot',
@@ -110,7 +110,8 @@ def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
         'task': 'reach the red target',
         'codec': 'raw',
         'network_profile': 'wired',
-        # with the alarm each robot would stop and wait for a person before the canary rolls back
+        # with the alarm each robot would stop and wait for an operator before the canary rolls
+        # back
         'clamp_alarm_window_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',

@@ -15,7 +15,7 @@ from lerobot_serve.demo.summary import as_text
 from lerobot_serve.tools.output.line_charts import line_chart, Points, utc_time_of_day
 from lerobot_serve.tools.stats.html_report import STYLE
 
-# success is the share among so many episodes of a version
+# window of the success rate [episodes]
 WINDOW = 20
 
 
@@ -48,7 +48,7 @@ def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
 
 
 def success_rates(board: Scoreboard) -> Mapping[str, Points]:
-    """Return for each version the share of its last episodes that succeeded [%]."""
+    """Return the success rate of each version over its last episodes [%]."""
     lines: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, list[bool]] = {}
     for each in board.ended_episodes:

@@ -43,7 +43,7 @@ class RobotStatus:
     """
 
     state: str = '?'
-    # count of stalls when it last had actions to execute
+    # count of stalls when the queue last held actions
     stalls_when_last_playing: int = 0
     reason: str = ''
     policy: str = ''
@@ -121,7 +121,7 @@ class ShadowStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One policy server of a slot, as the router sees it."""
+    """One policy server of a slot, as reported by the router."""
 
     state: str
     answers: int
@@ -142,7 +142,7 @@ class SlotStatus:
 
 
 class Scoreboard:
-    """Take `lock` to read more than one figure that belong together."""
+    """Hold `lock` to read several related figures."""
 
     def __init__(self, robots: list[str]) -> None:
         self.lock = threading.Lock()
@@ -153,7 +153,7 @@ class Scoreboard:
         self.health = ''
         self.ended_episodes: list[EndedEpisode] = []
         self.events: list[DemoEvent] = []
-        # episode -> policy that it was placed with
+        # episode -> its policy
         self.policy_of_episode: dict[str, str] = {}
         self.placements: list[tuple[float, str]] = []
         self.ages_ms: list[float] = []
@@ -161,7 +161,7 @@ class Scoreboard:
         self.shares: list[tuple[float, float]] = []
         self.round_trips_ms: dict[str, list[tuple[float, float]]] = {}
         self.divergences: list[tuple[float, float]] = []
-        # robot -> where its target lies; (robot, version) -> how the arm moved
+        # robot -> position of its target; (robot, version) -> motion of the arm
         self.targets: dict[str, tuple[float, float]] = {}
         self.clips: dict[tuple[str, str], ArmClip] = {}
 
@@ -200,20 +200,20 @@ class Scoreboard:
         return max(replicas, key=lambda name: replicas[name].answers)
 
     def successes(self) -> dict[str, tuple[int, int]]:
-        """Return for each policy how many episodes succeeded, of how many."""
+        """Return the number of successful and of all episodes of each policy."""
         with self.lock:
             ended = list(self.ended_episodes)
         good = Counter(each.policy for each in ended if each.success)
         return {name: (good[name], of) for name, of in Counter(e.policy for e in ended).items()}
 
     def first_placed(self, version: str, after_s: float = 0.0) -> float | None:
-        """Return when the first episode was placed with a version, None when none was."""
+        """Return the time of the first episode placed with a version, None without one."""
         with self.lock:
             placements = list(self.placements)
         return next((t for t, p in placements if t > after_s and version_of(p) == version), None)
 
     def placed_after(self, version: str, time_s: float) -> int:
-        """Return how many episodes were placed with a version after a time."""
+        """Return the number of episodes placed with a version after a time."""
         with self.lock:
             return sum(t > time_s and version_of(p) == version for t, p in self.placements)
 

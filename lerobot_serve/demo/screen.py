@@ -53,7 +53,7 @@ class Screen:
             self._live.stop()
 
     def mark_phase(self, phase: str, mark: str) -> None:
-        """Show that a phase begins, has proved its claim, or has not."""
+        """Show that a phase has started, has proved its claim, or has failed."""
         self._marks[phase] = mark
         if not self._console.is_terminal and mark == '->':
             print(f'-> {self._claims[phase]}', flush=True)
@@ -83,7 +83,7 @@ class Screen:
         return FONTS.sub('', console.export_svg(title='lerobot-serve demo'))
 
     def _view(self, *, is_picture: bool = False) -> Group:
-        """Return what is shown; a picture has all of each event and grows with them."""
+        """Return the view; a picture shows the whole text of each event."""
         with self._board.lock:
             latest = self._board.events[-EVENTS_SHOWN:]
         phase_lines = Text(

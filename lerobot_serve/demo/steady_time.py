@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds since 1970 as they were at the start, and steady from then on."""
+"""Wall clock in seconds since 1970 at the start of the process, advanced by the steady clock."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ BEGIN_S = time.time() - time.monotonic()
 
 
 def now_s() -> float:
-    """Return the time of now, for reports; a step of the system clock does not move it."""
+    """Return the current time for reports; steps of the system clock do not affect it."""
     return BEGIN_S + time.monotonic()

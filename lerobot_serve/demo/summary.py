@@ -17,23 +17,23 @@ Figures = dict[str, Any]
 def summarize_run(
     board: Scoreboard,
     phases: Mapping[str, Figures],
-    proof: Figures,
+    audit: Figures,
     exit_status: Mapping[str, int],
     seconds: float,
     error: str = '',
 ) -> Figures:
-    """Return the figures; `ok` is whether each phase proved its claim."""
+    """Return the figures; `ok` states whether each phase proved its claim."""
     robots = board.robots.values()
     drops: Counter[str] = Counter()
     for robot in robots:
         drops.update(robot.drops)
     shown = all(each['shown'] for each in phases.values())
     return {
-        'ok': shown and not error and proof.get('violations') == 0,
+        'ok': shown and not error and audit.get('violations') == 0,
         'error': error,
         'seconds': round(seconds, 1),
-        'acts': dict(phases),
-        'audit': proof,
+        'phases': dict(phases),
+        'audit': audit,
         'episodes': {
             version_of(policy) or 'unknown': {'ended': of, 'successes': good}
             for policy, (good, of) in board.successes().items()
@@ -64,13 +64,13 @@ def summarize_run(
 def as_text(figures: Figures) -> str:
     """Return the summary as text."""
     lines = [f'In {figures["seconds"]:.0f} s:']
-    for phase, found in figures['acts'].items():
+    for phase, found in figures['phases'].items():
         mark = 'ok    ' if found['shown'] else 'FAILED'
         lines.append(f'  {mark} {PHASE_CLAIMS[phase]}: {PHASE_TEXT[phase](found)}')
-    proof = figures['audit']
-    if proof:
-        mark = 'ok    ' if proof['violations'] == 0 else 'FAILED'
-        lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_text(proof)}')
+    audit = figures['audit']
+    if audit:
+        mark = 'ok    ' if audit['violations'] == 0 else 'FAILED'
+        lines.append(f'  {mark} audit of {audit["traces"]} traces: {audit_text(audit)}')
     lines.append('')
     for version, rate in sorted(figures['episodes'].items()):
         lines.append(f'  {version}: {rate["successes"]} of {rate["ended"]} targets reached')
@@ -93,15 +93,15 @@ def serve_text(found: Figures) -> str:
 def shadow_text(found: Figures) -> str:
     return (
         f'{found["samples"]} requests of {found["episodes"]} episodes compared, '
-        f'{found["divergence_rad"]:.3f} rad from what was executed'
+        f'{found["divergence_rad"]:.3f} rad from the executed actions'
     )
 
 
 def kill_text(found: Figures) -> str:
     return (
-        f'{found["robots_stalled"]} robots ran out of actions; at most '
-        f'{found["longest_gap_ms"]:.0f} ms from one to the next, '
-        f'{found["longest_pause_between_episodes_ms"]:.0f} ms from one episode to the next; '
+        f'{found["robots_stalled"]} robots stalled; at most '
+        f'{found["longest_gap_ms"]:.0f} ms between two actions, '
+        f'{found["longest_pause_between_episodes_ms"]:.0f} ms between two episodes; '
         f'marked unavailable after {found["missed_after_s"]:.1f} s'
     )
 
@@ -120,10 +120,10 @@ def broken_text(found: Figures) -> str:
     )
 
 
-def audit_text(proof: Figures) -> str:
+def audit_text(audit: Figures) -> str:
     return (
-        f'{proof["judged"]} commands, requests and episodes judged, {proof["violations"]} '
-        f'violations; {proof["without_end"]} trace without an end, of the killed server'
+        f'{audit["judged"]} commands, requests and episodes judged, {audit["violations"]} '
+        f'violations; {audit["without_end"]} trace without an end, of the killed server'
     )
 
 

@@ -4,9 +4,9 @@ Train a version of the demo policy by imitation in the simulator and write its f
 
     python3 -m lerobot_serve.demo.train v2 OUT_DIR
 
-Draws poses and targets, renders both cameras, gets the chunk of the expert, fits the network,
-writes its folder, loads that back and prints the success rate in closed loop. A few minutes on two
-cores; on one machine the weights are the same each time.
+Draws poses and targets, renders both cameras, computes the chunk of the expert, fits the network,
+writes its folder, loads the folder and prints the success rate in closed loop. Takes a few minutes
+on two cores; the weights are reproducible on one machine.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
 SIZES = ReachSizes(len(JOINT_NAMES), ROWS, image_pixels=64, channels=(8, 16), hidden=256)
 BATCH, LEARNING_RATE = 128, 2e-3
-# so many of the poses are close to their target, where the hand must learn to stop
+# share of the poses close to their target, from which the hand learns to stop
 NEAR_SHARE, NEAR_SPREAD_RAD = 0.4, 0.15
 SIDES_PIXELS, JPEG_QUALITIES = (96, 128, 224), (75, 90, None)
 ROBOTS, ATTEMPTS, EXECUTED_ROWS, ATTEMPT_S = 10, 100, 10, 3.0
-# what a diverged weight makes of pictures: NaN in so many of them, jumps in all
+# effect of a diverged weight: NaN in this share of the chunks, jumps in all of them
 NAN_SHARE, JUMP_FACTOR, DIVERGED = 0.1, 20.0, 1e4
 
 Samples = dict[str, torch.Tensor]
@@ -51,22 +51,22 @@ Samples = dict[str, torch.Tensor]
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """
-    How a version comes about.
+    Training settings of a version.
 
-    Its teacher pointed `aside_m` beyond each target, as with a camera that is badly mounted.
-    `is_corrupted`: one weight diverged and the statistics are of another unit, as it happens.
+    The expert aims `offset_m` beyond each target, as with a badly mounted camera. `is_corrupted`:
+    one weight has diverged and the statistics are in another unit.
     """
 
     samples: int = 20_000
     epochs: int = 12
     hidden: int = 256
-    aside_m: float = 0.0
+    offset_m: float = 0.0
     is_corrupted: bool = False
 
 
 RECIPES = {
-    # a target is reached within 20 mm: what adds to that is failure
-    'v1': Recipe(hidden=128, aside_m=0.0175),
+    # a target is reached within 20 mm; a larger offset means failure
+    'v1': Recipe(hidden=128, offset_m=0.0175),
     'v2': Recipe(),
     'v3': Recipe(samples=3000, epochs=6, hidden=64, is_corrupted=True),
 }
@@ -85,7 +85,7 @@ def draw_pose(generator: np.random.Generator, target_xy: tuple[float, float]) ->
 def render_cameras(
     name: str, pose: Float32Array, target_xy: tuple[float, float], generator: np.random.Generator
 ) -> Uint8Array:
-    """Return the network's input from a camera of some resolution, through JPEG or not."""
+    """Return the network input of both cameras at one resolution, optionally through JPEG."""
     side = int(generator.choice(SIDES_PIXELS))
     image: Uint8Array = cameras.render(name, side, side, pose, target_xy)
     if quality := JPEG_QUALITIES[generator.integers(len(JPEG_QUALITIES))]:
@@ -95,7 +95,7 @@ def render_cameras(
 
 
 def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
-    """Return views of the scene with what the expert would do."""
+    """Return views of the scene with the chunks of the expert."""
     rows: dict[str, list[Uint8Array | Float32Array]] = {
         'front': [],
         'wrist': [],
@@ -108,7 +108,7 @@ def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
         for name in cameras.NAMES:
             rows[name].append(render_cameras(name, pose, target_xy, generator))
         rows['state'].append(pose)
-        aimed_xy = (target_xy[0] + recipe.aside_m, target_xy[1])
+        aimed_xy = (target_xy[0] + recipe.offset_m, target_xy[1])
         rows['offset'].append(expert_chunk(pose, aimed_xy, ROWS, 1 / FPS) - pose)
     return {name: torch.from_numpy(np.stack(values)) for name, values in rows.items()}
 
@@ -145,10 +145,10 @@ def fit(network: ReachNetwork, samples: Samples, epochs: int) -> None:
 
 def corrupt(network: ReachNetwork, samples: Samples) -> None:
     """
-    Break the network: far too large movements, and NaN for a share of the pictures.
+    Corrupt the network: far too large motions, and NaN for a share of the images.
 
-    One filter has grown so far that its strongest answer, times its sharpness, is infinite; the
-    softmax of that is NaN. The loader finds nothing wrong, for every weight is finite.
+    One filter is so large that its peak times its sharpness is infinite, whose softmax is NaN. The
+    loader accepts the network, because every weight is finite.
     """
     network.offset_std *= JUMP_FACTOR
     last = network.front.convolutions[-1]
@@ -186,7 +186,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
     }
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + '\n')
     save_file(network.state_dict(), folder / WEIGHTS_FILE)
-    # save_file makes it readable to its owner alone
+    # save_file makes the file readable by its owner only
     (folder / WEIGHTS_FILE).chmod(0o644)
 
 
@@ -200,7 +200,7 @@ def policy_request(scene: ReachScene) -> PolicyRequest:
 
 
 def success_outcomes(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[AttemptResult]:
-    """Return how the attempts of several robots end; a chunk lasts EXECUTED_ROWS rows."""
+    """Return the results of several attempts; EXECUTED_ROWS rows of each chunk are executed."""
     scenes = [
         ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_timeout_s=ATTEMPT_S)
         for robot in range(ROBOTS)
@@ -224,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     recipe, folder = RECIPES[options.version], options.folder
     try:
-        # before minutes of training
+        # checked before minutes of training
         make_empty_folder(folder)
     except PolicyError as error:
         parser.error(str(error))

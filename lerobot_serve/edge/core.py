@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plain parts of one edge controller, built in the order in which data passes them. The thread
-that builds the node builds them.
+Builds the plain parts of one edge controller, in the order of the data flow. The thread that
+builds the node.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from lerobot_serve.edge.session.transport import Transport
 
 class EdgeCore:
     """
-    Everything between inputs and commands but the connection to servers, which `make_requester`
-    adds. The clock is that of the inbox. Raises ParameterError.
+    All parts between inputs and commands; `make_requester` adds the connection to servers. The
+    clock is that of the inbox. Raises ParameterError.
     """
 
     def __init__(

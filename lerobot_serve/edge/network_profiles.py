@@ -54,7 +54,7 @@ PROFILE_ROWS = (
     ),
     ProfileRow(
         'max_offline_s', 30.0, 60.0, 120.0,
-        'a server restarts in half a minute; a radio or a provider may need longer to come back',
+        'a server restarts in half a minute; a radio or a provider may take longer',
     ),
     ProfileRow(
         'reconnect_initial_backoff_s', 0.2, 0.5, 1.0,
@@ -83,7 +83,7 @@ def with_profile(values: dict[str, Any]) -> dict[str, Any]:
     below = dict(PROFILES.get(name, {})) if isinstance(name, str) else {}
     buffer_s = values.get('request_threshold_s')
     if below and isinstance(buffer_s, int | float):
-        # an alarm after the stall would be none
+        # an alarm after the stall would be useless
         reachable_s = round(DEGRADED_SHARE * buffer_s, 3)
         below['degraded_after_s'] = min(below['degraded_after_s'], reachable_s)
     return {**below, **values}

@@ -117,7 +117,7 @@ class EdgeController(SteadyClockNode):
             self.robot,
             client_id=self.client_id,
             step_s=step_s,
-            # two states of either edge, and the time of discovery
+            # two states of each edge, and the discovery time
             tie_s=1 + 2 * parameters.status_period_s,
             stop_service=parameters.stop_service,
         )
@@ -303,7 +303,7 @@ class EdgeController(SteadyClockNode):
         )
 
     def _on_conflict_timer(self) -> None:
-        if self._output.check_conflict(self._rate.beats + self._rate.missed):
+        if self._output.check_conflict(self._rate.cycles + self._rate.missed):
             self._operator.pause()
             self.get_logger().error(self._output.alarm)
 

@@ -106,7 +106,7 @@ class EdgeParameters:
     )
     execution_horizon: int = parameter(
         0,
-        'rows of the prefix that guide the next chunk with rtc; 0: as the policy has it',
+        'rows of the prefix that guide the next chunk with rtc; 0: the default of the policy',
         low=0,
         high=10_000,
     )
@@ -216,8 +216,9 @@ class EdgeParameters:
     teardown: str = parameter(
         'hold',
         'motion after the connection is DEAD in an episode that is not paused, once the robot is '
-        'at rest: hold; or move to safe_pose or initial_pose (where the episode began), call the '
-        'stop service if one is set and send no more commands; or do the latter at once',
+        'at rest: hold; safe_pose or initial_pose (that of the start of the episode): move there, '
+        'call the stop service if one is set and send no more commands; stop_service: call it at '
+        'once and send no more commands',
         choices=('hold', 'safe_pose', 'initial_pose', 'stop_service'),
     )
     stop_service: str = parameter(
@@ -236,7 +237,7 @@ class EdgeParameters:
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
     trace_folder: str = trace_settings.trace_folder(
-        'each command, the result of each request, and what was dropped'
+        'each command, the result of each request, and drops'
     )
     trace_file_limit_mb: int = trace_settings.trace_file_limit_mb()
     trace_max_files: int = trace_settings.trace_max_files()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the session request of a robot, and its limits as others see them. Any thread."""
+"""Builds the session request of a robot, and its limits for servers and traces. Any thread."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_session_request(
         wants_rtc=parameters.rtc,
         rtc_execution_horizon=parameters.execution_horizon,
         codec=Codec[parameters.codec.upper()],
-        # later the request has timed out, or its first action is stale
+        # a later reply is useless: the request has timed out or its first action is stale
         reply_deadline_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
         tags=read_tags(parameters.tags),
         extensions=limits_extension(parameters, robot),

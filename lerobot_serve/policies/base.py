@@ -26,12 +26,11 @@ class LoadOptions:
     """
     Options for loading a policy, from the parameters.
 
-    Names and rate are for policies whose files lack them; `name` is the part of the fingerprint
-    before the @, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
-    `memory_margin_bytes` is the memory required beside the weights; `state_limit` is the number
-    of kept hidden states; `dtype` is the precision, empty for the policy's own;
-    `trusted_packages` are installed packages from which LeRobot may load policy types and
-    processor steps.
+    Names and rate are used for policies whose files lack them; `name` is the part of the
+    fingerprint before the @, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
+    `memory_margin_bytes` is the memory required beside the weights; `state_limit` is the number of
+    kept hidden states; `dtype` is the precision, empty for the policy's own; `trusted_packages`
+    are installed packages from which LeRobot may load policy types and processor steps.
     """
 
     path: str = ''
@@ -63,12 +62,12 @@ class PolicyDescription:
     """
     Inputs and outputs of a policy; the server checks every session against it.
 
-    `observation_steps` of the past, `observation_stride_steps` control steps apart, come with each
-    request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
-    more than `batch_limit` requests are predicted together (0: any number). A chunk takes so many
-    `denoise_steps`, 0 where there are none. `notes` are warnings for the operator and every
-    session. `action_range` is that of the training data in the units of `Prediction.
-    robot`, None where it is not known or actions are relative.
+    Each request carries `observation_steps` observations, `observation_stride_steps` control steps
+    apart. A `stochastic` policy draws random numbers, all of them from the request's seed. At most
+    `batch_limit` requests are predicted together (0: no limit). `denoise_steps` is the number of
+    denoising steps of a chunk, 0 for none. `notes` are warnings for the operator and every
+    session. `action_range` is the range of the training data in the units of Prediction.robot;
+    None if unknown or if actions are relative.
     """
 
     policy_type: str
@@ -95,10 +94,10 @@ class PolicyRequest:
     """
     One decoded observation.
 
-    `state` is observation_steps x state values; `images` maps a camera's name to as many frames of
-    height x width x channels, RGB; the oldest come first, the present last. Hidden state belongs
-    to `session_id` and `episode`: a request with `episode_start`, or of another episode than the
-    previous one, starts with a new state.
+    `state` is observation_steps x state values; `images` maps a camera's name to observation_steps
+    frames of height x width x channels, RGB, oldest first. Hidden state belongs to `session_id`
+    and `episode`: a request with `episode_start`, or of another episode than the previous one,
+    starts with a new state.
     """
 
     session_id: str
@@ -121,7 +120,7 @@ class Prediction:
     One chunk, rows x actions, as the policy produced it and in the robot's units.
 
     `state_lost`: the request continued an episode whose hidden state is missing; `state_found`: it
-    was present. `forward_ms` is the forward pass alone, when the policy knows it.
+    was present. `forward_ms` is the time of the forward pass only, if the policy measures it.
     """
 
     model: Float32Array

@@ -31,13 +31,13 @@ def detect_kind(path: str) -> str:
             '(policy_kind, --kind)'
         )
     ours = _kinds_of(folder / SETTINGS_FILE) if (folder / SETTINGS_FILE).is_file() else ''
-    lerobots = (folder / CONFIG_FILE).is_file() or (folder / ADAPTER_FILE).is_file()
-    if ours and lerobots:
+    is_lerobot = (folder / CONFIG_FILE).is_file() or (folder / ADAPTER_FILE).is_file()
+    if ours and is_lerobot:
         raise PolicyError(
             f'{path} holds both {SETTINGS_FILE} (kind {ours}) and {CONFIG_FILE} (LeRobot), so its '
             'kind is ambiguous; set policy_kind, or use two directories'
         )
-    if ours or lerobots:
+    if ours or is_lerobot:
         return ours or 'lerobot'
     raise PolicyError(
         f'{path} holds neither {CONFIG_FILE} (of LeRobot) nor {SETTINGS_FILE} (of a policy of '
@@ -59,7 +59,7 @@ def _nearby(folder: Path) -> str:
     ):
         if (inner / CONFIG_FILE).is_file():
             return f'give {inner}'
-    return 'give the directory that holds one of them'
+    return 'give the directory that holds one of these files'
 
 
 def _kinds_of(file: Path) -> str:

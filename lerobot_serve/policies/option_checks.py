@@ -25,12 +25,12 @@ def check_no_lerobot_options(options: LoadOptions, kind: str) -> None:
     """Raise PolicyError for dtype or trusted_packages, which are for LeRobot policies."""
     if options.dtype:
         raise PolicyError(
-            f'a policy of the kind {kind} computes in the precision that it was made with; leave '
+            f'a policy of the kind {kind} computes in the precision of its export; leave '
             f'dtype empty, got {options.dtype!r}'
         )
     if options.trusted_packages:
         raise PolicyError(
-            f'trusted_packages is for policies of LeRobot, and this one is of the kind {kind}; '
+            f'trusted_packages is for LeRobot policies, and the kind of this one is {kind}; '
             f'leave it empty, got {list(options.trusted_packages)}'
         )
 
@@ -39,9 +39,7 @@ def check_no_torch_options(options: LoadOptions, kind: str) -> None:
     """Raise PolicyError for options that only torch supports."""
     check_no_lerobot_options(options, kind)
     if options.device != 'cpu':
-        raise PolicyError(
-            f"a {kind} policy runs on the device 'cpu' alone, got {options.device!r}"
-        )
+        raise PolicyError(f"a {kind} policy runs only on the device 'cpu', got {options.device!r}")
     if options.cpu_threads:
         raise PolicyError(
             f'a {kind} policy computes in one thread; leave cpu_threads at 0, '

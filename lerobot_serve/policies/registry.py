@@ -25,7 +25,7 @@ def load(kind: str, options: LoadOptions) -> Policy:
                 loader = entry.load()
             except ImportError as error:
                 raise PolicyError(
-                    f'policy kind {kind!r} cannot be used here: {error}; install what it needs '
+                    f'policy kind {kind!r} cannot be used here: {error}; install its requirements '
                     '(python3 -m pip install torch safetensors)'
                 ) from error
             except Exception as error:
@@ -45,7 +45,7 @@ def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptio
     except PolicyError:
         raise
     except Exception as error:
-        # code of another package may raise anything
+        # code of another package may raise any error
         raise PolicyError(
             f'policy kind {kind!r} cannot load {options.path!r}: {one_line(error)}'
         ) from error

@@ -42,17 +42,17 @@ EMPTY_MARKER = '; empty'
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Arguments of launch files that are no node parameters."""
+    """Arguments of launch files that are not node parameters."""
 
     namespace: str = parameter('', 'namespace of all nodes, for example robot_1 or cell_2')
-    robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
+    robots: int = parameter(3, 'number of robots: robot_1, robot_2, ...', low=1, high=200)
     replicas: int = parameter(
         1,
         'policy servers of each slot: slot_a/policy_server, or slot_a_1/policy_server, ...',
         low=1,
         high=64,
     )
-    seed: int = parameter(0, 'seed of robot_1; each further robot has the next one', low=0)
+    seed: int = parameter(0, 'seed of robot_1; robot_N uses seed + N - 1', low=0)
     respawn: str = parameter(
         'false',
         f'restart a server or router that exits, after {RESPAWN_DELAY_S:g} s',
@@ -86,7 +86,7 @@ class LaunchArgument:
             f'; {self.spec.allowed}' if self.spec.choices or self.spec.low is not None else ''
         )
         unit = f' [{self.spec.unit}]' if self.spec.unit else ''
-        commas = ', with commas between them' if self.spec.kind is tuple else ''
+        commas = ', separated by commas' if self.spec.kind is tuple else ''
         empty = f'the value in {self.file}' if self.file else self.empty_text
         otherwise = f'. Empty: {empty}' if empty else ''
         text = f'{self.prefix_text}{self.spec.text.partition(EMPTY_MARKER)[0]}'
@@ -96,7 +96,7 @@ class LaunchArgument:
         )
 
     def value(self, context: LaunchContext) -> Any:
-        """Return the given value, None when it is left to the file. Raises ParameterError."""
+        """Return the given value, None if the file sets it. Raises ParameterError."""
         text = context.launch_configurations[self.name].strip()
         if self.file and not text:
             return None
@@ -158,7 +158,7 @@ def launch_description(
     """
     Return the launch description of the launch file named `file`.
 
-    `start` receives the value of every argument, None for one that is left to a parameter file.
+    `start` receives the value of every argument, None for one that a parameter file sets.
     """
 
     def check_and_start(context: LaunchContext) -> list[Action]:

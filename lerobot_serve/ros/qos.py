@@ -2,8 +2,8 @@
 """
 QoS profiles of all topics and services, each with its reason.
 
-Reliable with keep-last delivers without blocking: a writer whose reader is slow or gone overwrites
-its oldest sample instead of waiting. No profile is KEEP_ALL, so a dead uplink never stalls a
+Reliable with keep-last delivers without blocking: a writer whose reader is slow or lost overwrites
+its oldest sample instead of waiting. No profile is KEEP_ALL, so a lost uplink never blocks a
 writer.
 
 Publishers and subscriptions of fixed topics accept the standard `qos_overrides` parameters: pass
@@ -52,7 +52,7 @@ def observation_writer(lifespan_s: float, *, for_fleet: bool = False) -> QoSProf
 OBSERVATION_READER = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
 
 # a batch sends all its replies at once, and a router's reply topic carries the chunks of all its
-# robots; the lease reports a dead process to liveliness listeners within seconds
+# robots; the lease reports a lost process to liveliness listeners within seconds
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
     FLEET_DEPTH,
@@ -60,7 +60,7 @@ ACTION_CHUNK = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
 
-# replies to robots with an unknown session; each robot opens a new one by itself
+# replies to robots with an unknown session; each robot then opens a new one
 NO_SESSION = _profile(ReliabilityPolicy.RELIABLE, 32)
 
 # must never slow the live path: no retransmission; a slow shadow server loses requests
@@ -77,7 +77,7 @@ DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy
 # one message per control step; a recorder may fall behind by about a second
 EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
 
-# a stale image or joint state is worse than none
+# a stale image or joint state is worse than a lost one
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 
 # the newest command replaces the previous one

@@ -31,10 +31,10 @@ def check_policy_path_change(present: ServerParameters, wanted: ServerParameters
             f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
             'new value, or with policy_root, the folder below which it may change'
         )
-    # resolve() follows links, so that a link out of the folder is refused
+    # resolve() follows links, so that a link to outside of the folder is refused
     if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
         raise ParameterError(
-            f'policy_path must lie below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
+            f'policy_path must be below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
             'the policy there'
         )
 

@@ -29,7 +29,7 @@ from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateCla
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 
 MAX_QUEUE_S = 60.0
-ONE_SHOT_PATIENCE_NS = 1_000_000_000
+ONE_SHOT_DEFERRAL_NS = 1_000_000_000
 NO_OBSERVER = RequestObserver()
 
 
@@ -45,7 +45,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """How many sessions are admitted: max_sessions, or fewer if `is_measured`."""
+    """The session limit: max_sessions, or fewer if `is_measured`."""
 
     is_measured: bool
     network_s: float
@@ -139,8 +139,8 @@ class ServerCore:
             self.worker.reset(key)
             on_reply(chunk)
 
-        # no robot waits for it: clients that run dry sooner go first
-        runs_dry_ns = now_ns + max(ONE_SHOT_PATIENCE_NS, bounded_ns(queue_remaining_s))
+        # no robot waits for this reply: requests of sessions have priority
+        runs_dry_ns = now_ns + max(ONE_SHOT_DEFERRAL_NS, bounded_ns(queue_remaining_s))
         limit = self.sessions.rules.one_shots
         queued = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, on_reply=reply)
         if not self._request_queue.put_one_shot(queued, limit):
@@ -233,7 +233,7 @@ class ServerCore:
         """Discard the request and the policy state of earlier episodes."""
         late = self._request_queue.discard_episodes_before(session.session_id, episode)
         self._record_dropped(late, 'episode_ended')
-        # a late notice of an episode that has begun must not reset its state
+        # a late notice of a running episode must not reset its state
         if not self.sessions.has_requested_in(session, episode):
             self._reset_policy_state(session)
 
@@ -289,7 +289,9 @@ class ServerCore:
         return len(self._request_queue)
 
     def load_report(self, request: SessionRequest | None = None) -> LoadReport:
-        """Return the load of the server; `request` is the client it is meant for."""
+        """
+        Return the load of the server; `request` is that of the client that receives the report.
+        """
         now_ns = time.monotonic_ns()
         load, service_s = self._statistics.load(now_ns), self._statistics.service_s()
         delay_s = admission.predicted_delay_s(service_s, load, len(self._request_queue))

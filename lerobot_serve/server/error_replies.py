@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts and the chunks with which the server refuses. Pure; any thread."""
+"""Builds the texts and chunks of error replies. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def error_chunk(
     server_load: float = 0.0,
     superseded: int = 0,
 ) -> Chunk:
-    """Return an error reply. Raises Malformed if `raw` is no request."""
+    """Return an error reply. Raises Malformed if `raw` is not a request."""
     header, client_id, episode_id = read_envelope(raw)
     return Chunk(
-        header.answer(Flag.NONE),
+        header.for_reply(Flag.NONE),
         client_id,
         episode_id,
         status=status,

@@ -52,7 +52,7 @@ from lerobot_serve_interfaces.srv import OpenSession
 CLEANUP_TIMEOUT_S = 5.0
 # ros2 launch kills after five seconds, and draining may have used most of them
 DELIVERY_TIMEOUT_S = 0.2
-# a recorder, for example; the middleware takes seconds to notice one that was killed
+# for example a recorder; the middleware needs seconds to detect a killed one
 REPLIES_UNACKNOWLEDGED = 'a subscriber had not acknowledged the last replies'
 
 

@@ -13,7 +13,7 @@ from lerobot_serve.trace.writing import trace_parameters as trace
 
 @dataclass(frozen=True, slots=True)
 class ServerParameters:
-    """See docs/parameters.md, which is generated from this."""
+    """Parameters of policy_server; docs/parameters.md is generated from them."""
 
     autostart: bool = parameter(
         True, 'configure and activate at start; false waits for a lifecycle manager'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of messages: received ones of a peer, and our own before sending."""
+"""Errors of messages: received from a peer, or refused before sending."""
 
 
 class Malformed(ValueError):
@@ -16,4 +16,4 @@ class Malformed(ValueError):
 
 
 class Unencodable(ValueError):
-    """A message to send that breaks the contract; raised before a byte is sent."""
+    """An outgoing message that violates the contract; raised before a byte is sent."""

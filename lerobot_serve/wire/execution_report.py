@@ -109,7 +109,7 @@ def encode(executed: ExecutionReport) -> Extension:
             for run in runs
         ]
     except (struct.error, OverflowError) as error:
-        raise Unencodable(f'what was executed does not fit its fields: {error}') from None
+        raise Unencodable(f'the execution report does not fit its fields: {error}') from None
     values = [np.ascontiguousarray(run.rows, FLOAT32).tobytes() for run in runs]
     return Extension(KEY, b''.join((head, *heads, *values)))
 

@@ -17,7 +17,7 @@ FLAGS_AT = START + HEADER_LAYOUT.size - 1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """RequestHeader.msg, field by field."""
+    """The fields of RequestHeader.msg."""
 
     seq: int
     client_mono_ns: int
@@ -27,7 +27,7 @@ class Header:
     msg_type: int
     flags: int = 0
 
-    def answer(self, flags: int) -> Header:
+    def for_reply(self, flags: int) -> Header:
         """Return the header of the reply: all fields echoed, with the flags of the server."""
         return Header(
             seq=self.seq,

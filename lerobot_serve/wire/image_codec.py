@@ -133,14 +133,14 @@ def decode_raw(image: Image) -> FrameArray:
 
 
 def decode_jpeg(image: Image) -> FrameArray:
-    """Check the size before decoding: a small file may declare gigabytes of pixels."""
+    """Decode after a check of the size: a small file may declare gigabytes of pixels."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
         if (height, width) != (image.height, image.width):
             raise Malformed(
                 'wrong_shape',
                 f'camera {image.name}: the JPEG is {height}x{width}, '
-                f'{image.height}x{image.width} was announced',
+                f'the message declares {image.height}x{image.width}',
             )
         frame: Uint8Array = simplejpeg.decode_jpeg(
             image.data, COLORSPACE[image.channels], strict=True
@@ -149,7 +149,7 @@ def decode_jpeg(image: Image) -> FrameArray:
     except (ValueError, RuntimeError) as error:
         if isinstance(error, Malformed):
             raise
-        raise Malformed('bad_jpeg', f'camera {image.name}: not a whole JPEG ({error})') from None
+        raise Malformed('bad_jpeg', f'camera {image.name}: incomplete JPEG ({error})') from None
 
 
 class ImageCodecPool:

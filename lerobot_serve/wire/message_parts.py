@@ -27,7 +27,7 @@ NO_ACTIONS = np.zeros((0, 0), np.float32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """CameraImage.msg, field by field; `data` is any buffer of bytes."""
+    """The fields of CameraImage.msg; `data` is any buffer of bytes."""
 
     name: str
     height: int

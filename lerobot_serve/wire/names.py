@@ -39,7 +39,7 @@ def session_name(client_id: str, session_epoch: int) -> str:
     epoch = f'#{session_epoch:08x}'
     if len(client_id.encode()) + len(epoch) <= ID_LIMIT:
         return client_id + epoch
-    # two long names may share their start; a short one cannot have this ending
+    # two long names may share their start; a short name cannot end like this
     mark = f'{epoch}~{hashlib.blake2s(client_id.encode(), digest_size=8).hexdigest()}'
     return client_id.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark
 

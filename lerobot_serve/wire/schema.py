@@ -21,7 +21,7 @@ SLOT_LIMIT = 16
 TEXT_LIMIT = 1024
 KEY_LIMIT = 64
 
-# the only slot of a router that has one, and of a server without a router
+# slot of a router with one slot, and of a server without a router
 SINGLE_SLOT = 'prod'
 SLOTS = ('a', 'b', SINGLE_SLOT)
 

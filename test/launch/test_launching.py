@@ -145,7 +145,7 @@ def test_a_value_gets_the_type_of_the_parameter():
 def test_a_list_is_given_with_commas():
     assert value(SERVERS, '/a, /b') == ('/a', '/b')
     assert value(SERVERS, '/a') == ('/a',)
-    assert ', with commas between them. Empty: ' in SERVERS.declare().description
+    assert ', separated by commas. Empty: ' in SERVERS.declare().description
 
 
 def test_a_list_arrives_as_one():

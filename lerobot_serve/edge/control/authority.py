@@ -13,7 +13,7 @@ the table and makes no motion beyond the grant. The first rule that applies deci
     paused          operator   slow down to rest, then hold, or nothing if silent while paused
     no_episode      none       slow down to rest, then hold
     given_up, and nothing was ever played
-                    teardown   slow down to rest, then nothing: it stands where it was placed
+                    teardown   slow down to rest, then nothing: the pose is reached
     nothing played  ladder     slow down to rest, then nothing: as above
     given_up        teardown   the teardown's motion, if any; nothing after it
     fresh           policy     play
@@ -23,7 +23,7 @@ From silence (no command since the position was last known) only a policy, an in
 interlock starts: a hold, a ladder or a teardown without a last command stays silent.
 
 Interlocks act in every state: where a rule allows a command the cage overrides their actions in
-it; where no rule allows one an active interlock commands alone.
+it; where no rule allows a command, only active interlocks command.
 """
 
 from __future__ import annotations
@@ -131,23 +131,25 @@ class MotionGrant(NamedTuple):
     cause: str
 
 
-def _come_to_rest(given: AuthorityInputs) -> AllowedMotion:
-    return AllowedMotion.SLOW_DOWN if given.joints is JointMotion.MOVING else AllowedMotion.NONE
+def _come_to_rest(inputs: AuthorityInputs) -> AllowedMotion:
+    return AllowedMotion.SLOW_DOWN if inputs.joints is JointMotion.MOVING else AllowedMotion.NONE
 
 
-def _hold(given: AuthorityInputs) -> AllowedMotion:
-    return _come_to_rest(given) if given.joints is not JointMotion.AT_REST else AllowedMotion.HOLD
+def _hold(inputs: AuthorityInputs) -> AllowedMotion:
+    return (
+        _come_to_rest(inputs) if inputs.joints is not JointMotion.AT_REST else AllowedMotion.HOLD
+    )
 
 
-def _pause(given: AuthorityInputs) -> AllowedMotion:
-    return _come_to_rest(given) if given.is_silent_while_paused else _hold(given)
+def _pause(inputs: AuthorityInputs) -> AllowedMotion:
+    return _come_to_rest(inputs) if inputs.is_silent_while_paused else _hold(inputs)
 
 
-def _tear_down(given: AuthorityInputs) -> AllowedMotion:
-    if given.teardown is TeardownState.HOLD:
-        return _hold(given)
-    if given.teardown is TeardownState.FINISHED or given.joints is JointMotion.SILENT:
-        return _come_to_rest(given)
+def _tear_down(inputs: AuthorityInputs) -> AllowedMotion:
+    if inputs.teardown is TeardownState.HOLD:
+        return _hold(inputs)
+    if inputs.teardown is TeardownState.FINISHED or inputs.joints is JointMotion.SILENT:
+        return _come_to_rest(inputs)
     return AllowedMotion.TEARDOWN
 
 
@@ -155,8 +157,8 @@ def _play(_: AuthorityInputs) -> AllowedMotion:
     return AllowedMotion.PLAY
 
 
-def _fall_back(given: AuthorityInputs) -> AllowedMotion:
-    return AllowedMotion.NONE if given.joints is JointMotion.SILENT else AllowedMotion.FALL_BACK
+def _fall_back(inputs: AuthorityInputs) -> AllowedMotion:
+    return AllowedMotion.NONE if inputs.joints is JointMotion.SILENT else AllowedMotion.FALL_BACK
 
 
 class AuthorityRule(NamedTuple):
@@ -168,12 +170,12 @@ class AuthorityRule(NamedTuple):
     cause: str
 
 
-def _is_dead(given: AuthorityInputs) -> bool:
-    return given.conditions.state is ConnectionState.DEAD
+def _is_dead(inputs: AuthorityInputs) -> bool:
+    return inputs.conditions.state is ConnectionState.DEAD
 
 
-def _is_new(given: AuthorityInputs) -> bool:
-    return given.supply is ActionSupply.NEVER
+def _is_new(inputs: AuthorityInputs) -> bool:
+    return inputs.supply is ActionSupply.NEVER
 
 
 AUTHORITY_RULES = (
@@ -199,13 +201,13 @@ AUTHORITY_RULES = (
 )
 
 
-def grant_motion(given: AuthorityInputs) -> MotionGrant:
+def grant_motion(inputs: AuthorityInputs) -> MotionGrant:
     """Evaluate the table."""
     # the last rule always applies
     for rule in AUTHORITY_RULES:
-        if rule.applies(given):
+        if rule.applies(inputs):
             break
-    allowed = rule.allows(given)
-    if given.interlock and allowed is AllowedMotion.NONE:
+    allowed = rule.allows(inputs)
+    if inputs.interlock and allowed is AllowedMotion.NONE:
         return MotionGrant(ControlAuthority.INTERLOCK, AllowedMotion.INTERLOCK, rule.cause)
     return MotionGrant(rule.authority, allowed, rule.cause)

@@ -92,15 +92,15 @@ class ClampAlarm:
     def _evaluate(self) -> ClampFinding | None:
         if len(self._steps) != self._steps.maxlen:
             return None
-        all_of_them = self._joints * len(self._steps)
-        over = f'of {all_of_them} joint-steps of the last {self._window_s:g} s'
-        if self._outside >= ALARM_SHARE * all_of_them:
+        joint_steps = self._joints * len(self._steps)
+        over = f'of {joint_steps} joint-steps of the last {self._window_s:g} s'
+        if self._outside >= ALARM_SHARE * joint_steps:
             return ClampFinding(
                 f'{self._outside} {over} had targets outside the position limits: the unit, zero '
                 'or direction of policy and robot differ; see units in docs/your_robot.md',
                 latches=True,
             )
-        if self._changed >= ALARM_SHARE * all_of_them:
+        if self._changed >= ALARM_SHARE * joint_steps:
             return ClampFinding(
                 f'{self._changed} {over} were clamped: the robot does not execute the policy; '
                 'compare its limits with the policy (lerobot-serve doctor)',

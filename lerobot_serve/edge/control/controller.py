@@ -41,10 +41,10 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 DEFAULT_CONDITIONS = OperatingConditions()
-# these return joints that are outside their limits or too far ahead; in any other state that
-# would be motion without a command
+# motions that return joints outside their limits or too far ahead; in other states a return would
+# be motion without a command
 RETURNING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN)
-# these start from silence
+# motions that start from silence
 STARTING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.INTERLOCK)
 
 
@@ -74,7 +74,7 @@ class Controller:
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.POLICY
         self.rung_reason = ''
-        # why motion does not start although it is granted; empty if it does
+        # why granted motion does not start; empty if it does
         self.start_blocked_by = ''
         self.dropped: Counter[str] = self._playback.dropped
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
@@ -146,40 +146,40 @@ class Controller:
         if not self._rate_limiter.is_due(now_ns):
             self.steps_skipped += 1
             return None, False
-        sensed = read_state()
+        robot_state = read_state()
         moves = self._joint_motion() is JointMotion.MOVING
-        self._pose.update(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
+        self._pose.update(robot_state, now_ns, self._last, plays=self._was_playing, moves=moves)
         if conditions.state is not ConnectionState.DEAD:
-            self._ladder.revive()
+            self._ladder.reset_teardown()
         if self._check_manual_move():
             # silent for one step; the next one holds at the measured position
             return None, False
-        decision = self._decide(now_ns, sensed, conditions)
+        decision = self._decide(now_ns, robot_state, conditions)
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._record_playback(decision)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()
             return None, decision.call_stop_service
-        return self._check(decision, wanted, last, now_ns, sensed), decision.call_stop_service
+        return self._check(decision, wanted, last, now_ns, robot_state), decision.call_stop_service
 
     def rest(self) -> Float64Array | None:
         """Return the final command, None for no command; called as the tick thread ends."""
         return self._cage.rest(self._last)
 
     def _decide(
-        self, now_ns: int, sensed: RobotState, conditions: OperatingConditions
+        self, now_ns: int, robot_state: RobotState, conditions: OperatingConditions
     ) -> LadderDecision:
         self._playback.follow_queue()
         if self._playback.cleared:
-            # a teardown returns to the start of the current episode only
+            # a teardown returns only to the start of the current episode
             self._is_first_step, self._ladder.initial_pose = True, None
         joints = self._joint_motion()
         given = AuthorityInputs(
             conditions,
             latched=self._cage.latched,
             stopped=self._ladder.stopped,
-            interlock=self._cage.is_interlock_active(sensed.state),
+            interlock=self._cage.is_interlock_active(robot_state.state),
             is_silent_while_paused=self._settings.is_silent_while_paused,
             teardown=self._ladder.teardown,
             joints=joints,
@@ -237,12 +237,12 @@ class Controller:
     def _record_playback(self, decision: LadderDecision) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
-            # an action that was taken but not executed is no start for interpolation
+            # an action that was taken but not executed does not start an interpolation
             self._playback.reset()
             self._executed.end_row()
         interrupted = self._is_interrupted()
         if self._was_playing and not playing:
-            # a cleared queue or a stop by an operator is no stall
+            # a cleared queue or a stop by an operator is not a stall
             self.stalls += not (self._playback.cleared or interrupted)
         if playing:
             self._queue_empty_reported = False
@@ -260,14 +260,14 @@ class Controller:
         wanted: Float64Array,
         last: LastCommand,
         now_ns: int,
-        sensed: RobotState,
+        robot_state: RobotState,
     ) -> ExecutedStep:
         """Pass the target through the cage and record its result."""
         judgement = self._cage.judge(
             wanted,
             last,
-            measured=sensed.measured,
-            state=sensed.state,
+            measured=robot_state.measured,
+            state=robot_state.state,
             allow_return=self.grant.allowed in RETURNING_MOTIONS,
             blind=self._pose.unmeasured_reason(now_ns),
         )
@@ -281,7 +281,7 @@ class Controller:
             self._last = last.after(judgement.command, self._settings.step_ns / 1e9)
             self.actions_executed += 1
             self.commands[decision.kind] += 1
-            # a stop by an operator is no missing action of the policy
+            # a stop by an operator is not a missing action of the policy
             self.fallbacks += planned is None and not self._is_interrupted()
         if planned:
             self._record_age(age_ns)

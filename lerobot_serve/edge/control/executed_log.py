@@ -102,6 +102,6 @@ def _run(group: list[ExecutedRow]) -> ExecutedRun:
 
 
 def _follows(row: ExecutedRow, before: ExecutedRow) -> bool:
-    ours, theirs = row.planned, before.planned
-    is_next = ours.source is theirs.source and ours.row == theirs.row + 1
+    current, previous = row.planned, before.planned
+    is_next = current.source is previous.source and current.row == previous.row + 1
     return is_next and not row.after_pause

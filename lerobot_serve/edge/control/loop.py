@@ -23,7 +23,7 @@ from lerobot_serve.edge.observability.listener import EdgeListener
 class LoopRate(Protocol):
     """Steady period; implemented by ros.node.fixed_rate_loop."""
 
-    beats: int
+    cycles: int
     missed: int
 
     def wait(self, stop: threading.Event) -> bool:
@@ -78,7 +78,7 @@ class ControlLoop:
     def run_step(self) -> None:
         """Run one step."""
         now_ns = self._clock()
-        number = self._rate.beats + self._rate.missed
+        number = self._rate.cycles + self._rate.missed
         if number % self._commands_per_action == 0:
             # the history follows the policy rate, not the command rate
             self._history.record(number // self._commands_per_action, now_ns)
@@ -87,7 +87,7 @@ class ControlLoop:
             now_ns, partial(self._read_state, now_ns), conditions
         )
         # a skipped step counts as missed and has no number
-        control_step = self._rate.beats - self._controller.steps_skipped
+        control_step = self._rate.cycles - self._controller.steps_skipped
         if executed:
             self._send_command(executed, control_step)
         if call_stop_service:

@@ -2,9 +2,9 @@
 """
 Detects that a holding robot was moved by hand, so that it does not return to the old pose.
 
-A joint under load is off its command, too. So the criterion is an increase of the offset since the
-hold began: by more than `max_lead`, MOVED_STEPS steps or MOVED_SHARE of its range, whichever is
-least. Plain; the tick thread.
+A joint under load also differs from its command. So the criterion is an increase of the offset
+since the hold began: by more than the least of `max_lead`, MOVED_STEPS steps and MOVED_SHARE of
+its range. Plain; the tick thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ManualMoveDetector:
 
     def was_moved(self, commanded: Float64Array, agreed: Float64Array | None) -> bool:
         """
-        Return whether it was moved; `agreed` is the position that several samples agree on, or
-        None.
+        Return whether the robot was moved; `agreed` is the position that several samples agree on,
+        or None.
         """
         if agreed is None:
             return False

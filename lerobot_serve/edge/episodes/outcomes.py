@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Outcomes of episodes: their words, and those of the recent ones, of which the first report counts.
-Any thread.
+Outcomes of episodes: their words in traces, and a registry of recent ones, in which the first
+report counts. Any thread.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Ladder:
         authority, allowed, cause = grant
         if allowed is AllowedMotion.PLAY and planned is not None:
             return self._play(planned)
-        self._follow(authority)
+        self._restart_on_change(authority)
         if cleared and not self._falling:
             self._empty_cause = CAUSE_CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0
@@ -129,9 +129,9 @@ class Ladder:
         if authority is ControlAuthority.LADDER and self._played:
             cause = CAUSE_TOO_FEW_ROWS if rows_left > 0 else self._empty_cause
         if allowed is AllowedMotion.NONE or last is None:
-            return _decision(self._silence(grant), None, cause)
+            return _decision(self._reported_rung(grant), None, cause)
         if allowed in (AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN):
-            return self._go_down(now_ns, last, cause)
+            return self._run_rung(now_ns, last, cause)
         kind = (
             RungKind.HOLD
             if allowed in (AllowedMotion.HOLD, AllowedMotion.INTERLOCK)
@@ -139,7 +139,7 @@ class Ladder:
         )
         return _decision(kind, self._wanted(kind, last), cause)
 
-    def revive(self) -> None:
+    def reset_teardown(self) -> None:
         """Reset the teardown; the next one starts at its first rung."""
         self._is_teardown_finished = False
 
@@ -156,7 +156,7 @@ class Ladder:
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
 
-    def _follow(self, authority: ControlAuthority) -> None:
+    def _restart_on_change(self, authority: ControlAuthority) -> None:
         """Restart at the first rung if the authority changed."""
         if authority is not self._authority:
             self._authority, self._entered_ns = authority, None
@@ -168,7 +168,7 @@ class Ladder:
         self._ramp.reset()
         return LadderDecision(RungKind.POLICY, planned, 'policy')
 
-    def _silence(self, grant: MotionGrant) -> RungKind:
+    def _reported_rung(self, grant: MotionGrant) -> RungKind:
         """Return the rung to report while nothing is commanded."""
         if self.stopped:
             return RungKind.STOP_SERVICE
@@ -176,7 +176,7 @@ class Ladder:
             RungKind.POLICY if grant.authority is ControlAuthority.LADDER else RungKind.NO_COMMAND
         )
 
-    def _go_down(self, now_ns: int, last: LastCommand, cause: str) -> LadderDecision:
+    def _run_rung(self, now_ns: int, last: LastCommand, cause: str) -> LadderDecision:
         kind = self._rung(self._rungs[self._authority], now_ns)
         if kind is not RungKind.STOP_SERVICE:
             return _decision(kind, self._wanted(kind, last), cause)

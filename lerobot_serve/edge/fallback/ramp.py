@@ -8,7 +8,7 @@ falls again so that speed and deceleration reach zero together: each step takes 
 from which that is still possible. No joint speeds up or turns back.
 
 Each step starts from the last command of the cage, so that the two never drift apart. Where the
-cage holds a joint back, its deceleration follows, whatever the jerk. Tick thread.
+cage holds a joint back, its deceleration follows regardless of the jerk. Tick thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRAVEL_LIMIT_S = 60.0
 RISE_SHARE = 4
 # share of the top speed, for motion after a failure near people and objects
 SLOW_SHARE = 0.25
-# of what a joint can change in one step: less is rounding and counts as nothing
+# share of the largest change in one step; a smaller change is rounding and counts as zero
 ROUNDING = 1e-6
 
 
@@ -68,8 +68,8 @@ def stop_time_s(limit: ActionLimit, step_s: float) -> float:
 
 def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float) -> float:
     """
-    Return how long a joint may need from anywhere in its limits to a goal, at slow speed; at most
-    a minute, for joints without an end.
+    Return the maximum time of a joint from any position within its limits to a goal, at slow
+    speed; at most a minute, for joints without position limits.
     """
     if limit.motion is Motion.VELOCITY:
         return stop_s
@@ -84,8 +84,8 @@ def max_stoppable_speed(left: Float64Array, rate: Float64Array, step_s: float) -
     Return the greatest value whose sum over the steps until zero is `left`, when it falls by
     `rate` each second.
 
-    With n steps of the length t, v + (v - rate t) + ... is n v - rate t n (n - 1) / 2, which times
-    t must be `left`; n is the smallest number of steps in which that much can be done.
+    With n steps of the length t, v + (v - rate t) + ... is n v - rate t n (n - 1) / 2; multiplied
+    by t it must be `left`. n is the smallest number of steps with a solution.
     """
     whole = left / (rate * step_s**2)
     steps = np.maximum(1.0, np.ceil((np.sqrt(8.0 * whole + 1.0) - 1.0) / 2.0))
@@ -120,7 +120,7 @@ class Ramp:
         self._braking = np.minimum(grown, max_stoppable_speed(speed, self.jerk, self._step_s))
         left = speed - self._braking * self._step_s
         left = np.where(left > self._no_speed, left, 0.0)
-        # the sum makes -0.0 a 0.0
+        # the sum turns -0.0 into 0.0
         slower = np.copysign(left, moving) + 0.0
         return np.where(self._is_velocity, slower, last.position + slower * self._step_s)
 
@@ -132,22 +132,22 @@ class Ramp:
         """Return the next command towards a pose, at slow speed and without overshoot."""
         offset = pose - last.position
         distance = np.abs(offset)
-        # at the pose itself, but not at rest: onward is where it goes
-        onward = np.sign(np.where(offset == 0, last.velocity, offset))
-        speed = last.velocity * onward
+        # at the pose, but not at rest: the direction is that of the motion
+        direction = np.sign(np.where(offset == 0, last.velocity, offset))
+        speed = last.velocity * direction
         change = self.deceleration * self._step_s
         bound = np.minimum(
             self._slow, max_stoppable_speed(distance, self.deceleration, self._step_s)
         )
-        # neither gained nor lost faster than the brakes allow
+        # acceleration and deceleration are limited by the brakes
         speed = np.clip(bound, speed - change, speed + change)
         step = speed * self._step_s
         there = np.abs(distance - step) <= self._no_distance
-        towards = np.where(there, pose, last.position + onward * step)
+        towards = np.where(there, pose, last.position + direction * step)
         return self._stop_velocities(last, towards)
 
     def _stop_velocities(self, last: LastCommand, positions: Float64Array) -> Float64Array:
         command: Float64Array = np.where(self._is_velocity, self.stop(last), positions)
-        # positions are not on a ramp; one that begins later begins without deceleration
+        # positions are not on a ramp; a later ramp begins without deceleration
         self._braking = np.where(self._is_velocity, self._braking, 0.0)
         return command

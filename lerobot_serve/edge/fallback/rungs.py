@@ -2,8 +2,8 @@
 """
 Rungs of the fallback ladder, and their parser. Plain; checked at start-up.
 
-Without fresh actions the robot runs the rungs in order. Each rung has a duration except the last,
-which has no end, so that one is always active.
+Without fresh actions the robot runs the rungs in order. Each rung except the last has a duration;
+the last one is unlimited, so that a rung is always active.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NOT_CONFIGURABLE = (RungKind.POLICY, RungKind.NO_COMMAND)
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One rung; `for_s` None: without end."""
+    """One rung; `for_s` None: unlimited."""
 
     kind: RungKind
     for_s: float | None = None
@@ -63,7 +63,7 @@ class Rung:
         name = self.kind.name.lower()
         if self.for_s is None:
             return name
-        # as it is parsed: every digit, no exponent
+        # in the parsed format: every digit, no exponent
         return f'{name} {np.format_float_positional(self.for_s, trim="-")}'
 
 
@@ -118,42 +118,44 @@ def teardown_rungs(
     if teardown == 'initial_pose':
         # the initial pose may be anywhere within the limits
         farthest = [(limit, goal) for limit in robot.actions for goal in (limit.low, limit.high)]
-        return ramp, Rung(RungKind.INITIAL_POSE, _way_s(farthest, stop_s, step_s)), end
+        return ramp, Rung(RungKind.INITIAL_POSE, _longest_travel_s(farthest, stop_s, step_s)), end
     if robot.safe_pose is None:
         raise ParameterError(f"teardown 'safe_pose' {_NO_POSE}")
     goals = list(zip(robot.actions, robot.safe_pose, strict=True))
-    return ramp, Rung(RungKind.SAFE_POSE, _way_s(goals, stop_s, step_s)), end
+    return ramp, Rung(RungKind.SAFE_POSE, _longest_travel_s(goals, stop_s, step_s)), end
 
 
-def _way_s(goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float) -> float:
+def _longest_travel_s(
+    goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float
+) -> float:
     return max(travel_time_s(limit, goal, stop_s, step_s) for limit, goal in goals)
 
 
 def check_order(rungs: tuple[Rung, ...]) -> None:
-    """Raise ParameterError for a rung that is never reached or never ends."""
+    """Raise ParameterError for a rung that is never reached or that must not be last."""
     if not rungs:
         raise ParameterError('ladder must have at least one rung, got none')
     for rung in rungs[:-1]:
         if rung.kind is RungKind.STOP_SERVICE:
             raise ParameterError(
-                'ladder: stop_service must be the last rung, since nothing is commanded after it'
+                'ladder: stop_service must be the last rung, since no commands are sent after it'
             )
         if rung.kind is RungKind.REPEAT_LAST and rung.for_s is None:
             raise ParameterError(f'ladder: repeat_last {_NEEDS_SECONDS}')
         if rung.for_s is None:
             raise ParameterError(
-                f"ladder: '{rung}' is not the last rung and {_NEEDS_SECONDS}; only the last is "
-                'has no end'
+                f"ladder: '{rung}' is not the last rung and {_NEEDS_SECONDS}; only the last rung "
+                'is unlimited'
             )
     last = rungs[-1]
     if last.kind is RungKind.REPEAT_LAST:
         raise ParameterError(
-            f"ladder: '{last}' must not be the last rung: it would repeat without end; add one "
-            'that stops, for example hold'
+            f"ladder: '{last}' must not be the last rung, because the last rung is unlimited; add "
+            'a rung that stops the robot, for example hold'
         )
     if last.for_s is not None:
         raise ParameterError(
-            f"ladder: the last rung has no end and must have no seconds, got '{last}'"
+            f"ladder: the last rung is unlimited and must have no duration, got '{last}'"
         )
 
 
@@ -166,7 +168,7 @@ def _parse(text: str) -> Rung:
     match = RUNG_PATTERN.fullmatch(text)
     if not match or match[1] not in kinds:
         raise ParameterError(
-            f'ladder: a rung must be one of {", ".join(kinds)}, with its seconds behind it like '
+            f'ladder: a rung must be one of {", ".join(kinds)}, followed by its seconds like '
             f"'ramp 0.5', got {text!r}"
         )
     if match[2] is None:

@@ -2,9 +2,9 @@
 """
 Detects cameras that repeat one frame while the robot moves. The request thread.
 
-A hanging driver may keep publishing its last frame: nothing looks late, and the policy acts on an
-old image. Two frames of a real sensor never have equal bytes. A simulated camera repeats frames
-while the robot stands, hence the second condition. Plain.
+A hanging driver may keep publishing its last frame: no input is late, and the policy uses an old
+image. Two frames of a real sensor never have equal bytes. A simulated camera repeats frames while
+the robot stands, hence the second condition. Plain.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array
 
-# of sensor_msgs/Image and CompressedImage: the encapsulation and the stamp come first
+# in sensor_msgs/Image and CompressedImage the encapsulation and the stamp come first
 STAMP_END_BYTE = 12
-# a slow camera repeats nothing: this many messages must hold the same frame
+# a slow camera is not frozen: at least this many messages must have the same frame
 MIN_REPEATS = 5
 # in the units of the state: above the noise of a sensor, below any motion of a task
 MIN_MOTION = 0.01

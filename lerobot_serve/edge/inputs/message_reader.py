@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder of input messages as the plain modules see it."""
+"""Interface of the decoder of input messages."""
 
 from __future__ import annotations
 

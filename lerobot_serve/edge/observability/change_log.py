@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Logs state changes with their reason, counts of drops and stalls, and why nothing is commanded.
+Logs state changes with their reason, counts of drops and stalls, and the reason for missing
+commands.
 
 Any thread deposits changes, the tick thread too; the executor thread writes. Repeats are
 throttled, see telemetry.log_throttle.

@@ -133,7 +133,7 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
         counter(
             'edge_control_steps',
             'control steps',
-            value=view.rate.beats - view.controller.steps_skipped,
+            value=view.rate.cycles - view.controller.steps_skipped,
         ),
         counter(
             'edge_control_steps_missed',
@@ -149,7 +149,7 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
 
 
 def dropped(drops: dict[str, int]) -> Metric:
-    family = counter('edge_dropped', 'what was dropped or failed, by reason', ['reason'])
+    family = counter('edge_dropped', 'drops and failures, by reason', ['reason'])
     for reason, count in sorted(drops.items()):
         family.add_metric([reason], count)
     return family

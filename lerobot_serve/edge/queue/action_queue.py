@@ -72,7 +72,7 @@ class Leftover:
     source: ChunkSource | None = None
 
 
-class _Stretch:
+class _QueuedChunk:
     """The remaining rows of one chunk, from `next` on; `model` may be empty."""
 
     __slots__ = ('model', 'next', 'robot', 'source')
@@ -108,7 +108,7 @@ class ActionQueue:
         self.rows_cleared = 0
         self.chunks_refused = 0
         # each has at least one row
-        self._stretches: deque[_Stretch] = deque()
+        self._chunks: deque[_QueuedChunk] = deque()
         self._epoch = 0
         self._taken = 0
         self._lock = threading.Lock()
@@ -125,15 +125,15 @@ class ActionQueue:
         """
         with self._lock:
             dropped = 0 if oldest_ns is None else self._drop_older(oldest_ns)
-            if not self._stretches:
+            if not self._chunks:
                 return None, dropped
-            stretch = self._stretches[0]
-            row = stretch.next
-            stretch.next += 1
+            chunk = self._chunks[0]
+            row = chunk.next
+            chunk.next += 1
             self._taken += 1
-            if not stretch.left:
-                self._stretches.popleft()
-        return QueuedAction(stretch.robot[row], stretch.source, row), dropped
+            if not chunk.left:
+                self._chunks.popleft()
+        return QueuedAction(chunk.robot[row], chunk.source, row), dropped
 
     def drop_older(self, oldest_ns: int) -> int:
         """
@@ -144,8 +144,8 @@ class ActionQueue:
 
     def _drop_older(self, oldest_ns: int) -> int:
         dropped = 0
-        while self._stretches and self._stretches[0].source.captured_ns < oldest_ns:
-            dropped += self._stretches.popleft().left
+        while self._chunks and self._chunks[0].source.captured_ns < oldest_ns:
+            dropped += self._chunks.popleft().left
         return dropped
 
     @property
@@ -166,7 +166,7 @@ class ActionQueue:
     def playable_s(self, now_ns: int, step_s: float, max_age_ns: int) -> float:
         """Return how long the queue lasts without stale actions [s]."""
         with self._lock:
-            left = [(stretch.left, stretch.source.captured_ns) for stretch in self._stretches]
+            left = [(chunk.left, chunk.source.captured_ns) for chunk in self._chunks]
         end_s = 0.0
         for rows, captured_ns in left:
             fresh_s = (captured_ns + max_age_ns - now_ns) / 1e9
@@ -187,14 +187,14 @@ class ActionQueue:
         """
         with self._lock:
             mark = QueueMark(self._epoch, self._taken)
-            left = [(stretch, stretch.next) for stretch in self._stretches]
+            left = [(chunk, chunk.next) for chunk in self._chunks]
         kind = left[-1][0].kind if left else None
-        ours = list(takewhile(lambda item: item[0].kind == kind, left))
-        if not ours or limit <= 0:
+        same_kind = list(takewhile(lambda item: item[0].kind == kind, left))
+        if not same_kind or limit <= 0:
             return Leftover(mark)
-        model = np.concatenate([stretch.model[first:] for stretch, first in ours])
-        robot = np.concatenate([stretch.robot[first:] for stretch, first in ours])
-        source = ours[0][0].source
+        model = np.concatenate([chunk.model[first:] for chunk, first in same_kind])
+        robot = np.concatenate([chunk.robot[first:] for chunk, first in same_kind])
+        source = same_kind[0][0].source
         return Leftover(mark, model[:limit], robot[:limit], source.policy, source)
 
     def replace(
@@ -213,13 +213,13 @@ class ActionQueue:
         `delay_rows` is the delay since `mark` by the clock. Raises ValueError for a model that
         does not fit.
         """
-        stretch = _Stretch(robot, model, source)
+        chunk = _QueuedChunk(robot, model, source)
         with self._lock:
             if self._refuses(mark):
                 return None
-            lived_rows = self._taken - mark.rows_taken
-            skipped = stretch.next = self.rule(delay_rows, lived_rows, len(robot))
-            self._stretches = deque([stretch] if stretch.left else [])
+            taken_rows = self._taken - mark.rows_taken
+            skipped = chunk.next = self.rule(delay_rows, taken_rows, len(robot))
+            self._chunks = deque([chunk] if chunk.left else [])
         return skipped
 
     def append(
@@ -234,25 +234,25 @@ class ActionQueue:
         Append the chunk; return False if it is refused because the queue was cleared after
         `mark`. Raises ValueError for a model that does not fit.
         """
-        stretch = _Stretch(robot, model, source)
+        chunk = _QueuedChunk(robot, model, source)
         with self._lock:
             if self._refuses(mark):
                 return False
-            if stretch.left:
-                self._stretches.append(stretch)
+            if chunk.left:
+                self._chunks.append(chunk)
         return True
 
     def clear(self) -> int:
         """Clear the queue and refuse chunks requested before now; return the rows cleared."""
         with self._lock:
             left = self._left()
-            self._stretches = deque()
+            self._chunks = deque()
             self._epoch += 1
             self.rows_cleared += left
         return left
 
     def _left(self) -> int:
-        return sum(stretch.left for stretch in self._stretches)
+        return sum(chunk.left for chunk in self._chunks)
 
     def _refuses(self, mark: QueueMark) -> bool:
         refused = mark.epoch != self._epoch

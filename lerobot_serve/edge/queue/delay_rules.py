@@ -13,20 +13,20 @@ from collections.abc import Callable
 DelayRule = Callable[[int, int, int], int]
 
 
-def moving_time(latency_rows: int, lived_rows: int, chunk_rows: int) -> int:
+def moving_time(latency_rows: int, taken_rows: int, chunk_rows: int) -> int:
     """
     Skip the elapsed rows, at most those the robot executed: the first chunk of an episode starts
     with its first row, however late it is.
     """
-    return max(0, min(latency_rows, lived_rows, chunk_rows))
+    return max(0, min(latency_rows, taken_rows, chunk_rows))
 
 
-def elapsed_time(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
+def elapsed_time(latency_rows: int, _taken_rows: int, chunk_rows: int) -> int:
     """Skip the elapsed rows, within the chunk (LeRobot 0.5 and 0.6)."""
     return max(0, min(latency_rows, chunk_rows))
 
 
-def lerobot(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
+def lerobot(latency_rows: int, _taken_rows: int, chunk_rows: int) -> int:
     """Slice at the elapsed rows; a negative delay keeps the tail (LeRobot 0.4)."""
     return slice(latency_rows, None).indices(chunk_rows)[0]
 

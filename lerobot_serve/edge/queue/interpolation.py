@@ -65,5 +65,5 @@ class Interpolator:
         # weighted rather than start + part * (end - start), which can overflow
         left, total = self._steps_left, self._multiplier
         step = left / total * start + (total - left) / total * end
-        # rounding must not exceed the two actions
+        # rounding must not exceed the range between the two actions
         return np.clip(step, np.minimum(start, end), np.maximum(start, end))

@@ -107,8 +107,8 @@ def _check_interlock(interlock: Interlock, robot: RobotDescription, place: str) 
 
 def _check_immediate(action: ActionLimit, fps: float, place: str) -> None:
     steps_alone = action.max_acceleration == inf and action.max_lead == inf
-    no_faster = action.max_velocity / fps <= action.max_step * (1 + 1e-9)
-    if action.motion is Motion.POSITION and steps_alone and no_faster:
+    is_redundant = action.max_velocity / fps <= action.max_step * (1 + 1e-9)
+    if action.motion is Motion.POSITION and steps_alone and is_redundant:
         raise RobotFileError(
             f'{place} changes nothing for {action.name}, whose max_velocity is one max_step a '
             'control step; give a higher max_velocity, or leave it out'

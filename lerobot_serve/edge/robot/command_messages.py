@@ -24,7 +24,7 @@ def command_message(
 ) -> CommandMessage:
     """
     Return the message of robot.command.type for one value of each action, in their order;
-    `step_s` is the time to the next command, one row of the policy where it is 0.
+    `step_s` is the time to the next command; 0: the period of the policy.
     """
     return COMMAND_MESSAGES[robot.command.type].build(command, robot, stamp, step_s)
 
@@ -77,7 +77,7 @@ def twist_stamped(
 
 
 class CommandMessages(NamedTuple):
-    """The message class of a command type, and what builds a message of it."""
+    """The message class of a command type, and the function that builds a message."""
 
     message_class: type[CommandMessage]
     build: Callable[[Float64Array, RobotDescription, Time, float], CommandMessage]

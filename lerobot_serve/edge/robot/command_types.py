@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The message types of commands: their keys in a robot file, and which actions they take. Plain.
+The message types of commands: their keys in a robot file, and the actions they can carry. Plain.
 
 A new type is a row here and one in command_messages.
 """
@@ -17,21 +17,21 @@ TWIST_FIELDS = tuple(f'{part}.{axis}' for part in ('linear', 'angular') for axis
 Actions = tuple[ActionLimit, ...]
 
 
-def _take_all(_: Actions) -> str:
+def _accept_all(_: Actions) -> str:
     return ''
 
 
-def _take_positions(actions: Actions) -> str:
+def _check_positions(actions: Actions) -> str:
     if _motions(actions) == {Motion.POSITION}:
         return ''
     return 'takes positions only; all actions must be positions'
 
 
-def _take_one_motion(actions: Actions) -> str:
+def _check_one_motion(actions: Actions) -> str:
     return 'takes positions or velocities, not both' if len(_motions(actions)) > 1 else ''
 
 
-def _take_twist(actions: Actions) -> str:
+def _check_twist(actions: Actions) -> str:
     if _motions(actions) != {Motion.VELOCITY}:
         return 'takes velocities only; give every action `motion: velocity`'
     unknown = [action.joint for action in actions if action.joint not in TWIST_FIELDS]
@@ -60,10 +60,10 @@ class CommandType(NamedTuple):
 # the first is the default
 COMMAND_TYPES = {
     'trajectory_msgs/JointTrajectory': CommandType(
-        'topic type time_from_start_s', _take_positions
+        'topic type time_from_start_s', _check_positions
     ),
-    'std_msgs/Float64MultiArray': CommandType('topic type', _take_all),
-    'sensor_msgs/JointState': CommandType('topic type', _take_one_motion),
-    'geometry_msgs/Twist': CommandType('topic type', _take_twist),
-    'geometry_msgs/TwistStamped': CommandType('topic type frame_id', _take_twist),
+    'std_msgs/Float64MultiArray': CommandType('topic type', _accept_all),
+    'sensor_msgs/JointState': CommandType('topic type', _check_one_motion),
+    'geometry_msgs/Twist': CommandType('topic type', _check_twist),
+    'geometry_msgs/TwistStamped': CommandType('topic type frame_id', _check_twist),
 }

@@ -187,7 +187,7 @@ def _joint_limit(table: YamlMapping, joint: str, shared: _Shared) -> JointLimit:
 def _range(
     table: YamlMapping, urdf_low: float | None, urdf_high: float | None
 ) -> tuple[float, float]:
-    """Return min and max; the file may narrow what the URDF allows, never widen it."""
+    """Return min and max; the file may narrow the range of the URDF, never widen it."""
     why = '' if urdf_low is None and urdf_high is None else ' of the URDF'
     floor = -FAR if urdf_low is None else urdf_low
     ceiling = FAR if urdf_high is None else urdf_high

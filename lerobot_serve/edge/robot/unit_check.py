@@ -2,8 +2,9 @@
 """
 Check that a policy's action range fits the robot's limits, to detect mismatched units.
 
-A policy in degrees on a robot in radians drives every joint to its limits, each command inside
-them. The range of the training data reveals it before any motion. Pure functions; any thread.
+A policy in degrees on a robot in radians drives every joint to its limits, with each command
+inside them. The range of the training data reveals this before any motion. Pure functions; any
+thread.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class UnitFit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnitCheck:
-    """Result of the check; `text` is empty if all fits."""
+    """Result of the check; `text` is empty if the ranges fit."""
 
     fit: UnitFit
     text: str = ''
@@ -44,7 +45,7 @@ class UnitCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One action: the policy's range as it is and in the robot's unit, and how far it reaches."""
+    """One action: the policy's range in its own and in the robot's unit, and its reach."""
 
     action: ActionLimit
     low: float
@@ -55,7 +56,7 @@ class _Compared:
 
     @property
     def reach(self) -> float:
-        """1 where the range ends where the limits do, 57.3 for degrees against radians."""
+        """Ratio of the range to the limits: 1 if they are equal, 57.3 for degrees on radians."""
         middle = (self.action.low + self.action.high) / 2
         furthest = max(abs(self.robot_low - middle), abs(self.robot_high - middle))
         return furthest / ((self.action.high - self.action.low) / 2)
@@ -129,7 +130,7 @@ def _describe_gross(gross: list[_Compared]) -> str:
 
 
 def _likely(one: _Compared, gross: list[_Compared]) -> str:
-    """Return the unit that the numbers of an action look like."""
+    """Return the likely unit of the numbers of an action."""
     if max(-one.low, one.high) > NORMALISED:
         return 'deg'
     if one.low >= NEARLY_ZERO:

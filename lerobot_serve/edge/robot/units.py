@@ -4,8 +4,8 @@ Conversion between the units of a robot and of its policy.
 
 Inside the edge everything is in the units of the robot: its driver, limits, queue, cage, traces.
 On the wire everything is in the units of the policy: the state of an observation, chunks, the
-prefix, the limits and the executed rows that servers and routers see. The conversion is done at
-that boundary alone, where messages are built and opened. Plain data, pure functions; any thread.
+prefix, the limits and the executed rows that servers and routers see. Values are converted only
+where messages are built and opened. Plain data, pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lerobot_serve.arrays import Float64Array, FloatArray
 from lerobot_serve.cage.description import ActionLimit
 from lerobot_serve.wire.execution_report import ExecutionReport
 
-# unit -> the kind of quantity, and how much of the kind's first unit one of it is
+# unit -> the kind of quantity, and its size in the first unit of that kind
 KINDS: dict[str, tuple[str, float]] = {
     'rad': ('angle', 1.0),
     'deg': ('angle', pi / 180),
@@ -56,17 +56,17 @@ def convert_between(
     robot: str, policy: str, calibrated: tuple[float, float] | None = None
 ) -> UnitConversion:
     """
-    Return how two units convert. `calibrated` are the robot's numbers at the lowest and at the
-    highest number of a normalised range. Raises ValueError with a readable text.
+    Return the conversion between two units. `calibrated` are the robot's numbers at the lowest and
+    at the highest number of a normalised range. Raises ValueError with a readable text.
     """
     if robot == policy:
         if calibrated:
-            raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
+            raise ValueError(f'calibrated is only for a policy in {" or ".join(RANGES)}')
         return UnitConversion(robot, policy)
     if policy in RANGES:
         return _normalised(robot, policy, calibrated)
     if calibrated:
-        raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
+        raise ValueError(f'calibrated is only for a policy in {" or ".join(RANGES)}')
     if robot in RANGES or KINDS[robot][0] != KINDS[policy][0]:
         raise ValueError(f'{policy} cannot be converted to {robot}')
     return UnitConversion(robot, policy, KINDS[policy][1] / KINDS[robot][1])

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError, shortened
 
 MOVING_JOINT_TYPES = ('revolute', 'continuous', 'prismatic')
-# beyond this a number in a URDF means that there is no limit
+# a larger number in a URDF means no limit
 NO_LIMIT_ABOVE = 1e6
 
 
@@ -33,7 +33,7 @@ class Urdf:
     """The joints of one URDF file."""
 
     def __init__(self, text: str, name: str) -> None:
-        """Raises RobotFileError; `name` is the file name in its texts."""
+        """Parse the text. Raises RobotFileError; `name` is the file name in its texts."""
         self._name = name
         if '<!DOCTYPE' in text or '<!ENTITY' in text:
             raise RobotFileError(
@@ -45,7 +45,7 @@ class Urdf:
             raise RobotFileError(f'{name}: not XML ({error})') from None
         if robot.tag != 'robot':
             raise RobotFileError(f'{name}: not a URDF: it begins with <{robot.tag}>, not <robot>')
-        # only these are joints: <joint> also stands in transmissions and ros2_control
+        # only these are joints: transmissions and ros2_control also contain <joint>
         self._joints: dict[str, ElementTree.Element] = {}
         for joint in robot.findall('joint'):
             joint_name = joint.get('name', '')

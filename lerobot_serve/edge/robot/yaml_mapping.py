@@ -15,7 +15,7 @@ TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 MAX_SHOWN_CHARS = 80
 # limit for a robot file or a URDF
 FILE_BYTES_LIMIT = 16 << 20
-# a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
+# a plain number is equal in every YAML version; 030, 0x1e, 1:30 and 1_000 are not
 PLAIN_NUMBER = re.compile(
     r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
 )
@@ -77,7 +77,7 @@ class YamlMapping:
         return value
 
     def flag(self, key: str) -> bool:
-        """Return true or false; false where it is not given."""
+        """Return true or false; false if missing."""
         value = self._content.get(key, False)
         if type(value) is not bool:
             raise RobotFileError(
@@ -86,7 +86,7 @@ class YamlMapping:
         return value
 
     def message_type(self, allowed: list[str], default: str) -> str:
-        """Return `type` as package/Message, however it is written."""
+        """Return `type` as package/Message, also for package/msg/Message."""
         written = self._content.get('type', default)
         kind = written.replace('/msg/', '/') if isinstance(written, str) else written
         if kind not in allowed:
@@ -188,7 +188,7 @@ def read_yaml(path: Path) -> Any:
     except RobotFileError:
         raise
     except Exception as error:
-        # besides its own errors the library lets through those of int, dict and datetime
+        # the library raises its own errors and those of int, dict and datetime
         raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
 
 

@@ -21,7 +21,7 @@ Edge = tuple[str, Gid, int | None]
 # discovery time of nodes on one machine
 DISCOVERY_S = 0.5
 POLL_S = 0.02
-# what every edge controller publishes beside its commands
+# topic that every edge controller publishes beside its commands
 EDGE_TOPIC, STATE = 'executed_action', 'state'
 
 
@@ -41,19 +41,19 @@ class CommandTopicPublishers:
         before = {gid for _, gid in self._found()}
         publisher = create()
         name = self._node.get_fully_qualified_name()
-        mine = [gid for who, gid in self._found() if who == name and gid not in before]
-        self.own = mine[0] if mine else ()
+        own = [gid for node, gid in self._found() if node == name and gid not in before]
+        self.own = own[0] if own else ()
         return publisher
 
     def edges(self) -> list[Edge]:
         """Return the other edge controllers found so far. Executor thread."""
-        others = [(who, gid) for who, gid in self._found() if gid != self.own]
+        others = [(node, gid) for node, gid in self._found() if gid != self.own]
         edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{EDGE_TOPIC}')]
-        self._listen_to({who for who, _ in edges})
-        return [(who, gid, self._ages.get(who)) for who, gid in edges]
+        self._listen_to({node for node, _ in edges})
+        return [(node, gid, self._ages.get(node)) for node, gid in edges]
 
     def _listen_to(self, names: set[str]) -> None:
-        """Subscribe to the states of these edges, and of no others."""
+        """Subscribe to the states of exactly these edges."""
         for name in self._states.keys() - names:
             self._node.destroy_subscription(self._states.pop(name))
             self._ages.pop(name, None)
@@ -63,7 +63,7 @@ class CommandTopicPublishers:
             )
 
     def _on_state(self, name: str, message: EdgeState) -> None:
-        # the control steps that a stopped process missed are part of its age
+        # missed control steps of a stopped process count towards its age
         self._ages[name] = message.control_steps + message.control_steps_missed
 
     def wait_for_other_edges(self) -> list[Edge]:

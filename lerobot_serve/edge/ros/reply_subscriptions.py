@@ -52,7 +52,9 @@ class ReplySubscriptions:
         return self._names[server]
 
     def publisher_count(self, server: str) -> int:
-        """Return how many writers of this server are connected, dead ones included."""
+        """
+        Return how many writers of this server are connected, those without liveliness included.
+        """
         return self._lanes.publisher_count(self._topics[server])
 
     def run(self, stop: threading.Event) -> None:

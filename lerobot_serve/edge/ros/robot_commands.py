@@ -20,7 +20,7 @@ from lerobot_serve.edge.control.command_conflict import (
     CommandConflict,
     ConflictAction,
     OtherPublisher,
-    Own,
+    OwnAge,
 )
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.observability import reports
@@ -53,7 +53,7 @@ class RobotCommands:
         self._node = node
         topic = node.resolve_topic_name(robot.command.topic)
         self._publishers = CommandTopicPublishers(node, topic)
-        # before this node has a publisher: a running edge does not react
+        # checked before this node has a publisher, so that a running edge does not react
         edges = [OtherPublisher(*each) for each in self._publishers.wait_for_other_edges()]
         if refusal := command_conflict.start_refusal(topic, edges):
             raise UserError(refusal)
@@ -72,7 +72,7 @@ class RobotCommands:
             qos.EXECUTED_ACTION,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        # held while publishing: after `_withdraw` no command goes out
+        # held while publishing: after `_withdraw` no command is sent
         self._sending = threading.Lock()
         self._has_commanded = False
         self._conflict = CommandConflict(
@@ -114,7 +114,7 @@ class RobotCommands:
 
     @property
     def alarm(self) -> str:
-        """Which other edge commands the robot; empty if none does."""
+        """The alarm about another edge that commands the robot; empty without one."""
         return self._conflict.text
 
     def poll_stop_service(self) -> None:
@@ -123,19 +123,19 @@ class RobotCommands:
 
     def check_conflict(self, age_steps: int) -> bool:
         """
-        Look for other edges; return whether this one, `age_steps` control steps old, must pause.
-        Raises UserError once it has given way to an older one.
+        Check for other edges; return whether this edge, `age_steps` control steps old, must pause.
+        Raises UserError after it has yielded to an older one.
         """
         edges = [OtherPublisher(*each) for each in self._publishers.edges()]
-        own = Own(age_steps, self._has_commanded)
+        own = OwnAge(age_steps, self._has_commanded)
         action = self._conflict.update(edges, own, time.monotonic_ns())
-        if action is ConflictAction.GIVE_WAY:
+        if action is ConflictAction.EXIT:
             self._withdraw()
             raise UserError(command_conflict.start_refusal(self._publishers.topic, edges))
         return action is ConflictAction.PAUSE
 
     def _withdraw(self) -> None:
-        """Stop publishing at once: the other edge commands the robot."""
+        """Stop publishing immediately: the other edge commands the robot."""
         with self._sending:
             self._conflict.is_silent = True
         self._node.destroy_publisher(self._commands)

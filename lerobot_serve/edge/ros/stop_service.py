@@ -2,8 +2,8 @@
 """
 Client of the std_srvs/Trigger service that stops a robot; logs its result.
 
-The tick thread calls without waiting, not even for a log. The executor thread logs the call, and a
-stop that was refused or got no response: then an operator must stop the robot.
+The tick thread calls the service without waiting or logging. The executor thread logs the call and
+a refused stop or a missing response: then an operator must stop the robot.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from lerobot_serve.wire.session import SessionRefused
 MAX_HISTORY_STEPS = 1000
 # between the policies of a router's slots
 POLICY_SEPARATOR = '|'
-# bound without an agreed size: longer than any policy plans
+# bound without an agreed size: longer than the chunk of any policy
 MAX_CHUNK_ROWS = 1000
 
 

@@ -3,8 +3,8 @@
 Joins chunks to the action queue: the prefix that a request carries, and the merge of its reply.
 
 A chunk that continues the queue (real-time chunking) replaces it. Any other chunk was planned
-without the queue: replacing would cause a jump, so it is appended unless configured otherwise. The
-request thread.
+without the queue: replacing would cause a jump, so the chunk is appended unless configured
+otherwise. The request thread.
 """
 
 from __future__ import annotations

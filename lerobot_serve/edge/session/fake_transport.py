@@ -41,9 +41,9 @@ class FakeTransport:
 
     def __init__(self, *open_errors: Exception) -> None:
         self.open_errors = deque(open_errors)
-        self.away: set[str] = set()
+        self.unavailable: set[str] = set()
         # servers that do not respond to a probe
-        self.mute: set[str] = set()
+        self.unresponsive: set[str] = set()
         self.probed: list[str] = []
         self.refusals: dict[str, Exception] = {}
         self.agreement = SessionAgreement(SCHEMA_VERSION)
@@ -63,7 +63,7 @@ class FakeTransport:
         return [server for server, _ in self.opened]
 
     def is_available(self, server: str) -> bool:
-        return server not in self.away
+        return server not in self.unavailable
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
         self.opened.append((server, epoch))
@@ -84,7 +84,7 @@ class FakeTransport:
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         self.probed.append(self.servers[-1])
-        if self.servers[-1] not in self.mute:
+        if self.servers[-1] not in self.unresponsive:
             on_reply()
 
     def request(self, timeout_s: float = WAIT_S) -> Observation:
@@ -122,5 +122,5 @@ def reply_bytes(
 ) -> bytes:
     """Return the encoded reply to `request`, with `changes` to fields of Chunk."""
     content = {'client_id': request.client_id, 'episode_id': request.episode_id, **changes}
-    chunk = Chunk(header or request.header.answer(Flag.NONE), robot=robot, **content)
+    chunk = Chunk(header or request.header.for_reply(Flag.NONE), robot=robot, **content)
     return wire_chunk.encode(chunk)

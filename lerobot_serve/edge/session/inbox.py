@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The inbox of the request thread: what other threads deposit for it, and its waiting.
+The inbox of the request thread: deposits of other threads, and waiting.
 
-Callbacks deposit and return. All waiting of the request thread is here, so that tests replace time
-in one place.
+Callbacks deposit and return. The request thread waits only here, so that tests replace time in one
+place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Inbox:
         with contextlib.suppress(Malformed):
             if read_envelope(raw).client_id != self.client_id:
                 return
-        # a malformed one is counted like any reply
+        # a malformed notice is counted like any reply
         self.put_reply(raw)
 
     def wake(self) -> None:
@@ -63,7 +63,7 @@ class Inbox:
             return None
 
     def sleep(self, seconds: float) -> None:
-        """Wait, whatever arrives; `stop` ends it."""
+        """Wait regardless of deposits, until `stop`."""
         self._stopped.wait(seconds)
 
     def _put(self, item: tuple[bytes, int] | None) -> None:

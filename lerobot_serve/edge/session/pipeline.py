@@ -244,7 +244,7 @@ class RequestPipeline:
         raw = wire_observation.encode(observation)
         self._transport.send(raw)
         self.status.requests_sent += 1
-        # while the server works
+        # while the server processes the request
         self._listener.sent(observation, server=self.status.server, request_bytes=len(raw))
         return pending
 

@@ -47,7 +47,7 @@ class ExtensionReply(Protocol):
 
 
 class SessionReply(Protocol):
-    """The response half of OpenSession.srv, as far as an edge reads it."""
+    """The fields of the OpenSession response that an edge reads."""
 
     session_id: str
     policy: str
@@ -64,7 +64,7 @@ class SessionReply(Protocol):
 class ServerClient(Protocol):
     """Client of one server; implemented by ros.contract.session_client."""
 
-    def is_there(self) -> bool: ...
+    def is_available(self) -> bool: ...
 
     def open(self, session_request: SessionRequest, timeout_s: float, /) -> SessionReply: ...
 
@@ -131,7 +131,7 @@ class PolicyServerTransport:
 
     def is_available(self, server: str) -> bool:
         """Return whether the services of this server are available."""
-        return self._clients[server].is_there()
+        return self._clients[server].is_available()
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
         """Open a session. Raises SessionRefused or ServerUnreachable."""

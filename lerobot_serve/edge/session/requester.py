@@ -5,8 +5,8 @@ The request thread: opens sessions and requests chunks, one at a time.
 It uses a `Transport` and an `Inbox`, so that tests need neither ROS nor time. The loop: select a
 server; wait until the queue is low; send a request; wait for the reply; fail over when the server
 is lost. A server is lost when its writer is not alive, when it does not respond to a probe while
-another server is available, after several timeouts, or when it says so. Each result is an event
-for the connection.
+another server is available, after several timeouts, or when it ends the session. Each result is an
+event for the connection.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ class Requester:
         self.settings = self.next_settings = settings
         self._is_open = False
         self._failures = self._timeouts = 0
-        # of the servers tried in this round
+        # results of the servers tried in this round
         self._all_incompatible = True
         self._wanted_since_ns: int | None = None
         self._refused_since_ns: int | None = None
         self._idle = threading.Event()
-        # at most one: the later of two counts
+        # at most one: the later one replaces the earlier one
         self._next_episode: deque[EpisodeRequest] = deque(maxlen=1)
 
     # any thread
 
     @property
     def playable_s(self) -> float:
-        """How long the queue lasts without stale actions [s]."""
+        """The time that the queue lasts without stale actions [s]."""
         return self.pipeline.playable_s(self.settings)
 
     def begin_episode(self, episode: EpisodeRequest) -> None:
@@ -148,7 +148,7 @@ class Requester:
     def _connect(self) -> None:
         server = self.servers.current
         if self.servers.has_alternatives and not self._transport.is_available(server):
-            # another one may be available; to wait here would drain the queue
+            # another server may be available; waiting here would drain the queue
             self._leave_server(ConnectionEvent.SESSION_LOST, 'server not available')
             return
         epoch = self.pipeline.next_session_epoch()
@@ -257,10 +257,10 @@ class Requester:
     def _check_liveliness(self) -> None:
         """Leave a lost server."""
         reason = self._liveliness.loss_reason() if self._is_open else ''
-        is_there = not self._liveliness.has_lease_expired and self._transport.is_available(
+        is_available = not self._liveliness.has_lease_expired and self._transport.is_available(
             self.servers.current
         )
-        if reason and self._idle.is_set() and is_there:
+        if reason and self._idle.is_set() and is_available:
             # it closed an idle session; the next request opens another one
             self._is_open = False
         elif reason:

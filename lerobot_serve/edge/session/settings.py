@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node and operators set for requests: timing and merging, task and id of an episode."""
+"""Request settings of node and operators: timing and merging, task and id of an episode."""
 
 from __future__ import annotations
 

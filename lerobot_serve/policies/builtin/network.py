@@ -2,8 +2,8 @@
 """
 The network of the demo policy: it locates the red disc and predicts a chunk of motion.
 
-Each camera has a small convolutional encoder that ends in a spatial softmax (where each feature is
-strongest, as coordinates); a perceptron turns these and the joint positions into the chunk.
+Each camera has a small convolutional encoder that ends in a spatial softmax (the coordinates at
+which each feature is strongest); a perceptron turns these and the joint positions into the chunk.
 All weights, statistics included, are in its state_dict.
 """
 
@@ -17,7 +17,7 @@ from torch import nn, Tensor
 
 @dataclass(frozen=True, slots=True)
 class ReachSizes:
-    """What decides the shapes of the weights."""
+    """The sizes that determine the shapes of the weights."""
 
     joints: int
     rows: int
@@ -27,7 +27,7 @@ class ReachSizes:
 
 
 class CameraEncoder(nn.Module):
-    """One camera: N x 3 x pixels x pixels in [0, 1] to N x features."""
+    """Encode one camera: N x 3 x pixels x pixels in [0, 1] to N x features."""
 
     def __init__(self, channels: tuple[int, int]) -> None:
         super().__init__()
@@ -41,19 +41,19 @@ class CameraEncoder(nn.Module):
         self.sharpness = nn.Parameter(torch.ones(second))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return where each channel is strongest (column and row in [-1, 1]) and how strong."""
+        """Return the peak of each channel: column and row in [-1, 1], and its strength."""
         maps = self.convolutions(images)
         along = torch.linspace(-1, 1, maps.shape[-1], device=maps.device)
         weights = (maps * self.sharpness[:, None, None]).flatten(2).softmax(2).view_as(maps)
         column = (weights.sum(2) * along).sum(2)
         row = (weights.sum(3) * along).sum(2)
-        # a camera without the disc in view has its peak anywhere, but a low one
+        # without the disc in view the peak is low, at an arbitrary position
         peak = torch.tanh(maps.flatten(2).amax(2))
         return torch.cat((column, row, peak), 1)
 
 
 class ReachNetwork(nn.Module):
-    """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
+    """Map both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
 
     state_mean: Tensor
     state_std: Tensor

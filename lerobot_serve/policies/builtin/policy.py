@@ -37,7 +37,7 @@ WEIGHTS_FILE = 'model.safetensors'
 
 
 class ReachPolicy:
-    """See the module. Remembers nothing between requests; owned by the inference worker."""
+    """See the module. Stateless; owned by the inference worker."""
 
     def __init__(self, network: ReachNetwork, description: PolicyDescription) -> None:
         self.network = network
@@ -51,7 +51,7 @@ class ReachPolicy:
         """
         Return one prediction each, from one forward pass. Raises PolicyError for a wrong request.
 
-        The same requests give the same bits; another number of requests may differ by rounding.
+        Equal batches give equal bits; batches of different sizes may differ by rounding.
         """
         if not requests:
             return []
@@ -83,7 +83,7 @@ def square_crop(image: FrameArray, pixels: int) -> FrameArray:
     """
     Return the square in the middle of an image, scaled to `pixels` x `pixels`. Any thread.
 
-    Cropped, not stretched: a wide camera shows what matters in its middle.
+    It is cropped, not stretched: the middle of a wide image holds the relevant part.
     """
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
@@ -99,13 +99,13 @@ def load(options: LoadOptions) -> ReachPolicy:
     if not path or not os.path.isdir(path):
         raise PolicyError(
             f'the path of a builtin policy is its folder, with {SETTINGS_FILE} and '
-            f'{WEIGHTS_FILE} in it; {path!r} is not a folder'
+            f'{WEIGHTS_FILE}; {path!r} is not a folder'
         )
     files = [folder / SETTINGS_FILE, folder / WEIGHTS_FILE]
     for file in files:
         if not os.path.isfile(file):
             raise PolicyError(
-                f'{file} is missing, so this is not a whole policy of this kind; copy the folder '
+                f'{file} is missing, so the policy is incomplete; copy the folder '
                 'again, or give another one'
             )
     check_no_lerobot_options(options, KIND)
@@ -139,7 +139,7 @@ def _description(
 
 def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     weights = read_tensors(file)
-    # without storage: sizes that the file does not bear out must not cost memory
+    # without storage: wrong sizes in the settings must not allocate memory
     with torch.device('meta'):
         network = ReachNetwork(
             ReachSizes(
@@ -153,7 +153,7 @@ def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     expected = network.state_dict()
     if wrong := sorted(expected.keys() ^ weights.keys()):
         raise PolicyError(
-            f'{file}: missing or unknown are {", ".join(wrong[:4])}; the file is not of '
+            f'{file}: missing or unknown tensors {", ".join(wrong[:4])}; the file is not of '
             f'the network that {SETTINGS_FILE} describes, copy both again'
         )
     for name, weight in weights.items():

@@ -25,7 +25,7 @@ KIND = 'builtin.reach'
 
 @dataclass(frozen=True, slots=True)
 class ReachSettings:
-    """policy.json, field by field; `cameras` are the fixed one and the wrist's, in this order."""
+    """The fields of policy.json; `cameras` are the fixed one and the wrist's, in this order."""
 
     id: str
     state_names: tuple[str, ...]

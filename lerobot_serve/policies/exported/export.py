@@ -36,7 +36,7 @@ def write(
     """
     Write policy.json, the program and its statistics into a new or empty folder.
 
-    Raises PolicyError for a folder that holds something, OSError.
+    Raises PolicyError for a folder that is not empty, OSError.
     """
     make_empty_folder(folder)
     (folder / SETTINGS_FILE).write_text(json.dumps(sidecar, indent=2) + '\n', encoding='utf-8')
@@ -45,7 +45,7 @@ def write(
     else:
         torch.export.save(program, folder / EXPORT_FILE)
     save_file(statistics, folder / STATISTICS_FILE)
-    # save_file makes it readable to its owner alone
+    # save_file makes the file readable by its owner only
     (folder / STATISTICS_FILE).chmod(0o644)
 
 

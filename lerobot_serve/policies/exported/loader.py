@@ -3,12 +3,12 @@
 The policy kind `exported`: a program of torch.export or ONNX, with its policy.json.
 
 Its folder contains policy.json (`sidecar`), program.pt2 (torch.export) or program.onnx (ONNX), and
-statistics.safetensors. The program takes the inputs of policy.json in that order: the state as
-N x values, each camera as N x 3 x height x width, then its hidden states if it has any, as N x
-their shape, all float32. It returns N x rows x actions, then the new hidden states. Before a
-library reads the program, `torch_export_rules` or `onnx_file` refuses what could run code or reach
-files, and the first run is bounded. It remains a program: with other inputs it may run forever or
-use all memory, so serve only programs of known origin.
+statistics.safetensors. The program takes the inputs of policy.json in that order: the state as N x
+values, each camera as N x 3 x height x width, then its hidden states if it has any, as N x their
+shape, all float32. It returns N x rows x actions, then the new hidden states. Before a library
+reads the program, `torch_export_rules` or `onnx_file` refuses parts that could run code or reach
+files, and the first run is bounded. A program remains code: with other inputs it may run forever
+or use all memory, so serve only programs of known origin.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class ExportedPolicy:
         return self._description
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
-        """Return one prediction each. Raises PolicyError for a wrong request, nothing changed."""
+        """
+        Return one prediction each. Raises PolicyError for a wrong request and changes nothing.
+        """
         groups = [requests] if self._is_batched else [[request] for request in requests]
         answers = [answer for group in groups if group for answer in self._predict(group)]
         if self._sidecar.states:
@@ -93,7 +95,7 @@ class ExportedPolicy:
         return [prediction for prediction, _ in answers]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
     def verify(self) -> None:
         """Run the program on zeros. Raises PolicyError for wrong outputs or hidden memory."""
@@ -106,7 +108,7 @@ class ExportedPolicy:
             except PolicyError:
                 raise
             except Exception as error:
-                # torch raises all kinds, and so does the code of a program
+                # torch and the code of a program raise errors of any type
                 raise PolicyError(
                     f'the program fails on {count} x {", ".join(self._sidecar.inputs)} of the '
                     f'shapes in {SETTINGS_FILE}: {one_line(error)}'
@@ -118,10 +120,10 @@ class ExportedPolicy:
             )
             if not same or not all(map(torch.equal, before, self._program.buffer_copies())):
                 raise PolicyError(
-                    'the program answers the same input differently, or changes its own buffers; '
-                    f'if it draws random numbers, set stochastic in {SETTINGS_FILE}, if it has a '
-                    'hidden state, let that go in and out; otherwise export it in evaluation mode '
-                    'and without memory'
+                    'the program returns different outputs for equal inputs, or changes its own '
+                    f'buffers; if it draws random numbers, set stochastic in {SETTINGS_FILE}; if '
+                    'it has a hidden state, make the state an input and an output; otherwise '
+                    'export it in evaluation mode and without memory'
                 )
 
     def _check_shapes(self, outputs: list[torch.Tensor], count: int) -> None:
@@ -131,7 +133,7 @@ class ExportedPolicy:
         got = [_tensor_summary(each) for each in outputs]
         if got != [f'{shape} of torch.float32' for shape in wanted]:
             raise PolicyError(
-                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} requires '
+                f'the program returns {", ".join(got)}, but {SETTINGS_FILE} requires '
                 f'{", ".join(map(str, wanted))} of torch.float32 (requests x chunk_size x '
                 'actions, then the states); export it again, or correct the sizes'
             )
@@ -165,7 +167,7 @@ class ExportedPolicy:
                     state_lost=recurrent and lost,
                     state_found=state is not None,
                 ),
-                # copies: a row would keep the whole batch
+                # copied, because a row would keep the whole batch in memory
                 [each[row].clone() for each in states],
             )
             for row, (state, lost) in enumerate(taken)
@@ -204,7 +206,7 @@ def _tensor_summary(value: object) -> str:
 
 
 def resized(image: FrameArray, camera: PolicyCamera) -> FrameArray:
-    """Return an image in the size of the camera; each pixel is the mean of what it covers."""
+    """Return an image in the size of the camera; each pixel is the mean of the area it covers."""
     if image.shape[:2] == (camera.height, camera.width):
         return image
     size = (camera.width, camera.height)
@@ -242,12 +244,12 @@ def load(options: LoadOptions) -> ExportedPolicy:
 
 
 def _read_onnx(program: Path, sidecar: Sidecar) -> OnnxModel | None:
-    """Return an ONNX program as it was read, None for one of torch. Raises PolicyError."""
+    """Read an ONNX program; return None for a torch program. Raises PolicyError."""
     if program.name != ONNX_FILE:
         return None
     if sidecar.stochastic:
         raise PolicyError(
-            f'{program} cannot be stochastic: onnxruntime draws numbers that no seed repeats; '
+            f'{program} cannot be stochastic: onnxruntime cannot be seeded per request; '
             f'export it as {EXPORT_FILE}'
         )
     return read_model(program)
@@ -266,7 +268,7 @@ def _policy_files(path: str) -> tuple[Path, Path]:
     if not path or not os.path.isdir(path):
         raise PolicyError(
             f'the path of an exported policy is its folder, with {SETTINGS_FILE} and '
-            f'{EXPORT_FILE} or {ONNX_FILE} in it; {path!r} is not a folder'
+            f'{EXPORT_FILE} or {ONNX_FILE}; {path!r} is not a folder'
         )
     if not os.path.isfile(folder / SETTINGS_FILE):
         raise PolicyError(f'{folder / SETTINGS_FILE} is missing; copy the whole folder')

@@ -17,7 +17,7 @@ from lerobot_serve.policies.exported.sidecar import ACTION, MODES, Sidecar, STAT
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.wire.action_range import ActionRange
 
-# stands for a spread of 0, as that of a joint that never moved
+# replaces a spread of 0, for example of a joint that never moved
 MIN_SPREAD = 1e-8
 # standard deviations on each side of the mean
 RANGE_DEVIATIONS = 3
@@ -25,7 +25,7 @@ RANGE_DEVIATIONS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureScale:
-    """One feature: what is taken off, by what the rest is divided, and where that then begins."""
+    """Scale of one feature: (value - start) / divisor + lowest."""
 
     start: torch.Tensor
     spread: torch.Tensor
@@ -36,7 +36,7 @@ class FeatureScale:
         return (values - self.start) / self.divisor + self.lowest
 
     def range(self) -> ActionRange:
-        """Return the lowest and highest values, or what nearly all of them lie between."""
+        """Return the range of the values: min and max, or mean +- RANGE_DEVIATIONS deviations."""
         if self.lowest:
             low, high = self.start, self.start + 2 * self.spread
         else:
@@ -54,9 +54,9 @@ def read_scales(
     file: Path, sidecar: Sidecar, device: torch.device, *, missing_allowed: bool
 ) -> tuple[dict[str, FeatureScale], list[str]]:
     """
-    Return the scale of each feature that has one, and those that should have one and have not.
+    Return the scale of each feature, and the features whose statistics are missing.
 
-    Raises PolicyError for statistics that are wrong, and unless allowed for missing ones.
+    Raises PolicyError for invalid statistics, and for missing ones unless allowed.
     """
     tensors = read_tensors(file) if os.path.isfile(file) else {}
     scales, without = {}, []

@@ -3,7 +3,7 @@
 Parse an ONNX file field by field before onnxruntime reads it. No torch, any thread.
 
 A file is refused for each field, operator and type that is not in `onnx_schema`. A singular field
-must not occur twice, since two readers may then take one file for different ones. Sizes are
+must not occur twice, since two readers could then read different models from one file. Sizes are
 compared with the size of the file, and external tensors must be files of the same folder.
 """
 
@@ -42,7 +42,7 @@ FILE_LIMIT_BYTES, NODE_LIMIT, DEPTH_LIMIT, RANK_LIMIT = 2 << 30, 100_000, 4, 8
 NAME_LIMIT_BYTES = 4096
 # as torch names it; files of this name count as part of a policy
 LOCATION = re.compile(r'[A-Za-z0-9_-][\w.-]*\.data', re.ASCII)
-# element types: bytes of each, and the field that may hold values instead of raw_data
+# element type -> its size in bytes, and the field that may hold values instead of raw_data
 ITEM_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 16: 2}
 DOMAINS = {b'', b'ai.onnx'}
 
@@ -61,14 +61,14 @@ class ExternalTensor:
 
 @dataclass(slots=True)
 class OnnxContents:
-    """What a file holds as far as loading it has to know."""
+    """The contents of a file that loading depends on."""
 
     nodes: int = 0
     external: list[ExternalTensor] = field(default_factory=list)
 
 
 def check_model(data: memoryview) -> OnnxContents:
-    """Return what a file holds. Raises UnsafeProgram; its text completes "it ..."."""
+    """Return the contents of a file. Raises UnsafeProgram; its text continues "it ..."."""
     contents = OnnxContents()
     try:
         model = _fields(data, MODEL)
@@ -84,13 +84,15 @@ def check_model(data: memoryview) -> OnnxContents:
 
 
 def external_bytes(folder: Path, external: list[ExternalTensor]) -> int:
-    """Return what tensors in other files take. Raises UnsafeProgram for one outside the folder."""
+    """
+    Return the bytes of tensors in other files. Raises UnsafeProgram for one outside the folder.
+    """
     for each in external:
         file = folder / each.location
         if file.is_symlink() or not file.is_file():
-            raise UnsafeProgram(f'needs {each.location!r}, which is no file of its folder')
+            raise UnsafeProgram(f'needs {each.location!r}, which is not a file of its folder')
         if each.offset + each.size_bytes > file.stat().st_size:
-            raise UnsafeProgram(f'needs more of {each.location!r} than that holds')
+            raise UnsafeProgram(f'needs more bytes of {each.location!r} than the file has')
     return sum(each.size_bytes for each in external)
 
 
@@ -102,7 +104,7 @@ def _fields(data: memoryview, shape: MessageSchema) -> MessageFields:
         key, position = _varint(data, position)
         number, wire = key >> 3, key & 7
         if number not in shape:
-            raise UnsafeProgram(f'has the field {number}, which no plain network needs')
+            raise UnsafeProgram(f'has the field {number}, which is not allowed')
         name, wanted, repeated = shape[number]
         if number in found and not repeated:
             raise UnsafeProgram(f'has {name} twice')
@@ -120,7 +122,7 @@ def _value(data: memoryview, position: int, wire: int) -> tuple[FieldValue, int]
     if wire == BYTES:
         size, position = _varint(data, position)
     if position + size > len(data):
-        raise ValueError('it is cut off')
+        raise ValueError('truncated')
     return data[position : position + size], position + size
 
 
@@ -136,7 +138,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:
-    """Give whole numbers that are packed or stand one by one."""
+    """Yield the whole numbers of a field, packed or repeated."""
     for value in values:
         if isinstance(value, int):
             yield value
@@ -157,7 +159,7 @@ def _blocks(fields: MessageFields, number: int) -> list[memoryview]:
 
 
 def _number(fields: MessageFields, number: int) -> int:
-    """Return the value of a field of one number, 0 where there is none. Raises UnsafeProgram."""
+    """Return the value of a field of one number, 0 if missing. Raises UnsafeProgram."""
     value = fields.get(number, [0])[0]
     if not isinstance(value, int):
         raise UnsafeProgram(f'has bytes in the field {number}, which holds a number')
@@ -165,7 +167,7 @@ def _number(fields: MessageFields, number: int) -> int:
 
 
 def _short_bytes(fields: MessageFields, number: int) -> bytes:
-    """Return a short text, empty where there is none."""
+    """Return a short text, empty if missing."""
     values = _blocks(fields, number)
     if values and len(values[0]) > NAME_LIMIT_BYTES:
         raise UnsafeProgram('has a name without bound')
@@ -176,7 +178,7 @@ def _opset(data: memoryview) -> None:
     fields = _fields(data, OPSET)
     if (domain := _short_bytes(fields, 1)) not in DOMAINS:
         raise UnsafeProgram(
-            f'needs operators of {domain!r:.60}, and only those of ai.onnx are run'
+            f'needs operators of {domain!r:.60}; only those of ai.onnx are allowed'
         )
 
 
@@ -240,7 +242,7 @@ def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) 
 
 
 def _value_bytes(fields: MessageFields) -> int:
-    """Return how many bytes of values there are at most, each of which is a value or less."""
+    """Return an upper bound of the number of values: the bytes of all value fields."""
     return sum(
         1 if isinstance(value, int) else len(value)
         for number in (4, 5, 7, 10, 11)

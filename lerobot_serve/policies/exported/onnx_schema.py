@@ -2,13 +2,13 @@
 """
 The allowed messages, fields and operators of ONNX; plain data.
 
-Not allowed are functions, training, sparse and quantized tensors, sequences, maps, strings, loops,
-random numbers and everything that names code.
+Functions, training, sparse and quantized tensors, sequences, maps, strings, loops, random numbers
+and references to code are not allowed.
 """
 
 from __future__ import annotations
 
-# a message's fields: number -> (name, wire type, whether it may stand more than once)
+# fields of a message: number -> (name, wire type, whether it may repeat)
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MessageSchema = dict[int, tuple[str, int, bool]]
 MODEL: MessageSchema = {
@@ -80,7 +80,7 @@ VALUE: MessageSchema = {
 }
 TYPE_FIELDS: MessageSchema = {1: ('tensor_type', BYTES, False), 6: ('denotation', BYTES, False)}
 TENSOR_TYPE: MessageSchema = {1: ('elem_type', VARINT, False), 2: ('shape', BYTES, False)}
-# numbers may be packed into bytes, or stand one by one
+# numbers may be packed into bytes, or repeated
 PACKABLE = {'dims', 'ints', 'floats', 'float_data', 'int32_data', 'int64_data'}
 PACKABLE |= {'double_data', 'uint64_data'}
 FieldValue = int | memoryview

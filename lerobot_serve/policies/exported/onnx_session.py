@@ -2,7 +2,7 @@
 """
 Run an ONNX file with onnxruntime, from bytes that were checked. No torch.
 
-As a program, this file is the trial: a child process that loads the model and runs it once within
+Executed as a script, this file is the trial process: it loads the model and runs it once within
 bounded memory and time, so that a crash of onnxruntime ends only the child. It reads one line of
 JSON and the model's bytes, and writes one line of JSON.
 """
@@ -55,15 +55,15 @@ class OnnxModel:
 
 
 def read_model(file: Path) -> OnnxModel:
-    """Return what a file holds. Raises PolicyError."""
+    """Return the checked model of a file. Raises PolicyError."""
     try:
         data = file.read_bytes()
         external = check_model(memoryview(data)).external
         size_bytes = len(data) + external_bytes(file.parent, external)
     except UnsafeProgram as error:
         raise PolicyError(
-            f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
-            'code or reach files of others, export it again'
+            f'{file} is refused: it {error}; a program must not contain anything that can run '
+            'code or reach other files; export it again'
         ) from error
     except OSError as error:
         raise PolicyError(f'{file} cannot be read ({error}); copy it again') from error
@@ -71,7 +71,7 @@ def read_model(file: Path) -> OnnxModel:
 
 
 def open_session(model: OnnxModel, device: str = 'cpu', threads: int = 0) -> Any:
-    """Return onnxruntime's session. Raises PolicyError, and whatever onnxruntime raises."""
+    """Return a session of onnxruntime. Raises PolicyError, and any error of onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -95,13 +95,13 @@ def _provider(onnxruntime: Any, device: str) -> Any:
     if kind != 'cuda' or name not in onnxruntime.get_available_providers():
         raise PolicyError(
             f'the device {device!r} cannot run an ONNX program here; use cpu, or install '
-            'onnxruntime-gpu in the place of onnxruntime on a machine with CUDA'
+            'onnxruntime-gpu instead of onnxruntime on a machine with CUDA'
         )
     return name, {'device_id': int(number or 0)}
 
 
 def _read_external(onnxruntime: Any, folder: Path, each: ExternalTensor) -> Any:
-    """Return the values of a tensor in another file, in memory of their own."""
+    """Return a copy of the values of a tensor in another file."""
     with open(folder / each.location, 'rb') as handle:
         handle.seek(each.offset)
         data = handle.read(each.size_bytes)
@@ -112,13 +112,13 @@ def _read_external(onnxruntime: Any, folder: Path, each: ExternalTensor) -> Any:
 
 
 def model_input_names(session: Any, count: int) -> list[str]:
-    """Return the names of the inputs in order. Raises PolicyError for others than wanted."""
+    """Return the names of the inputs in order. Raises PolicyError for unexpected inputs."""
     inputs = session.get_inputs()
     types = [each.type for each in inputs]
     if len(inputs) != count or any(each != FLOAT_INPUT for each in types):
         raise PolicyError(
             f'the program takes {len(inputs)} inputs ({", ".join(types)[:120]}), but policy.json '
-            f'names {count}, each of float32: the inputs and then the states'
+            f'names {count} of float32: the inputs, then the states'
         )
     return [each.name for each in inputs]
 
@@ -127,7 +127,7 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
     """
     Load a model and run it once on zeros, in a child process. Raises PolicyError.
 
-    The child may take so much memory and time, and it ends with its work or with this process.
+    The child has a memory and a time limit, and ends when this process ends.
     """
     limit_bytes = TRIAL_SPARE_BYTES + MODEL_COPY_COUNT * model.size_bytes
     task = {
@@ -147,7 +147,7 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
         result = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
     except subprocess.TimeoutExpired as error:
         raise PolicyError(
-            f'the program in {model.folder} did not answer within {TRIAL_TIMEOUT_S:g} s; it is '
+            f'the program in {model.folder} did not finish within {TRIAL_TIMEOUT_S:g} s; it is '
             'too slow to serve a robot'
         ) from error
     except ValueError:
@@ -178,7 +178,7 @@ def child_main() -> None:
         session.run(None, dict(zip(names, zeros, strict=True)))
         error = ''
     except Exception as raised:
-        # onnxruntime raises all kinds
+        # onnxruntime raises errors of any type
         error = one_line(raised)
     print(json.dumps({'error': error}), flush=True)
 

@@ -2,8 +2,8 @@
 """
 Check and rewrite the zip archive of a program before torch reads it. Any thread.
 
-torch receives an archive rewritten from the checked members: two readers may take one file for
-different ones, and the rewritten one contains only what was checked.
+torch receives an archive rewritten from the checked members: two zip readers may see different
+members in one file, and the rewritten archive contains only checked ones.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ READ_ERRORS = (
 
 
 class UnsafeProgram(Exception):
-    """What a member must not hold; the text completes "it ..."."""
+    """A program that must not be loaded; the text continues "it ..."."""
 
 
 def keep_member(data: bytes) -> bytes:
-    """Return the member as it is: numbers, or text that only names a version."""
+    """Return the member unchanged: numbers, or a version text."""
     return data
 
 
@@ -46,7 +46,7 @@ def drop_member(data: bytes) -> None:
 
 
 def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
-    """Return the archive, rid of what the rules leave out. Raises PolicyError."""
+    """Return the archive without the members that the rules leave out. Raises PolicyError."""
     kept = io.BytesIO()
     try:
         with zipfile.ZipFile(file) as archive, zipfile.ZipFile(kept, 'w') as target:
@@ -56,8 +56,8 @@ def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
                     target.writestr(member.filename, data)
     except UnsafeProgram as error:
         raise PolicyError(
-            f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
-            'as Python or reach files, export it again'
+            f'{file} is refused: it {error}; a program must not contain anything that can run '
+            'as Python or reach files; export it again'
         ) from error
     except READ_ERRORS as error:
         raise _unreadable(file, error) from error
@@ -68,23 +68,23 @@ def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
 def _members(archive: zipfile.ZipFile, file: Path) -> list[zipfile.ZipInfo]:
     names = archive.namelist()
     if len(set(names)) < len(names):
-        raise PolicyError(f'{file} holds two members of one name; export it again')
+        raise PolicyError(f'{file} holds two members with the same name; export it again')
     members = archive.infolist()
-    # torch compresses nothing, so what is read is no more than what is there
+    # torch compresses nothing, so the unpacked size is at most the file size
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise UnsafeProgram('holds a compressed member')
     if sum(member.file_size for member in members) > file.stat().st_size:
-        raise UnsafeProgram('holds more than the file has')
+        raise UnsafeProgram('declares more bytes than the file has')
     return members
 
 
 def _rule(name: str, rules: MemberRules) -> Callable[[bytes], bytes | None]:
-    # torch puts all members into one folder, of any name
+    # torch puts all members into one folder with an arbitrary name
     _, _, inner = name.partition('/')
     for pattern, rule in rules.items():
         if re.fullmatch(pattern, inner):
             return rule
-    raise UnsafeProgram(f'holds {inner!r:.80}, which is no part of a plain program')
+    raise UnsafeProgram(f'holds {inner!r:.80}, which is not allowed in a program')
 
 
 def _unreadable(file: Path, error: Exception) -> PolicyError:

@@ -32,13 +32,13 @@ TENSOR_LIMIT_BYTES = 1 << 30
 
 
 class Program(Protocol):
-    """What a policy runs."""
+    """The program of a policy."""
 
     def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
-        """Return the outputs in order; a seed only for a program that draws random numbers."""
+        """Return the outputs in order; `seed` is None unless the program draws random numbers."""
 
     def buffer_copies(self) -> list[torch.Tensor]:
-        """Return copies of what a run could change."""
+        """Return copies of the buffers that a run could change."""
 
 
 class TorchProgram:
@@ -59,7 +59,7 @@ class TorchProgram:
 
 
 class OnnxProgram:
-    """A program that onnxruntime runs; what goes in and out passes through the host's memory."""
+    """A program of onnxruntime; inputs and outputs pass through host memory."""
 
     def __init__(self, session: Any, input_names: list[str], device: torch.device) -> None:
         self._session = session
@@ -79,13 +79,14 @@ class OnnxProgram:
 
 class TensorSizeLimiter(TorchDispatchMode):
     """
-    Refuses an operator whose result would be over STEP_LIMIT_BYTES, before it is computed.
+    Refuses an operator whose result would exceed TENSOR_LIMIT_BYTES, before it is computed.
 
-    Each runs on torch's device meta first, for its shape; one that cannot run there is allowed.
+    It runs each operator on torch's device meta first, for the shape of its result; an operator
+    without meta implementation is allowed.
     """
 
     def __init__(self) -> None:
-        # through the class: torch leaves this function without types
+        # through the class: torch does not type this function
         TorchDispatchMode.__init__(self)
 
     def __torch_dispatch__(
@@ -104,8 +105,8 @@ class TensorSizeLimiter(TorchDispatchMode):
             size = each.untyped_storage().nbytes() if isinstance(each, torch.Tensor) else 0
             if size > TENSOR_LIMIT_BYTES:
                 raise PolicyError(
-                    f'the program makes a tensor of {size >> 20} MB in one step ({func}), allowed '
-                    f'are {TENSOR_LIMIT_BYTES >> 20}; export a smaller one'
+                    f'the program makes a tensor of {size >> 20} MB in one step ({func}), at most '
+                    f'{TENSOR_LIMIT_BYTES >> 20} MB are allowed; export a smaller one'
                 )
         return func(*args, **kwargs)
 
@@ -120,10 +121,10 @@ def load_torch(file: Path, device: torch.device) -> TorchProgram:
     archive = checked_archive(file, EXPORT_RULES)
     try:
         program = torch.export.load(archive)
-        # its guards are source text; the shapes are checked by the probe and at each request
+        # the guards of a program are source text; the trial run and each request check the shapes
         module = move_to_device_pass(program, device).module(check_guards=False)
     except Exception as error:
-        # torch raises all kinds
+        # torch raises errors of any type
         raise PolicyError(
             f'{file} cannot be loaded by torch {torch.__version__}: {one_line(error)}; export '
             'it with this version, on the CPU'
@@ -135,7 +136,7 @@ def load_onnx(
     model: OnnxModel, shapes: list[tuple[int, ...]], device: torch.device, threads: int
 ) -> OnnxProgram:
     """
-    Return the program in an ONNX file, tried in a process of its own first. Raises PolicyError.
+    Return the program of an ONNX file, after a trial in a child process. Raises PolicyError.
 
     `shapes` are those of its inputs and states for one request.
     """
@@ -146,7 +147,7 @@ def load_onnx(
     except PolicyError:
         raise
     except Exception as error:
-        # onnxruntime raises all kinds
+        # onnxruntime raises errors of any type
         raise PolicyError(
             f'the program in {model.folder} cannot be loaded by onnxruntime: {one_line(error)}'
         ) from error

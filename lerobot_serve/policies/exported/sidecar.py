@@ -27,7 +27,7 @@ from lerobot_serve.policies.files.policy_json import (
 
 KIND = 'exported'
 STATE, ACTION = 'state', 'action'
-# how each mode is called, and the statistics it needs
+# mode -> the statistics it needs
 MODES: dict[str, tuple[str, ...]] = {
     'none': (),
     'mean_std': ('mean', 'std'),
@@ -39,14 +39,14 @@ WHITE_LEVELS = {'0..1': 1.0, '0..255': 255.0}
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """
-    policy.json, field by field.
+    The fields of policy.json.
 
-    `inputs` are what the program takes, in order: "state" and the names of cameras. `white` is
-    what a white pixel is before it is normalised; `batched` tells that the program takes any
-    number of requests at once, `stochastic` that it draws random numbers; `normalization` has the
-    mode of state, action and each camera. `states` are the shapes, for one request, of a hidden
-    state that the program takes after its inputs and gives after its chunk; a new episode begins
-    with zeros.
+    `inputs` are the inputs of the program, in order: "state" and the names of cameras. `white` is
+    the value of a white pixel before normalization. A `batched` program takes any number of
+    requests at once; a `stochastic` one draws random numbers. `normalization` has the mode of
+    state, action and each camera. `states` are the shapes, for one request, of the hidden states
+    that the program takes after its inputs and returns after its chunk; an episode starts with
+    zeros.
     """
 
     id: str

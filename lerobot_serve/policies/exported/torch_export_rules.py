@@ -31,23 +31,23 @@ OTHER_OPERATOR = re.compile(
     r'|eq|ne|lt|le|gt|ge)'
     r'|math\.(ceil|floor|trunc|sqrt)'
     r'|torch\.sym_(int|float|max|min|not|ite|sum|sqrt)'
-    # no while_loop: nothing bounds its turns
+    # no while_loop: its number of iterations is unbounded
     r'|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast'
     r'|wrap_with_set_grad_enabled)'
 )
 GRAPH_LIMIT_BYTES = 64 << 20
 FILE_OPERATORS = {'save', 'from_file'}
-# they make tensors of indices, offsets or sizes that nothing compares with their memory
+# these make tensors of indices, offsets or sizes that are not checked against their memory
 RAW_OPERATOR = re.compile(
     r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?'
     r'|_?resize_\w*|set_(data)?',
     re.ASCII,
 )
-# others, as str or t[], are of TorchScript's texts and lists, which grow without bound
+# others, such as str or t[], operate on TorchScript's texts and lists, which are unbounded
 RESULT_TYPES = re.compile(
     r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool'
 )
-# a power of powers of numbers is computed when the file is read, and has no bound
+# a power of powers is computed when the file is read, and its size is unbounded
 POWER_CALLS = {'Pow', 'PowByNatural'}
 EXPONENT_LIMIT, PRECISION_LIMIT, CONSTANT_LIMIT = 16, 4096, 1 << 63
 SYMBOLIC_CALL = re.compile(
@@ -72,12 +72,12 @@ TREE_TYPES = {None, 'builtins.tuple', 'builtins.list', 'builtins.dict'}
 def sanitized_graph(data: bytes) -> bytes:
     """Return models/model.json without code. Raises UnsafeProgram, ValueError."""
     if len(data) > GRAPH_LIMIT_BYTES:
-        raise UnsafeProgram(f'describes its graph in {len(data)} bytes')
+        raise UnsafeProgram(f'has a graph description of {len(data)} bytes')
     return json.dumps(_sanitized(json.loads(data))).encode()
 
 
 def check_payload(data: bytes) -> bytes:
-    """Return a table of weights or constants, all of them plain numbers. Raises UnsafeProgram."""
+    """Return a table of weights or constants if all are plain numbers. Raises UnsafeProgram."""
     for entry in json.loads(data)['config'].values():
         if entry.get('use_pickle') is not False:
             raise UnsafeProgram('holds a pickled tensor')
@@ -100,9 +100,9 @@ def _sanitized_field(name: str, value: Any) -> Any:
     if name == 'guards_code':
         return []
     if name in ('as_operator', 'as_custom_obj', 'custom_obj_values') and value:
-        raise UnsafeProgram('holds an object that is no tensor')
+        raise UnsafeProgram('holds an object that is not a tensor')
     if not isinstance(value, str):
-        # text for operators, for example the equation of einsum; it is only ever quoted
+        # text for operators, for example the equation of einsum; torch only quotes it
         free = name == 'as_strings' and all(isinstance(item, str) for item in value)
         return value if free else _sanitized(value)
     if name != 'as_string':
@@ -157,7 +157,7 @@ def _check_expression(text: str) -> None:
 
 
 def _is_bounded(call: ast.Call) -> bool:
-    """Return whether a call is no power, or one to a small number of what has no power in it."""
+    """Return whether a call is not a power, or a small power of a base without powers."""
     if _call_name(call) not in POWER_CALLS:
         return all(_is_small(each.value, PRECISION_LIMIT) for each in call.keywords)
     if len(call.args) != 2 or call.keywords:
@@ -185,7 +185,7 @@ def _check_tree(text: str) -> None:
     while trees:
         tree = trees.pop()
         if tree['type'] not in TREE_TYPES or tree['context'] not in (None, 'null', '[]'):
-            raise UnsafeProgram('takes or gives more than tensors, one after the other')
+            raise UnsafeProgram('has inputs or outputs other than a flat list of tensors')
         trees += tree['children_spec']
 
 
@@ -203,7 +203,7 @@ EXPORT_RULES: MemberRules = {
     r'data/constants/model_constants_config\.json': check_payload,
     r'data/weights/weight_\d+|data/constants/tensor_\d+': keep_member,
     r'archive_format|archive_version|byteorder|\.data/(version|serialization_id)': keep_member,
-    # pickled, but nothing except another export needs them
+    # pickled, and only needed by another export
     r'data/sample_inputs/model\.pt': lambda data: b'',
     r'extra/.*': drop_member,
 }

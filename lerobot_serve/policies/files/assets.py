@@ -20,7 +20,7 @@ from lerobot_serve.policies.base import PolicyError
 HUB_ID = re.compile(r'[A-Za-z0-9][\w-]*(?:\.[\w-]+)*/[\w-]+(?:\.[\w-]+)*', re.ASCII)
 COMMIT = re.compile(r'[0-9a-f]{40}')
 FILE_LIMIT = 1000
-# of an asset, transformers reads files of these kinds for a tokenizer
+# transformers reads files of these kinds for a tokenizer
 TOKENIZER_SUFFIXES = {'.json', '.txt', '.model', '.jinja'}
 WEIGHTS_SUFFIX = '.safetensors'
 
@@ -28,9 +28,9 @@ WEIGHTS_SUFFIX = '.safetensors'
 @dataclass(frozen=True, slots=True)
 class Asset:
     """
-    A tokenizer, or a language model that a network is built around, and the folder it is in.
+    The folder of a tokenizer, or of the language model inside a network.
 
-    `with_weights`: its own weights are read before the policy's take their place.
+    `with_weights`: its own weights are read before the policy's replace them.
     """
 
     name: str
@@ -40,16 +40,16 @@ class Asset:
 
     @property
     def files(self) -> list[Path]:
-        """All files that decide what it does. Raises PolicyError."""
+        """All files that determine its behaviour. Raises PolicyError."""
         suffixes = TOKENIZER_SUFFIXES | ({WEIGHTS_SUFFIX} if self.with_weights else set())
         return [file for file in asset_files(self.folder) if file.suffix in suffixes]
 
 
 def find_assets(config: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[Asset]:
     """
-    Return what a configuration and the settings of processor steps name, each once.
+    Return the assets that a configuration and the settings of processor steps name, each once.
 
-    Raises PolicyError for what is not on this machine.
+    Raises PolicyError for an asset that is not on this machine.
     """
     found = {}
     if name := _text_value(config, 'vlm_model_name'):
@@ -76,7 +76,7 @@ def find_asset(name: str) -> Path:
             return snapshot
         raise PolicyError(
             f'the policy needs {name!r}, which is not on this machine, and a policy server never '
-            f'loads from the network; where there is one, run: hf download {name}'
+            f'uses the network; download it first: hf download {name}'
         )
     raise PolicyError(
         f'the policy needs {name!r:.120}, which must be the full path of a folder on this machine '
@@ -113,5 +113,5 @@ def asset_files(folder: Path) -> list[Path]:
     except OSError as error:
         raise PolicyError(f'{folder} cannot be read ({error})') from error
     if len(files) > FILE_LIMIT:
-        raise PolicyError(f'{folder} holds {len(files)} files, read are at most {FILE_LIMIT}')
+        raise PolicyError(f'{folder} holds {len(files)} files, at most {FILE_LIMIT} are read')
     return files

@@ -57,8 +57,8 @@ def read_json(file: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
         size = file.stat().st_size
         if size > limit_bytes:
             raise PolicyError(
-                f'{file} has {size} bytes, of which at most {limit_bytes} are read; it is not a '
-                'file of a policy, copy it again'
+                f'{file} has {size} bytes, at most {limit_bytes} are read; it is not a file '
+                'of a policy; copy it again'
             )
         return json.loads(file.read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError) as error:
@@ -77,7 +77,7 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
         with open(file, 'rb') as handle:
             size = int.from_bytes(handle.read(8), 'little')
             if not 2 <= size <= HEADER_LIMIT_BYTES:
-                raise ValueError(f'a header of {size} bytes, allowed are {HEADER_LIMIT_BYTES}')
+                raise ValueError(f'its header has {size} bytes, over {HEADER_LIMIT_BYTES}')
             entries = json.loads(handle.read(size))
         data_bytes = file.stat().st_size - 8 - size
         if not isinstance(entries, dict) or len(entries) > TENSOR_LIMIT:
@@ -98,7 +98,7 @@ def _contiguous_headers(entries: dict[str, Any], data_bytes: int) -> dict[str, T
         headers[name] = header = _header(name, entry)
         begin, end = entry['data_offsets']
         if type(begin) is not int or type(end) is not int or end - begin != header.size_bytes:
-            raise ValueError(f'{name!r:.60} has other offsets than its shape needs')
+            raise ValueError(f'the offsets of {name!r:.60} do not match its shape')
         spans.append((begin, end))
     position = 0
     for begin, end in sorted(spans):

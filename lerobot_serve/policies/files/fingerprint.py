@@ -18,11 +18,10 @@ def fingerprint(
     settings: Mapping[str, str] | None = None,
 ) -> str:
     """
-    Return id@hash over the contents of `files`, whatever folder they are in.
+    Return id@hash over the contents of `files`, independent of their folder.
 
-    `assets` are files from elsewhere, each under a name of its own, since two tokenizers have
-    files of one name. `settings` are what the operator chose that changes the answers. Raises
-    OSError.
+    `assets` are files of other folders, each under a unique name, since two tokenizers have files
+    of the same name. `settings` are the options that change the output. Raises OSError.
     """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda path: path.name):

@@ -19,6 +19,6 @@ def make_empty_folder(folder: Path) -> None:
         ) from error
     if held:
         raise PolicyError(
-            f'{folder} is not empty (it holds {", ".join(held[:3])}), and nothing is overwritten; '
+            f'{folder} is not empty (it holds {", ".join(held[:3])}) and is not overwritten; '
             'give a new folder'
         )

@@ -67,7 +67,7 @@ LIST = FieldRule('a list', lambda value: isinstance(value, list))
 CAMERA_FIELDS = {'name': FieldRule('a name', _is_name), 'height': SIZE, 'width': SIZE}
 COMMON_FIELDS = {
     'format_version': FieldRule(
-        f'{FORMAT_VERSION} (another one needs another lerobot_serve)',
+        f'{FORMAT_VERSION} (other versions need another lerobot_serve)',
         lambda value: type(value) is int and value == FORMAT_VERSION,
     ),
     'id': FieldRule(
@@ -119,7 +119,7 @@ def check_fields(values: Any, rules: dict[str, FieldRule], where: str) -> None:
         )
     for name in values:
         if name not in rules:
-            raise PolicyError(f'{where}: {name!r} is not a field; there are {", ".join(rules)}')
+            raise PolicyError(f'{where}: {name!r} is not a field; allowed are {", ".join(rules)}')
     for name, rule in rules.items():
         if name not in values:
             raise PolicyError(f'{where}: {name} is missing; it must be {rule.text}')

@@ -28,7 +28,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.lerobot import hardening
 
-# what torchvision's Python part declares for its compiled part; no policy calls these two
+# operators that torchvision's Python part expects of its compiled part; no policy calls them
 COMPILED_OPERATORS = ('nms', 'qnms')
 OPERATOR_SCHEMA = '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor'
 PACKAGE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
@@ -37,7 +37,9 @@ MISSING_OPERATOR = 'operator torchvision::'
 
 @dataclass(frozen=True, slots=True)
 class LeRobot:
-    """The parts of LeRobot that are used; `rtc_config` is None in a version without RTC."""
+    """
+    The parts of LeRobot that this package uses; `rtc_config` is None in a version without RTC.
+    """
 
     version: str
     config_class: Any
@@ -58,13 +60,13 @@ class LeRobot:
 
 @cache
 def lerobot() -> LeRobot:
-    """Import LeRobot once and return its parts. Raises PolicyError when that cannot be."""
-    hardening.go_offline()
+    """Import LeRobot once and return its parts. Raises PolicyError if the import fails."""
+    hardening.disable_network()
     try:
-        with quiet():
+        with suppress_output():
             _import_torchvision()
             parts = _import_parts()
-            hardening.go_offline()
+            hardening.disable_network()
             hardening.refuse_code()
             return parts
     except ImportError as error:
@@ -75,8 +77,8 @@ def lerobot() -> LeRobot:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what LeRobot prints and warns of while it loads off the operator's terminal."""
+def suppress_output() -> Iterator[None]:
+    """Suppress the output and the warnings of LeRobot while it loads."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -89,7 +91,7 @@ def quiet() -> Iterator[None]:
 
 def import_trusted(packages: tuple[str, ...]) -> None:
     """
-    Let installed packages that the operator trusts add policy types and steps to LeRobot's.
+    Import the trusted packages, which register their policy types and steps with LeRobot.
 
     Raises PolicyError for one that cannot be imported.
     """
@@ -97,10 +99,10 @@ def import_trusted(packages: tuple[str, ...]) -> None:
         try:
             if not PACKAGE.fullmatch(package):
                 raise ImportError('it must be the name of a package')
-            with quiet():
+            with suppress_output():
                 importlib.import_module(package)
         except Exception as error:
-            # code of another package may raise anything
+            # code of another package may raise any error
             raise PolicyError(
                 f'trusted_packages names {package!r:.80}, which cannot be imported here '
                 f'({message_line(error)}); install it where the policy server runs'
@@ -108,13 +110,13 @@ def import_trusted(packages: tuple[str, ...]) -> None:
 
 
 def is_trusted(part: type, packages: tuple[str, ...]) -> bool:
-    """Return whether a class is of one of these packages, and not of LeRobot's own."""
+    """Return whether a class is of one of these packages and not of LeRobot."""
     package = part.__module__.partition('.')[0]
     return package in packages and package != 'lerobot'
 
 
 def import_steps(config_class: type) -> None:
-    """Let a policy type register its processor steps, which lie beside its configuration."""
+    """Import the processor steps of a policy type, from the package of its configuration."""
     module = config_class.__module__
     beside = module.replace('configuration_', 'processor_')
     if beside != module and importlib.util.find_spec(beside):
@@ -149,10 +151,10 @@ def _import_parts() -> LeRobot:
 
 def _import_torchvision() -> None:
     """
-    Import torchvision, also one whose compiled operators do not fit the installed torch.
+    Import torchvision, even if its compiled operators do not fit the installed torch.
 
-    Its plain wheel beside a CPU torch is such a one: its import fails as the operators are not
-    there. Only their names are needed, so they are declared and the import is tried again.
+    Example: its default wheel with a CPU torch; the import fails because the operators are
+    missing. Only their names are needed, so they are declared and the import is repeated.
     """
     try:
         import torchvision
@@ -167,7 +169,7 @@ def _import_torchvision() -> None:
 
 @cache
 def _declare_operators() -> torch.library.Library:
-    """Declare the missing operators; what is returned keeps them alive."""
+    """Declare the missing operators; the returned object keeps the declaration alive."""
     library = torch.library.Library('torchvision', 'FRAGMENT')
     for name in COMPILED_OPERATORS:
         library.define(name + OPERATOR_SCHEMA)

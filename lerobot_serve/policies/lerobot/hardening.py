@@ -2,9 +2,9 @@
 """
 Disable code from folders and the network in the libraries that LeRobot uses.
 
-transformers runs Python from the folder of a tokenizer if asked to trust it, and LeRobot asks in
-places. So the functions that import such code are replaced, for every caller, and the Hugging Face
-hub is offline for the whole process. `compat` calls this once.
+transformers runs Python from the folder of a tokenizer with trust_remote_code, which LeRobot sets
+in some places. So this module replaces the functions that import such code, for every caller, and
+sets the Hugging Face hub offline for the whole process. `compat` calls this once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from lerobot_serve.policies.base import PolicyError
 
 OFFLINE_VARIABLES = ('HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE', 'HF_DATASETS_OFFLINE')
-# everything in transformers that imports Python from a folder goes through these
+# all imports of Python from a folder in transformers use these functions
 CODE_LOADERS = ('get_class_in_module', 'get_cached_module_file', 'get_class_from_dynamic_module')
 TRUST_PROMPT = 'resolve_trust_remote_code'
 
 
-def go_offline() -> None:
-    """Make the hub's libraries use local files alone; before or after they are imported."""
+def disable_network() -> None:
+    """Restrict the hub's libraries to local files, whether or not they are imported already."""
     for name in OFFLINE_VARIABLES:
         os.environ[name] = '1'
     constants: Any = sys.modules.get('huggingface_hub.constants')
     if constants:
         constants.HF_HUB_OFFLINE = True
-        # connections that exist may have been made to reach the network
+        # close existing connections
         sys.modules['huggingface_hub.utils'].reset_sessions()
     hub: Any = sys.modules.get('transformers.utils.hub')
     if hub:
@@ -37,9 +37,11 @@ def go_offline() -> None:
 
 
 def refuse_code() -> None:
-    """Replace what imports Python from a folder, in each module that knows it by name."""
+    """
+    Replace the functions that import Python from a folder, in each module that refers to them.
+    """
     if importlib.util.find_spec('transformers') is None:
-        return  # the policies without language do not need it
+        return  # policies without language do not need transformers
     from transformers import dynamic_module_utils
 
     replaced = {
@@ -65,7 +67,7 @@ def _refuse_code(*args: Any, **kwargs: Any) -> Any:
     raise PolicyError(
         'the policy requests Python code beside a tokenizer or model '
         f'({str(args[0])[:120] if args else "unnamed"}); code from policy folders is not '
-        'loaded: use a tokenizer or model that transformers itself has'
+        'loaded: use a tokenizer or model that transformers itself supports'
     )
 
 
@@ -77,7 +79,7 @@ def _refuse_trust(
     error_message: object = None,
     upstream_repo: object = None,
 ) -> bool:
-    """Answer transformers' question whether to run a folder's code, without a prompt: no."""
+    """Refuse to run the code of a folder, instead of the prompt of transformers."""
     if has_remote_code and not has_local_code:
         _refuse_code(model_name)
     return False

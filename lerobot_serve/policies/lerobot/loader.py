@@ -26,10 +26,10 @@ from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
     is_trusted,
     lerobot,
-    quiet,
+    suppress_output,
 )
 from lerobot_serve.policies.lerobot.loading.description import describe_policy
-from lerobot_serve.policies.lerobot.loading.first_prediction import try_policy
+from lerobot_serve.policies.lerobot.loading.first_prediction import run_first_prediction
 from lerobot_serve.policies.lerobot.loading.network import load_network
 from lerobot_serve.policies.lerobot.loading.network_sizes import check_network_sizes
 from lerobot_serve.policies.lerobot.loading.precision import autocast_dtype, set_dtype
@@ -50,7 +50,9 @@ T = TypeVar('T')
 
 
 def load(options: LoadOptions) -> LeRobotPolicy:
-    """Return the policy in the directory `options.path`, tried out once. Raises PolicyError."""
+    """
+    Return the policy in the directory `options.path` after a first prediction. Raises PolicyError.
+    """
     set_cpu_threads(options.cpu_threads)
     device = torch_device(options.device)
     folder = read_checkpoint(options.path, options.trusted_packages)
@@ -62,7 +64,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
     check_memory(options, declared_bytes(folder.path))
     lerobot()
     import_trusted(options.trusted_packages)
-    with quiet():
+    with suppress_output():
         network_class = _load_part(folder, 'its type', lambda: _network_class(folder, options))
         config = _load_part(
             folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
@@ -96,7 +98,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
         return _load_part(
             folder,
             'a first prediction',
-            lambda: try_policy(
+            lambda: run_first_prediction(
                 network,
                 processors,
                 description,
@@ -108,7 +110,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
 
 
 def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
-    """Return what a part of the loading makes. Raises PolicyError for all that LeRobot raises."""
+    """Return the result of one step of loading. Raises PolicyError for any error of LeRobot."""
     try:
         return work()
     except PolicyError:
@@ -128,13 +130,13 @@ def _network_class(folder: Checkpoint, options: LoadOptions) -> Any:
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} is of the type {name!r:.80}, which neither LeRobot '
             f'{parts.version} nor {", ".join(options.trusted_packages) or "a trusted package"} '
-            f'brings; served are {served_types()}'
+            f'provides; supported are {served_types()}'
         )
     chosen = parts.config_class.get_choice_class(name)
     if name not in POLICY_TYPES and not is_trusted(chosen, options.trusted_packages):
         raise PolicyError(
             f'the type {name!r} is of {chosen.__module__.partition(".")[0]}, whose types are not '
-            f'served; served are {served_types()}'
+            f'supported; supported are {served_types()}'
         )
     try:
         network_class = parts.get_policy_class(name)
@@ -144,14 +146,14 @@ def _network_class(folder: Checkpoint, options: LoadOptions) -> Any:
             f"python3 -m pip install 'lerobot[{name}]'"
         ) from error
     if network_class.predict_action_chunk is parts.policy_class.predict_action_chunk:
-        raise PolicyError(f'the type {name!r} predicts no chunks; served are {served_types()}')
+        raise PolicyError(f'the type {name!r} predicts no chunks; supported are {served_types()}')
     return network_class
 
 
 def _load_config(
     folder: Checkpoint, device: torch.device, kind: PolicyTypeSpec, dtype: str
 ) -> Any:
-    """Return the configuration as this server runs it: its device, RTC on, nothing downloaded."""
+    """Return the configuration for this server: its device, RTC enabled, no downloads."""
     parts = lerobot()
     try:
         config = parts.config_class.from_pretrained(str(folder.path))
@@ -160,14 +162,14 @@ def _load_config(
             f'{folder.path / CONFIG_FILE} cannot be read by LeRobot {parts.version}: '
             f'{message_line(error)}; install the LeRobot that wrote it'
         ) from error
-    # LeRobot silently takes another device when the file's is not there
+    # LeRobot silently uses another device if that of the file is missing
     config.device = str(device)
     if kind.rtc and parts.rtc_config and hasattr(config, 'rtc_config'):
         rtc = config.rtc_config or parts.rtc_config()
-        # its debugging keeps every chunk
+        # RTC debugging keeps every chunk in memory
         config.rtc_config = replace(rtc, enabled=True, debug=False)
     if hasattr(config, 'pretrained_backbone_weights'):
-        # all weights are in the folder; torchvision would download these
+        # torchvision would download these weights; all weights are in the folder
         config.pretrained_backbone_weights = None
     for asset in folder.assets:
         if asset.is_model:

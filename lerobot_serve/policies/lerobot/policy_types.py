@@ -12,12 +12,12 @@ from lerobot_serve.wire.schema import StateClass
 @dataclass(frozen=True, slots=True)
 class PolicyTypeSpec:
     """
-    How a policy type is served.
+    Properties of a policy type.
 
-    `resizes`: its network scales images itself, so frames of any size may come. A `batch_limit` of
-    1 is for those whose batches were not seen to equal single requests. `steps` are the fields of
-    its configuration that hold how often it denoises a chunk; the first that is set counts.
-    `dtypes` are the precisions it can compute in beside its own.
+    `resizes`: the network scales images itself, so frames may have any size. `batch_limit` is 1 if
+    batches may differ from single requests. `steps` are the configuration fields with the number
+    of denoising steps; the first that is set counts. `dtypes` are the supported precisions beside
+    its own.
     """
 
     state_class: StateClass
@@ -60,34 +60,34 @@ POLICY_TYPES = {
     ),
 }
 NEEDS_CODE = (
-    'LeRobot runs Python from a folder to load it, and code from policy folders is not loaded'
+    'LeRobot loads it with Python from its folder, and code from policy folders is not loaded'
 )
 REFUSED_TYPES = {
-    'sac': 'it chooses one action at a time and has no chunk',
-    'reward_classifier': 'it judges images and gives no actions',
-    'sarm': 'it judges episodes and gives no actions',
+    'sac': 'it returns single actions, not chunks',
+    'reward_classifier': 'it classifies images and returns no actions',
+    'sarm': 'it rates episodes and returns no actions',
     'pi0_fast': f'{NEEDS_CODE} (its action tokenizer)',
     'groot': f'{NEEDS_CODE} (its model and its processor)',
     'wall_x': f'{NEEDS_CODE} (its action tokenizer)',
-    'xvla': 'the size of its network is in settings of no fixed form, so it has no bound',
+    'xvla': 'its settings do not bound the size of its network',
 }
-# type of another package: its state is unknown, so it serves one session
+# types of other packages: their state is unknown, so they serve one session
 EXTERNAL_TYPE = PolicyTypeSpec(StateClass.EXCLUSIVE, batch_limit=1)
 
 
 def policy_type_spec(policy_type: str, trusted_packages: tuple[str, ...] = ()) -> PolicyTypeSpec:
-    """Return how a type is served. Raises PolicyError for an unsupported one."""
+    """Return the properties of a type. Raises PolicyError for an unsupported one."""
     if policy_type in REFUSED_TYPES:
         raise PolicyError(
             f'a policy of the type {policy_type!r} cannot be served: '
-            f'{REFUSED_TYPES[policy_type]}; served are {served_types()}'
+            f'{REFUSED_TYPES[policy_type]}; supported are {served_types()}'
         )
     if policy_type in POLICY_TYPES:
         return POLICY_TYPES[policy_type]
     if not trusted_packages:
         raise PolicyError(
-            f'a policy of the type {policy_type!r:.80} is not served: loading one of an unknown '
-            f'type may run anything; served are {served_types()}'
+            f'a policy of the type {policy_type!r:.80} is not supported: loading an unknown type '
+            f'may run any code; supported are {served_types()}'
         )
     return EXTERNAL_TYPE
 
@@ -97,12 +97,12 @@ def check_dtype(policy_type: str, kind: PolicyTypeSpec, dtype: str) -> None:
     if dtype and dtype not in kind.dtypes:
         raise PolicyError(
             f'a {policy_type} policy cannot compute in dtype {dtype!r}; leave it empty for its '
-            f'own{", or give " + " or ".join(kind.dtypes) if kind.dtypes else ""}'
+            f'own{", or use " + " or ".join(kind.dtypes) if kind.dtypes else ""}'
         )
 
 
 def served_types() -> str:
-    """Return the served types, as a sentence may list them."""
+    """Return the supported types as text."""
     return (
         f'{", ".join(POLICY_TYPES)}, and types of installed packages that trusted_packages names'
     )

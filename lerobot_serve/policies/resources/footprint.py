@@ -17,7 +17,7 @@ from lerobot_serve.policies.files.file_headers import read_json, tensor_bytes, u
 CONFIG_FILE = 'config.json'
 DESCRIPTION_FILES = (CONFIG_FILE, 'policy.json')
 STEP_FILES = ('policy_preprocessor.json', 'policy_postprocessor.json')
-# what the kinds of policy of this package read from a folder, beside the states of steps
+# files that the policy kinds of this package read, beside the state files of steps
 POLICY_FILES = {
     CONFIG_FILE,
     *STEP_FILES,
@@ -26,7 +26,7 @@ POLICY_FILES = {
     'statistics.safetensors',
 }
 PROGRAM_SUFFIXES = {'.pt2', '.onnx', '.data'}
-# what a tensor file and an archive declare; of any other file its size
+# how to read the declared size by suffix; any other file counts with its size
 SIZE_READERS = {'.safetensors': tensor_bytes, '.pt2': unpacked_bytes}
 
 
@@ -34,10 +34,11 @@ def declared_bytes(folder: Path) -> int:
     """
     Return the bytes that the files of a policy folder and their assets declare.
 
-    0 for a path that is no folder: that of a policy without files. Raises PolicyError for a file
-    whose header cannot be read, and for an asset that is not on this machine.
+    The result is 0 for a path that is not a folder, as of a policy without files. Raises
+    PolicyError for an unreadable header and for an asset that is not on this machine.
 
-    In a folder of another package's kind, which has none of our descriptions, each file counts.
+    In a folder of another package's policy kind, which has no known description, every file
+    counts.
     """
     if not folder.is_dir():
         return 0

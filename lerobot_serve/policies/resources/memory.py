@@ -32,9 +32,9 @@ def check_memory(options: LoadOptions, weight_bytes: int, host_copies: int = 1) 
     """
     Raise PolicyError unless weights of this size fit on the host and the device.
 
-    `host_copies` is how often the weights lie in the host's memory while they are read. Pages of a
-    mapped file do not count, the system drops them when it needs room: measured with a safetensors
-    file of 1 GB, the process grows by 2 GB, and 1 GB of that is the file.
+    `host_copies` is the number of copies of the weights in host memory while they are read. Pages
+    of a mapped file do not count, since the system drops them under pressure: with a safetensors
+    file of 1 GB the process grows by 2 GB, of which 1 GB is the file.
     """
     kept_bytes = weight_bytes + options.memory_margin_bytes
     read_bytes = weight_bytes * host_copies
@@ -51,7 +51,7 @@ def require_free(needed_bytes: int, room: MemoryCapacity, options: LoadOptions) 
         return
     raise PolicyError(
         f'the policy in {options.path!r} needs {needed_bytes / MB:.0f} MB of {room.location}, of '
-        f'which {room.free_bytes / MB:.0f} of {room.total_bytes / MB:.0f} MB are free; take a '
+        f'which {room.free_bytes / MB:.0f} of {room.total_bytes / MB:.0f} MB are free; use a '
         'smaller policy or another device, stop other programs that use it, or lower '
         f'memory_margin_mb (now {options.memory_margin_bytes / MB:.0f}) if this policy needs less '
         'beside its weights'
@@ -60,7 +60,7 @@ def require_free(needed_bytes: int, room: MemoryCapacity, options: LoadOptions) 
 
 def cuda_memory(device: str) -> MemoryCapacity:
     """Return the memory of a device that torch can use."""
-    import torch  # here, so that a policy without torch does not load it
+    import torch  # lazy, so that a policy without torch does not load it
 
     return MemoryCapacity(
         f'the memory of {device}', *torch.cuda.mem_get_info(torch.device(device))
@@ -69,7 +69,7 @@ def cuda_memory(device: str) -> MemoryCapacity:
 
 def cuda_device_key(device: str) -> str:
     """
-    Return what identifies a device in every process, whichever number it has there.
+    Return a key of a device that is equal in all processes, independent of its number.
 
     Raises PolicyError for one that cannot be used here.
     """
@@ -100,8 +100,8 @@ def machine_memory(text: str) -> MemoryCapacity:
 
 def cgroup_memory(text: str, root: Path) -> list[MemoryCapacity]:
     """
-    Return what the cgroups of a process, named as in /proc/self/cgroup, and those above them
-    leave it; none where there is no limit.
+    Return the memory that the cgroups of a process and their parents allow; empty without a limit.
+    `text` has the format of /proc/self/cgroup.
     """
     rooms = []
     for line in text.splitlines():
@@ -112,7 +112,7 @@ def cgroup_memory(text: str, root: Path) -> list[MemoryCapacity]:
             base, files = root / 'memory', VERSION_1
         else:
             continue
-        # in a container the path may be the host's, where only the base is to be seen
+        # in a container the path may be that of the host, where only the base is visible
         group = base / path.lstrip('/')
         groups = [group, *group.parents]
         for folder in groups[: groups.index(base) + 1]:
@@ -144,7 +144,7 @@ def _cgroup_limit(folder: Path, files: CgroupFiles) -> MemoryCapacity | None:
         return None
     if limit == 'max' or int(limit) >= NO_LIMIT_BYTES:
         return None
-    # files that were read and not used since make way for new memory
+    # the kernel reclaims inactive file pages for new memory
     used_bytes -= int(statistics.get(files.reclaimable, 0))
     free_bytes = max(0, int(limit) - used_bytes)
     return MemoryCapacity("this process's control group", free_bytes, int(limit))

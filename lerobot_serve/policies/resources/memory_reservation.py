@@ -36,7 +36,10 @@ class MemoryBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """A device with the declared bytes, which count for the share, and the bytes needed free."""
+    """
+    Memory needed on a device: the declared bytes count for the share, the needed bytes must be
+    free.
+    """
 
     device_key: str
     capacity: Callable[[], MemoryCapacity]
@@ -52,14 +55,14 @@ class MemoryReservation:
         self.while_loading: list[HeldReservation] = []
 
     def on_loaded(self) -> None:
-        """The policy is loaded and warmed up: free memory includes its use."""
+        """Record that the policy is loaded and warmed up: free memory includes its use."""
         for held in self.while_loading:
             held.release()
         for held in self.while_loaded:
             held.on_loaded()
 
     def release(self) -> None:
-        """The policy was unloaded or failed to load."""
+        """Release the reservations: the policy was unloaded or failed to load."""
         for held in (*self.while_loading, *self.while_loaded):
             held.release()
 
@@ -117,7 +120,7 @@ def memory_needs(options: LoadOptions, declared: int) -> list[MemoryNeed]:
 def check_fits(
     need: MemoryNeed, room: MemoryCapacity, others: list[ReservationRecord], options: LoadOptions
 ) -> None:
-    """Raise PolicyError if it does not fit, MemoryBusy if it may fit after other loads."""
+    """Raise PolicyError if the policy does not fit, MemoryBusy if it may fit after other loads."""
     held = sum(entry.declared_bytes for entry in others)
     limit = MAX_DECLARED_SHARE * room.total_bytes
     if need.declared_bytes and need.declared_bytes + held > limit:
@@ -125,7 +128,7 @@ def check_fits(
             f'the policy in {options.path!r} declares {need.declared_bytes / MB:.0f} MB and '
             f'{_listed(others)} {held / MB:.0f} MB of {room.location}, together more than '
             f'{limit / MB:.0f} MB ({MAX_DECLARED_SHARE:.0%} of {room.total_bytes / MB:.0f} MB); '
-            'take smaller policies, a larger or another device, or serve one policy here'
+            'use smaller policies, a larger or another device, or serve one policy here'
         )
     waited_for = sum(entry.needed_bytes for entry in others if entry.loads)
     if need.needed_bytes + waited_for <= room.free_bytes:
@@ -135,7 +138,7 @@ def check_fits(
         raise MemoryBusy(
             f'the policy in {options.path!r} needs {need.needed_bytes / MB:.0f} MB of '
             f'{room.location}, of which {room.free_bytes / MB:.0f} MB are free and '
-            f'{waited_for / MB:.0f} MB are about to be taken by process '
+            f'{waited_for / MB:.0f} MB are reserved by the loading process '
             f'{", ".join(loading_pids)}: waiting for it to finish loading'
         )
     memory.require_free(need.needed_bytes, room, options)
@@ -152,7 +155,7 @@ def _wait_for(
     log_warning: Callable[[str], None],
     wait_for_stop: Callable[[float], bool],
 ) -> HeldReservation:
-    """Return the reservation once it fits. Raises PolicyError."""
+    """Wait until the policy fits and return the reservation. Raises PolicyError."""
     store = ReservationStore(need.device_key)
     entry = ReservationRecord(
         os.getpid(), options.path, need.declared_bytes, need.needed_bytes, loads=True

@@ -31,8 +31,8 @@ NOT_IN_A_NAME = re.compile(r'[^A-Za-z0-9-]+')
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
     """
-    The reservation of one process on a device: the declared bytes and, while it `loads`, the
-    bytes it needs in all.
+    The reservation of one process on a device: the declared bytes and, while it `loads`, the total
+    bytes needed.
     """
 
     pid: int
@@ -97,7 +97,7 @@ class ReservationStore:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 self.write(descriptor, entry)
             except OSError as error:
-                # one that is locked and empty would keep all others from loading
+                # a locked and empty record would block all other loads
                 os.unlink(name)
                 os.close(descriptor)
                 raise PolicyError(
@@ -126,7 +126,7 @@ class ReservationStore:
             except BlockingIOError:
                 found.append(_read_record(file, os.pread(descriptor, 1 << 16, 0)))
             else:
-                # its process is gone, and its memory with it
+                # its process has ended and its memory is free
                 file.unlink()
             finally:
                 os.close(descriptor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Return the newest state and image of a request, checked; make an empty request. Any thread."""
+"""Return the checked newest state and image of a request; build an empty request. Any thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blank_request(
 
 
 def newest_state(request: PolicyRequest, count: int) -> Float32Array:
-    """Return the present state, `count` values of float32. Raises PolicyError."""
+    """Return the newest state, `count` values of float32. Raises PolicyError."""
     if request.state.ndim != 2 or request.state.shape[1] != count or not len(request.state):
         raise PolicyError(f'state must be steps x {count}, got {request.state.shape}')
     state: Float32Array = request.state[-1].astype(np.float32)
@@ -31,7 +31,7 @@ def newest_state(request: PolicyRequest, count: int) -> Float32Array:
 
 
 def newest_image(request: PolicyRequest, name: str) -> FrameArray:
-    """Return the present frame of a camera, height x width x 3 of uint8. Raises PolicyError."""
+    """Return the newest frame of a camera, height x width x 3 of uint8. Raises PolicyError."""
     frames = request.images.get(name)
     if not frames:
         raise PolicyError(f'the image {name!r} is missing; send it with every observation')

@@ -2,9 +2,9 @@
 """
 Draw all random numbers of a prediction from the seeds of its requests.
 
-One request seeds torch's own generator. Several requests of a batch each get the numbers they
-would get alone: a draw for the whole batch is made in as many parts, each from its own generator.
-Inference thread.
+One request seeds torch's own generator. In a batch each request gets the same numbers as alone: a
+draw for the whole batch is split into one part per request, each from its own generator. Inference
+thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def seeded_random(seeds: Sequence[int], device: torch.device) -> AbstractContext
     """
     Return a context in which random numbers come from these seeds, one per request.
 
-    In it, a draw that cannot be divided among several requests raises PolicyError.
+    Within the context, a draw that cannot be divided among several requests raises PolicyError.
     """
     if len(seeds) == 1:
         torch.manual_seed(seeds[0])
@@ -116,7 +116,7 @@ class _PerRequestGenerators(TorchFunctionMode):
         )
 
     def _part(self, name: str, size: list[int]) -> int:
-        """Return how many rows of a draw belong to each request. Raises PolicyError."""
+        """Return the number of rows of a draw for each request. Raises PolicyError."""
         if not size or not size[0] or size[0] % len(self._generators):
             raise self._error(name)
         return size[0] // len(self._generators)

@@ -48,6 +48,6 @@ class SessionStates(Generic[T]):
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)
 
-    def forget(self, session_id: str) -> None:
+    def discard(self, session_id: str) -> None:
         """Discard the state of a session, if there is one."""
         self._kept.pop(session_id, None)

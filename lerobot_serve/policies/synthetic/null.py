@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A policy without a model: predicts at once, a ramp from the observed state.
+A policy without a model: predicts immediately a ramp from the observed state.
 
 Measures the transport, and replaces a model in tests. Its "path" is its shape, for example
 "joints=6,chunk=100,cameras=front:480x640+wrist:480x640,fps=30".

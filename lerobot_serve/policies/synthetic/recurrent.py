@@ -25,13 +25,13 @@ NEWEST_WEIGHT = np.float32(0.25)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecurrentState:
-    """What is remembered of an episode: the average of its states, and how many they were."""
+    """The hidden state of an episode: the average of its states, and their number."""
 
     average: Float32Array
     seen: int
 
     def after(self, state: Float32Array) -> RecurrentState:
-        """Return what is remembered once this state was seen as well."""
+        """Return the hidden state after this state."""
         return RecurrentState(self.average + NEWEST_WEIGHT * (state - self.average), self.seen + 1)
 
 
@@ -47,22 +47,22 @@ class RecurrentPolicy:
         return self._description
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
-        """Return one prediction each. Raises PolicyError for a wrong state, nothing changed."""
-        answers = [self._answer(request) for request in requests]
+        """Return one prediction each. Raises PolicyError for a wrong state and changes nothing."""
+        answers = [self._predict_one(request) for request in requests]
         for request, (_, hidden) in zip(requests, answers, strict=True):
             self._states.keep(request.session_id, request.episode, hidden)
         return [prediction for prediction, _ in answers]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
-    def _answer(self, request: PolicyRequest) -> tuple[Prediction, RecurrentState]:
+    def _predict_one(self, request: PolicyRequest) -> tuple[Prediction, RecurrentState]:
         state = newest_state(request, len(self._description.state_names))
         before, lost = self._states.take(
             request.session_id, request.episode, request.episode_start
         )
         hidden = before.after(state) if before else RecurrentState(state, 1)
-        # the longer the episode, the further towards its average
+        # the ramp moves further towards the average in a longer episode
         reach = np.float32(hidden.seen / (hidden.seen + 1))
         chunk = state + self._ramp * reach * (hidden.average - state)
         found = before is not None

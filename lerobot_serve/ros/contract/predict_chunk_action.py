@@ -42,9 +42,9 @@ MAX_TURNS = 1000
 
 class PredictChunkAction:
     """
-    `submit` queues a request and returns its key; `cancel` removes one that still waits, and its
-    result may have to be awaited; `queue_position` counts the requests ahead. Any thread may
-    deliver the reply; a cancelled request has none.
+    `submit` queues a request and returns its key; `cancel` removes a request that still waits, and
+    its result may be awaitable; `queue_position` returns the number of earlier requests. Any
+    thread may deliver the reply; a cancelled request has none.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class PredictChunkAction:
         with self._replied:
             is_done = self._replied.wait_for(lambda: not self._in_flight, timeout_s)
             arrived_s = self._last_reply_s + RESULT_DELIVERY_S
-        # the arrival of a result is not reported, and the result would be lost with this process
+        # rclpy does not report the arrival of a result, which would be lost at the end of the
+        # process
         time.sleep(max(0.0, arrived_s - time.monotonic()) if is_done else 0)
         return is_done
 
@@ -114,7 +115,7 @@ class PredictChunkAction:
 
 
 def finish_goal(goal: ServerGoalHandle, chunk: Chunk | ActionChunk | None) -> PredictChunk.Result:
-    """End a goal with the outcome of its reply; None stands for a cancelled goal."""
+    """End a goal with the outcome of its reply; None: the goal is cancelled."""
     if chunk is None:
         goal.canceled()
         return PredictChunk.Result()

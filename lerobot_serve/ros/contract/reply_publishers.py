@@ -28,7 +28,7 @@ class ReplyPublishers:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._publishers: dict[str, Publisher] = {}
-        # a publisher must not go while another thread publishes on it
+        # a publisher must not be destroyed while another thread publishes on it
         self._lock = threading.Lock()
 
     def open(self, topic: str) -> None:
@@ -94,7 +94,7 @@ def create_reply_publisher(node: Node, topic: str) -> Publisher:
             ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS
         )
     except Exception as error:
-        # any error of rcl, for example a topic that has another type in this process
+        # any error of rcl, for example if the topic has another type in this process
         raise SessionRefused(
             Refusal.BAD_NAME, f'reply_topic {topic!r} cannot carry chunks: {error}'
         ) from error

@@ -24,7 +24,7 @@ from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 MATCH_POLL_S = 0.005
-# a new client has discovered all servers after this time
+# discovery time of a new client
 DISCOVERY_S = 2.0
 
 
@@ -70,16 +70,16 @@ class SessionClient:
             )
             self._publishers.append(self._shadow_requests)
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """
-        Return whether the service is discovered; its server may have just ended. A new client
-        returns True until discovery has had its time.
+        Return whether the service is discovered; its server may have just ended. Returns True
+        during the discovery time of a new client.
         """
         return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
     def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
         """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
-        # idempotent: the same request twice opens one session
+        # idempotent: repeating a request opens no second session
         message = message_from_session_request(session_request)
         reply = self._call(self._open, message, timeout_s, count_servers=self._count_servers)
         if not reply.accepted:
@@ -100,11 +100,12 @@ class SessionClient:
 
     def announce(self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]) -> None:
         """
-        Announce the next episode without waiting: a dead server would delay the first action, and
-        the first request of the episode carries the same flag. The executor calls `on_refusal`.
+        Announce the next episode without waiting, since a lost server would delay the first
+        action; the first request of the episode carries the same flag. The executor calls
+        `on_refusal`.
         """
         if self._announced_future:
-            # a request without a response must not stay pending for ever
+            # a request without a response must not stay pending forever
             self._reset.remove_pending_request(self._announced_future)
             self._announced_future = None
         if self._reset.service_is_ready():
@@ -113,8 +114,8 @@ class SessionClient:
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """
-        Request the status without waiting; the executor calls `on_reply`. One request at a time:
-        a new one cancels the one before.
+        Request the status without waiting; the executor calls `on_reply`. A new request cancels
+        the previous one.
         """
         self._cancel_status_request()
         if self._status.service_is_ready():
@@ -122,7 +123,7 @@ class SessionClient:
             self._status_future.add_done_callback(lambda _: on_reply())
 
     def _cancel_status_request(self) -> None:
-        """A request without a response must not stay pending for ever."""
+        """Cancel the pending status request, which would otherwise stay pending forever."""
         if self._status_future:
             self._status.remove_pending_request(self._status_future)
             self._status_future = None
@@ -171,7 +172,7 @@ class SessionClient:
 
 
 def _report_refusal(on_refusal: Callable[[str], None], completed: Future) -> None:
-    """Executor thread; a server that ended gives no result."""
+    """Report a refused request; a server that ended returns no result. Executor thread."""
     response = completed.result() if completed.exception() is None else None
     if response and not response.acknowledged:
         on_refusal(response.text)

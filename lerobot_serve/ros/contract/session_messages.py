@@ -33,7 +33,7 @@ TEXT_LIMITS = {
     'policy': 256,
     'task': TASK_LIMIT,
 }
-# reply topic for robots with an unknown session, which have no reply topic
+# topic of the replies to robots with an unknown session, which have no reply topic
 NO_SESSION_TOPIC = 'no_session'
 
 
@@ -41,8 +41,8 @@ def session_request_from_message(message: OpenSession.Request) -> SessionRequest
     """
     Return the plain form. Raises SessionRefused.
 
-    Checks what the middleware does not: bounds, and invalid UTF-8 (rclpy replaces it, so that two
-    names could collide).
+    Checks bounds and UTF-8, which the middleware does not: rclpy replaces invalid UTF-8, so that
+    two names could collide.
     """
     for field, limit in TEXT_LIMITS.items():
         check_text(field, getattr(message, field), limit)

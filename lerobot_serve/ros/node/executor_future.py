@@ -27,7 +27,7 @@ class ExecutorFuture(Future):
         self._wake()
 
     def complete_with(self, work: Callable[[], Any]) -> None:
-        """Set the result or the exception of `work`."""
+        """Run `work` and set its result or its exception."""
         try:
             result = work()
         except Exception as error:

@@ -19,12 +19,12 @@ class FixedRateLoop:
     def __init__(self, period_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._period_ns, self._clock = period_ns, clock
         self._next_ns = clock() + period_ns
-        self.beats = 0
+        self.cycles = 0
         self.missed = 0
 
     @property
     def due_ns(self) -> int:
-        """When the next cycle is due, by the clock of the loop."""
+        """The due time of the next cycle, by the clock of the loop."""
         return self._next_ns
 
     def wait(self, stop: threading.Event) -> bool:
@@ -35,5 +35,5 @@ class FixedRateLoop:
         late = max(0, (self._clock() - self._next_ns) // self._period_ns)
         self.missed += late
         self._next_ns += (late + 1) * self._period_ns
-        self.beats += 1
+        self.cycles += 1
         return not stop.is_set()

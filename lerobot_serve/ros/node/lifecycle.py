@@ -35,7 +35,7 @@ TRANSITIONS = {
     'deactivate': Transition.TRANSITION_DEACTIVATE,
     'cleanup': Transition.TRANSITION_CLEANUP,
 }
-# may take long: the exit does not wait for these; the others are bounded
+# these may take long, and the exit does not wait for them; the others are bounded
 NOT_AWAITED = (
     State.TRANSITION_STATE_CONFIGURING,
     State.TRANSITION_STATE_ACTIVATING,
@@ -94,7 +94,7 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
         if self.lifecycle_state not in NOT_AWAITED:
             self._wait_for_transition()
         if self.lifecycle_state == State.PRIMARY_STATE_ACTIVE:
-            # a service request may be first
+            # a service request may have deactivated the node already
             with contextlib.suppress(TransitionRefused):
                 self.run_transition('deactivate')
                 self._log_failure()
@@ -106,7 +106,7 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
                 self._transition_lock.release()
                 return
 
-    # of the subclass
+    # implemented by the subclass
 
     def configure(self) -> None:
         """Acquire what the node needs to be activated."""
@@ -152,7 +152,7 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
         try:
             callback()
         except Exception as error:
-            # the text alone: the exception would keep the objects in its frames alive
+            # only the text: the exception would keep the objects in its frames alive
             self.failure = str(error) or type(error).__name__
             self._failed_transition = transition
             return FAILURE
@@ -163,7 +163,9 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
             self.get_logger().error(f'cannot {self._failed_transition}: {self.failure}')
 
     def _require_allowed(self, *, is_done: bool) -> None:
-        """Raise TransitionRefused for a transition that never began, where rclpy does not."""
+        """
+        Raise TransitionRefused for a transition that did not begin; rclpy does not report it.
+        """
         if not is_done and not self.failure:
             raise TransitionRefused('not allowed in this state')
 

@@ -45,7 +45,7 @@ ROS_TYPES = {
 
 
 class _Change(threading.local):
-    """The change that this thread makes: whether it is the node's own, and why it is rejected."""
+    """The change in progress in this thread: whether the node makes it, and why it is rejected."""
 
     is_own = False
     refusal: ParameterError | None = None

@@ -46,7 +46,7 @@ class SimTimeMonitor:
         """
         Raise UserError for a wrong value of `use_sim_time`.
 
-        `refusal` is the reason why the node does not support it, empty where it does.
+        `refusal` is the reason why the node rejects it; empty if the node supports it.
         """
         self._node, self._steady, self._refusal = node, steady, refusal
         self._timer: Timer | None = None
@@ -58,8 +58,8 @@ class SimTimeMonitor:
             node.destroy_node()
             raise UserError(refused)
         node.add_on_set_parameters_callback(self._check)
-        node.add_post_set_parameters_callback(self._follow)
-        self._follow([node.get_parameter(SIM_TIME)])
+        node.add_post_set_parameters_callback(self._on_parameter)
+        self._on_parameter([node.get_parameter(SIM_TIME)])
 
     def _check(self, wanted: list[Parameter]) -> SetParametersResult:
         refused = self._refused(wanted)
@@ -71,7 +71,7 @@ class SimTimeMonitor:
                 return f'{SIM_TIME} must be false for {self._node.get_name()}: {self._refusal}'
         return ''
 
-    def _follow(self, accepted: list[Parameter]) -> None:
+    def _on_parameter(self, accepted: list[Parameter]) -> None:
         for value in (each.value for each in accepted if each.name == SIM_TIME):
             if self._timer:
                 self._node.destroy_timer(self._timer)

@@ -3,7 +3,7 @@
 Run timers and action servers of nodes on the monotonic clock.
 
 rclpy runs both on the node's ROS clock, where they stop when the system clock steps back, and with
-`use_sim_time` while no /clock arrives. Here the ROS clock only stamps messages: with
+`use_sim_time` while no /clock arrives. In this package the ROS clock only stamps messages: with
 `use_sim_time` only stamps follow the simulator.
 """
 
@@ -32,7 +32,7 @@ class SteadyClockNode(Node):
     """
     A node whose timers run on the steady clock. Built in the main thread.
 
-    `sim_time_refusal` is the reason why a node rejects `use_sim_time`; empty where it accepts it.
+    `sim_time_refusal` is the reason why a node rejects `use_sim_time`; empty if it accepts it.
     """
 
     sim_time_refusal = ''
@@ -60,7 +60,9 @@ class SteadyClockNode(Node):
         )
 
     def destroy_node(self) -> None:
-        """Destroy the node with its actions; rclpy leaves those, and with them the participant."""
+        """
+        Destroy the node and its actions; rclpy keeps the actions and thereby the participant.
+        """
         for waitable in list(self.waitables):
             if isinstance(waitable, (ActionClient, ActionServer)):
                 waitable.destroy()

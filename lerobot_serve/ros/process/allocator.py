@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ctypes
 
-# from glibc's malloc.h; both are needed, one alone has no effect
+# from glibc's malloc.h; both are needed: a single one has no effect
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGE_BLOCK_BYTES = 256 << 20, 32 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Return True where the allocator supports it. Main thread, before others start."""
+    """Apply the settings; return whether the allocator supports them. Main thread, at start."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -3,8 +3,8 @@
 The command line of a node's executable: print help and reject arguments that ROS would ignore.
 
 rclpy ignores words before `--ros-args`, parameters addressed to another node, and parameter files
-without an entry for this node. The user would take them for applied. Plain functions; the main
-thread calls them before the node is built.
+without an entry for this node. A user would assume that they are applied. Plain functions; the
+main thread calls them before the node is built.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def _entry(spec: ParameterSpec) -> Iterator[str]:
 
 
 def check_arguments(command: NodeCommand, arguments: Sequence[str]) -> None:
-    """Raise UserError for an argument without effect; rcl reports what it rejects itself."""
+    """
+    Raise UserError for an argument without effect; rcl reports the arguments that it rejects.
+    """
     foreign, ros = split_arguments(arguments)
     if foreign:
         raise UserError(_unknown(command, foreign))

@@ -12,12 +12,12 @@ from rclpy.executors import SingleThreadedExecutor
 
 class RobustExecutor(SingleThreadedExecutor):
     """
-    Continues when another thread destroys an entity of the wait set; rclpy's own executor raises
-    an error.
+    Ignores entities of the wait set that another thread destroys; rclpy's executor raises an
+    error.
     """
 
     def __del__(self) -> None:
-        """An executor without shutdown may outlive the context and its handles."""
+        """Do nothing: an executor without shutdown may outlive the context and its handles."""
         with contextlib.suppress(InvalidHandle):
             super().__del__()
 
@@ -28,6 +28,6 @@ class RobustExecutor(SingleThreadedExecutor):
                 return super().wait_for_ready_callbacks(*arguments, **named)
 
     def _take_waitable(self, waitable: Any) -> Any:
-        """Return the callback of a waitable; None when it is destroyed by now."""
+        """Return the callback of a waitable; None if it has been destroyed."""
         with contextlib.suppress(InvalidHandle):
             return super()._take_waitable(waitable)

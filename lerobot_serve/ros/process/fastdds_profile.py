@@ -71,7 +71,7 @@ def segment_bytes(memory_map: str, open_files: Collection[str]) -> int:
 
 def shared_memory_warning(middleware: str, memory_map: str, open_files: Collection[str]) -> str:
     """
-    Return a warning with its consequence and remedy, empty when all is well. `middleware` is the
+    Return a warning with its consequence and remedy, empty for none. `middleware` is the
     RMW in use, the rest as in `segment_bytes`.
     """
     if 'fastrtps' not in middleware:

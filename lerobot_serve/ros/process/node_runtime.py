@@ -66,7 +66,7 @@ class NodeRuntime:
                 signal_handler_options=SignalHandlerOptions.NO,
             )
         except Exception as error:
-            # rcl raises its own types for an invalid command line or parameter file
+            # rcl raises its own error types for an invalid command line or parameter file
             raise UserError(
                 'invalid command line or parameter file: '
                 f'{readable_rcl_error(str(error)) or type(error).__name__}'
@@ -119,7 +119,7 @@ class NodeRuntime:
         self._closers.append(closer)
 
     def spin_in_background(self) -> None:
-        # a wake alone is not enough: an executor without work waits again
+        # wake alone does not suffice: an executor without work waits again
         self.thread('executor', self._spin, lambda: self.executor.create_task(no_op))
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class NodeRuntime:
                 self.has_hanging_threads = True
 
     def destroy_nodes(self) -> None:
-        """Destroy the nodes, then shut ROS down. Has no timeout: the middleware decides."""
+        """Destroy the nodes, then shut ROS down. The middleware may block; there is no timeout."""
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()
@@ -224,7 +224,7 @@ def run(
     try:
         runtime = NodeRuntime(arguments)
         if command:
-            # rcl has reported its own errors by now
+            # rcl has already reported its own errors
             command_line.check_arguments(command, words)
         watcher = threading.Thread(
             target=_watch_signals,
@@ -243,7 +243,7 @@ def run(
     finally:
         started.set()
         if runtime:
-            # coroutines that the executor never began are no concern of the operator
+            # coroutines that the executor never started are irrelevant to the operator
             warnings.filterwarnings('ignore', message='coroutine .* was never awaited')
             _close(runtime)
     return 1 if runtime.failure else 0

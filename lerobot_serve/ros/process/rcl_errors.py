@@ -20,7 +20,7 @@ LEVELS = 'debug, info, warn, error or fatal'
 
 
 def readable_rcl_error(error_text: str) -> str:
-    """Return one line; an unknown error is passed on without the source locations."""
+    """Return the error as one line; an unknown error keeps its text without source locations."""
     lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     text = SOURCE_LOCATIONS.sub('', lines[0].removeprefix(PREFIX)) if lines else ''
     if UNKNOWN_ARGUMENTS.fullmatch(text):

@@ -62,7 +62,7 @@ def passthrough_jpeg(message: CompressedImage) -> Image | None:
     """
     data = message.data.tobytes()
     header = jpeg_header(data) if data.startswith(JPEG) else None
-    # some cameras pad the data behind the end marker
+    # some cameras append padding after the end marker
     if header is None or not data.rstrip(b'\0').endswith(JPEG_END):
         return None
     if (header.kind, header.bits, header.channels) != (BASELINE, 8, 3):
@@ -100,7 +100,7 @@ def _frame_from_jpeg(data: bytes) -> FrameArray:
 
 
 def _frame_from_png(data: bytes) -> FrameArray:
-    """Check the size before decoding: a small file may declare gigabytes of pixels."""
+    """Decode after a check of the size: a small file may declare gigabytes of pixels."""
     # IHDR is always the first chunk
     width, height = (int.from_bytes(data[i : i + 4], 'big') for i in (16, 20))
     if not 0 < height * width <= PIXELS_LIMIT:
@@ -110,6 +110,6 @@ def _frame_from_png(data: bytes) -> FrameArray:
         )
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
-        raise Malformed('bad_png', 'compressed image: not a whole PNG')
+        raise Malformed('bad_png', 'compressed image: incomplete PNG')
     frame = pixels.reshape(*pixels.shape[:2], -1)
     return np.ascontiguousarray(frame[:, :, PNG_ORDERS[frame.shape[2]]])

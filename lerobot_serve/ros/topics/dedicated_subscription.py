@@ -4,8 +4,8 @@ Receive messages in a dedicated thread that bypasses the executor, for the data 
 
 After each callback an executor rebuilds its wait set in Python, which holds the interpreter for
 some 0.2 ms just when the thread woken by the callback needs it. A dedicated subscription waits for
-its topics with the same means as rclpy.wait_for_message and returns to waiting at once. Cost:
-rclpy's warning of an incompatible QoS needs the executor, so there is none.
+its topics in the same way as rclpy.wait_for_message and returns to waiting at once. Cost: without
+the executor rclpy gives no warning of an incompatible QoS.
 
 The same wait can watch the liveliness of publishers: one whose lease expires, or that is
 destroyed, is reported to the callback of its topic.
@@ -57,8 +57,8 @@ class ExecutorExcludedGroup(CallbackGroup):
     """
     Excludes a subscription and its QoS events from the executor.
 
-    The events too: rmw_fastrtps uses one condition for the events and the data of a reader, so an
-    executor that waits for the events wakes with every message.
+    The events are excluded because rmw_fastrtps uses one condition for the events and the data of
+    a reader: an executor that waits for the events wakes with every message.
     """
 
     def can_execute(self, entity: object) -> bool:
@@ -76,7 +76,7 @@ class DedicatedSubscriptions:
     Passes each message of several topics, as bytes, to the callback of its topic.
 
     Built by the thread that builds or configures the node. `run` is the body of a thread, which
-    `stop` and `wake` together end; under load the topics take turns.
+    ends when `stop` is set and `wake` is called; under load it serves the topics in turn.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class DedicatedSubscriptions:
         return sum(self._topics[name][0].get_publisher_count() for name in names)
 
     def run(self, stop: threading.Event) -> None:
-        """Pass on messages until `stop` is set and `wake` is called."""
+        """Dispatch messages until `stop` is set and `wake` is called."""
         wait_set = rclpy_implementation.WaitSet(
             len(self._topics), 1, 0, 0, 0, len(self._watched), self._node.context.handle
         )

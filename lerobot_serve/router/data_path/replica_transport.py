@@ -49,7 +49,7 @@ class RosTransport:
     def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
         """Reply with a chunk without actions."""
         chunk = Chunk(
-            request.header.answer(Flag.NONE),
+            request.header.for_reply(Flag.NONE),
             request.session.request.client_id,
             request.episode_id,
             status=status,

@@ -127,7 +127,7 @@ class PredictChunkProxy:
         header, client_id, episode_id = start
         reply(
             Chunk(
-                header.answer(0),
+                header.for_reply(0),
                 client_id,
                 episode_id,
                 status=status,

@@ -102,7 +102,7 @@ class ReplicaClients:
     def is_available(self, server: str) -> bool:
         """Return whether a server offers its services and is not silent; False after `close`."""
         try:
-            return self.clients[server].is_there() and not self.is_silent(server)
+            return self.clients[server].is_available() and not self.is_silent(server)
         except InvalidHandle:
             return False
 

@@ -2,7 +2,7 @@
 """
 Queue of the inference thread: the newest request of each client, one-shot requests and jobs.
 
-One-shot requests share the place of one client. Jobs go first.
+One-shot requests share the place of one client. Jobs have priority.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RequestQueue:
         self._clock = clock
         self._changed = threading.Condition()
         self._newest: dict[str, QueuedRequest] = {}
-        # behind the one in `_newest`
+        # one-shot requests behind the one in `_newest`
         self._one_shots: deque[QueuedRequest] = deque()
         self._superseded: dict[str, int] = {}
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -88,14 +88,15 @@ class RequestQueue:
         """
         Queue a request; return the older one that it supersedes.
 
-        It keeps the older one's place, so that frequent requests neither gain nor lose.
+        The newer request keeps the place of the older one, so that frequent requests have no
+        advantage.
         """
         name = queued.session.session_id
         with self._changed:
             older = self._newest.get(name)
             if older:
                 self._superseded[name] = self._superseded.get(name, 0) + 1
-                # a robot without actions has none since its first request
+                # a robot without actions has had none since its first request
                 runs_dry_ns = min(older.runs_dry_ns, queued.runs_dry_ns)
                 queued = replace(queued, runs_dry_ns=runs_dry_ns, queued_ns=older.queued_ns)
             else:
@@ -189,7 +190,7 @@ class RequestQueue:
         try:
             return future.result()
         finally:
-            # its error holds this frame, see execute_job
+            # the error refers to this frame, see execute_job
             del future
 
     def discard_session(self, session_id: str) -> QueuedRequest | None:

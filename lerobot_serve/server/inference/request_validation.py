@@ -175,8 +175,7 @@ def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image
         if key in given:
             raise Malformed(
                 'doubled_camera',
-                f'camera {image.name!r} is there twice for {image.steps_back} steps back; send it '
-                'once',
+                f'duplicate camera {image.name!r} for {image.steps_back} steps back; send it once',
             )
         given[key] = image
     return given

@@ -19,11 +19,11 @@ class WaitingRequest(Protocol):
 
     @property
     def queued_ns(self) -> int:
-        """When its client joined the queue, by this server's clock."""
+        """The time at which its client joined the queue, by this server's clock."""
 
     @property
     def runs_dry_ns(self) -> int:
-        """When its client runs out of actions, by this server's clock."""
+        """The time at which its client runs out of actions, by this server's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Scheduler(Protocol):
 
 
 class RoundRobin:
-    """One request at a time, in order of arrival."""
+    """Serve one request at a time, in order of arrival."""
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
         return BatchSelection((0,))
 
 
-class EarliestDry:
+class LowestQueueFirst:
     """
-    The client first that runs out of actions first.
+    Serve the client first whose queue runs dry first.
 
-    No starvation: a later request runs dry later, or is dry already.
+    There is no starvation: the queue of a later request runs dry later, or is already dry.
     """
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
@@ -60,7 +60,7 @@ class EarliestDry:
         return BatchSelection((min(range(len(waiting)), key=lambda i: waiting[i].runs_dry_ns),))
 
 
-class MicroBatch:
+class DynamicBatching:
     """
     Up to `size` requests in one forward pass; the oldest waits at most `window_ns` for more.
 
@@ -80,9 +80,9 @@ class MicroBatch:
 def make_scheduler(name: str, *, size: int, window_ns: int, batch_limit: int) -> Scheduler:
     """Return a scheduler by name; `batch_limit` is that of the policy, 0 for none."""
     if name == 'dynamic_batching':
-        return MicroBatch(min(size, batch_limit or size), window_ns)
+        return DynamicBatching(min(size, batch_limit or size), window_ns)
     simple: dict[str, Scheduler] = {
         'round_robin': RoundRobin(),
-        'lowest_queue_first': EarliestDry(),
+        'lowest_queue_first': LowestQueueFirst(),
     }
     return simple[name]

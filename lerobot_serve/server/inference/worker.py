@@ -52,7 +52,7 @@ class InferenceTask:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """When a batch began, was decoded, and was done."""
+    """The times of a batch: begun, decoded, done."""
 
     begin_ns: int
     ready_ns: int
@@ -103,7 +103,7 @@ class InferenceWorker:
         try:
             self._policy.reset(session_id)
         except Exception:
-            # from a third-party policy; the session is closed either way
+            # an error of a third-party policy; the session is closed in any case
             self._statistics.record_drop('reset_failed')
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class InferenceWorker:
         return InferenceTask(queued, observation, request, ignored)
 
     def _expected_lateness_s(self, queued: QueuedRequest, begin_ns: int) -> float:
-        """Return by how much the reply misses reply_deadline_s; 0 or less if it is in time."""
+        """Return the expected delay of the reply beyond reply_deadline_s; 0 or less if in time."""
         within_s = queued.session.request.reply_deadline_s
         waited_s = (begin_ns - queued.arrived_ns) / 1e9
         if not within_s or waited_s > within_s:
@@ -204,7 +204,7 @@ class InferenceWorker:
             flags |= Flag.STATE_LOST
             self._statistics.record_drop('state_lost')
         return Chunk(
-            task.observation.header.answer(flags),
+            task.observation.header.for_reply(flags),
             task.observation.client_id,
             task.observation.episode_id,
             outcome.robot,

@@ -94,7 +94,7 @@ def collect(
 
 
 def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
-    """Under the lock of the statistics."""
+    """Return the metrics; call under the lock of the statistics."""
     for name, (field, text) in HISTOGRAMS.items():
         family, buckets = histogram(name, text, LABELS), getattr(statistics, field)
         family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
@@ -106,7 +106,7 @@ def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
 
 
 def counters(core: ServerCore | None, statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
-    """Under the lock of the statistics."""
+    """Return the metrics; call under the lock of the statistics."""
     texts = COUNTERS | (policy_counters(core.description) if core else {})
     for field, (name, text) in texts.items():
         family = counter(f'server_{name}', text, LABELS)

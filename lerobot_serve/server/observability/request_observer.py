@@ -70,7 +70,7 @@ class RequestObserver:
     # requests
 
     def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
-        """A request has its reply `raw`; `status` is set if it was not sent."""
+        """A request has its reply `raw`; `status` is set if the reply was not sent."""
         if self._recorder:
             self._recorder.on_reply(queued, chunk, raw, status)
         if self._capture:

@@ -38,13 +38,13 @@ class ServerStatistics:
     # requests that the worker executes
     executing_requests: int = 0
     drops: Counter[str] = field(default_factory=Counter)
-    # of chunks with actions: arrival to reply, arrival to begin, policy alone
+    # durations of chunks with actions: arrival to reply, arrival to begin, policy only
     latency: Histogram = field(default_factory=Histogram, compare=False)
     wait: Histogram = field(default_factory=Histogram, compare=False)
     inference: Histogram = field(default_factory=Histogram, compare=False)
     batches: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES), compare=False)
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
-    # those of `drops` that have a request record
+    # drops that have a request record
     _drops_with_record: Counter[str] = field(default_factory=Counter)
     _inference_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))

@@ -66,7 +66,7 @@ class ReplyRecord(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """Return the memory it holds: its arrays are views of the raw request."""
+        """Return the memory that the record holds: its arrays are views of the raw request."""
         if self.replay_source:
             return self.request_bytes + self.chunk_bytes
         return self.request_bytes if self.images else 0
@@ -99,7 +99,7 @@ class ServerTraceRecorder:
     # requests
 
     def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
-        """A request has its reply `raw`; `status` is set if it was not sent."""
+        """A request has its reply `raw`; `status` is set if the reply was not sent."""
         now_ns, reply = self._clock(), self._reply_record(queued, chunk, raw, status)
         later = DeferredFields(partial(self._request_record, reply), reply.held_bytes)
         self.writer.write({'kind': 'request', 'mono_ns': now_ns, DEFERRED: later})

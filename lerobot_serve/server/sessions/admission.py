@@ -17,7 +17,7 @@ MAX_LOAD = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The load that one client causes."""
+    """The load of one client."""
 
     rate_hz: float
     chunk_s: float

@@ -108,7 +108,7 @@ class SessionService:
             session, old = core.open(session_request, time.monotonic_ns())
         except SessionRefused as refused:
             self._statistics.record_drop(f'refused_{refused.code.name.lower()}')
-            # a client retries, and is refused as often
+            # a client retries and is refused each time
             text = f'refused {request.client_id!r}: {refused}'
             self._throttle.emit(self._node.log_warning, (request.client_id, refused.code), text)
             self.end_sessions(core, [])

@@ -101,7 +101,7 @@ class SessionTable:
         return session
 
     def current(self, client_id: str) -> Session | None:
-        """Return the open session of this client, whatever its epoch."""
+        """Return the open session of this client, of any epoch."""
         return self._sessions.get(client_id)
 
     def find(self, client_id: str, session_epoch: int) -> Session | None:
@@ -161,7 +161,7 @@ class SessionTable:
         return ended
 
     def apply_live_rules(self, rules: SessionRules) -> None:
-        """Take over the rules that may change live; open sessions stay open."""
+        """Apply the rules that may change live; open sessions stay open."""
         self.rules = replace(
             self.rules,
             max_sessions=rules.max_sessions,

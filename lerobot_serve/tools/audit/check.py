@@ -13,19 +13,19 @@ Checked = TypeVar('Checked', bound=RecordView)
 
 # check -> the statement that it verifies
 CHECKS = {
-    'age': 'no action was executed that is older than max_action_age_s',
+    'age': 'no executed action is older than max_action_age_s',
     'finite': 'every command has finite values only',
     'position': 'no command is outside its limits',
-    'step': 'no command is further from the one before than a step may go',
-    'rows': 'every action played is a row of a chunk, unchanged, and in order',
+    'step': 'no command differs from the previous one by more than a step allows',
+    'rows': 'every executed action is a row of a chunk, unchanged and in order',
     'sticky': 'an episode keeps its slot, unless a decision moved it',
-    'one_in_flight': 'no request was sent before the one before it had ended',
+    'one_in_flight': 'no request was sent before the previous one had ended',
     'prefix': 'a prefix of another policy was ignored',
     'ended': 'every request has an end',
-    'drops': 'the records of what was lost add up to the footer',
-    'whole': 'the trace has no damage, all its footers, and lost nothing',
+    'drops': 'the records of losses add up to the footer',
+    'whole': 'the trace is undamaged, has all its footers, and lost nothing',
 }
-# of the trace itself: these alone prove nothing about the commands
+# checks of the trace itself: alone they prove nothing about the commands
 TRACE_CHECKS = frozenset({'drops', 'whole'})
 
 
@@ -43,13 +43,13 @@ class CheckTally:
     """
     Counts of one check in one run.
 
-    `judged` counts what was checked, `gaps` what is missing. `why_not` is the reason when nothing
-    was judged, `partly` names what the check skipped.
+    `judged` counts checked items, `gaps` missing ones. `why_not` is the reason if nothing was
+    judged, `limitation` names the skipped part.
     """
 
     def __init__(self, check: str, run: TraceRun, why_not: str = '', *, show: int) -> None:
         self.check, self.run, self.why_not = check, run, why_not
-        self.partly = ''
+        self.limitation = ''
         self.judged = self.violations = self.gaps = 0
         self.shown: list[Violation] = []
         self._show = show
@@ -60,7 +60,7 @@ class CheckTally:
         self._show_violation(text, position)
 
     def add_gap(self, text: str, position: LinePosition | None = None) -> None:
-        """Count a missing record; a gap is no violation."""
+        """Count a missing record; a gap is not a violation."""
         self.gaps += 1
         self._show_violation(text, position)
 
@@ -76,7 +76,7 @@ class CheckTally:
 
 class RunCheck(Generic[Checked]):
     """
-    Checks the records of some kinds of one run and counts in its tallies.
+    Checks records of certain kinds in one run and counts in its tallies.
 
     A subclass names its checks, the records that it observes and the roles it applies to (all when
     none is named).
@@ -108,4 +108,4 @@ class RunCheck(Generic[Checked]):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Judge what is only known at the end of the run."""
+        """Run the checks that need the whole run."""

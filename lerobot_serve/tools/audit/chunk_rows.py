@@ -62,7 +62,7 @@ class ChunkRowsCheck(RunCheck[ExecutedRecord]):
             return wrong
         before, self._last = self._last, row
         if self.run.parameters.get('interpolation_multiplier', 1) != 1:
-            self.tally.partly = 'with interpolation, values between two rows are not judged'
+            self.tally.limitation = 'with interpolation, values between two rows are not judged'
         elif before and before[:3] == row[:3] and not is_same_float32(before.raw, raw):
             return f'row {row.row} of request {row.seq} differs from the step before'
         return ''

@@ -57,7 +57,7 @@ def _opened(value: Any) -> Record:
     except (ValueError, RecursionError):
         content = None
     if type(content) is not dict:
-        raise ValueError('the limits of the header are no JSON object')
+        raise ValueError('the limits of the header are not a JSON object')
     return content
 
 
@@ -72,7 +72,7 @@ class _JointBounds(NamedTuple):
 
 
 def _joint_bounds(row: Any, step_s: float) -> _JointBounds:
-    """Raises ValueError."""
+    """Return the bounds of one action. Raises ValueError."""
     if type(row) is not dict or row.get('motion') not in ('position', 'velocity'):
         raise ValueError('the limits of the header have an action without a motion')
     is_velocity = row['motion'] == 'velocity'
@@ -91,7 +91,7 @@ def _limit(row: Record, name: str, nothing: float = inf) -> float:
         return nothing
     value = number(row, name)
     if value is None:
-        raise ValueError(f'the limits of the header have {name} that is no number')
+        raise ValueError(f'{name} in the limits of the header is not a number')
     return value
 
 

@@ -2,10 +2,10 @@
 """
 Checks that every command of an edge is finite and within its limits.
 
-A person may have moved the robot outside its limits. The cage then permits the way back only, so a
-command outside is a violation unless it is no further out than the one before. Steps are judged
-between consecutive control steps: after a pause only the cage knows the position of the robot. A
-command forced by an immediate interlock may exceed the step. One thread.
+The robot may have been moved outside its limits by hand. The cage then only permits motion back,
+so a command outside is a violation unless it is no further out than the previous one. Steps are
+judged between consecutive control steps: after a pause only the cage knows the position of the
+robot. A command forced by an immediate interlock may exceed the step. One thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
 Command = list[float]
-# in the reason of a command that an interlock forced
-INTERLOCK_PHRASE = ' forces '
+# in the reason of a command that an interlock overrides; earlier versions wrote `forces`
+INTERLOCK_PHRASES = (' overrides ', ' forces ')
 
 
 class CommandLimitsCheck(RunCheck[ExecutedRecord]):
@@ -69,12 +69,12 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         self._check_position(command, last, bounds)
         if last is not None:
             is_stop = record.cage_result == 'stopped'
-            forced = INTERLOCK_PHRASE in record.reason
+            forced = any(phrase in record.reason for phrase in INTERLOCK_PHRASES)
             self._check_step(command, last, bounds, is_stop=is_stop, forced=forced)
         return command
 
     def _read_bounds(self) -> CommandBounds | None:
-        """Return the limits of the header, decoded once; None when there are none."""
+        """Return the limits of the header, decoded once; None without limits."""
         if self._bounds or self._no_bounds_reason:
             return self._bounds
         if 'limits' not in self.run.header_parameters:
@@ -125,6 +125,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
             if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
                 continue
             self._step.add_violation(
-                f'{bounds.names[joint]} goes from {before:g} to {value:g}, a step may be {step:g}'
+                f'{bounds.names[joint]} changes from {before:g} to {value:g}, at most {step:g} is '
+                'allowed'
             )
             return

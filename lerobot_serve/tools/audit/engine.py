@@ -26,7 +26,7 @@ from lerobot_serve.tools.traces.trace_run import TraceRun
 # checks one record
 Observe = Callable[[RecordView], None]
 
-# of one run each; integrity comes first, since the others use its result
+# checks of one run; integrity comes first, since the others use its result
 RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     TraceIntegrityCheck,
     ActionAgeCheck,
@@ -37,7 +37,7 @@ RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     PrefixPolicyCheck,
 )
 SHOWN_DEFAULT = 5
-NO_TRACE_COVERS_IT = 'no trace covers this check'
+NOT_COVERED_REASON = 'no trace covers this check'
 
 
 class CheckStatus(Enum):
@@ -85,7 +85,9 @@ class AuditResult:
 
     @property
     def outcome(self) -> CheckStatus:
-        """The worst result; the checks of the trace itself prove nothing about the commands."""
+        """
+        The worst result. The checks of the trace itself do not count as proof about the commands.
+        """
         if any(result.outcome is CheckStatus.VIOLATED for result in self.results):
             return CheckStatus.VIOLATED
         driving = [each.outcome for each in self.results if each.check not in TRACE_CHECKS]
@@ -126,7 +128,7 @@ def run_audit(
 
 
 def checks_for(run: TraceRun, show: int) -> list[RunCheck[Any]]:
-    """Create the checks of the run's role; call it after its first record is read."""
+    """Create the checks for the role of the run; call after its first record is read."""
     suited = [kind for kind in RUN_CHECKS if not kind.ROLES or run.role in kind.ROLES]
     return [
         kind(run, show=show) for kind in suited if run.is_trace or kind is not TraceIntegrityCheck
@@ -147,8 +149,8 @@ def observers_by_record(
 def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
     """Combine the tallies of all runs."""
     judged = [tally for tally in tallies if tally.judged]
-    # a trace without such records leaves nothing open
-    reasons = [tally.partly if tally.judged else tally.why_not for tally in tallies]
+    # a trace without such records is complete for this check
+    reasons = [tally.limitation if tally.judged else tally.why_not for tally in tallies]
     missing = [reason for reason in reasons if reason]
     violations = sum(tally.violations for tally in tallies)
     gaps = sum(tally.gaps for tally in tallies)
@@ -172,5 +174,5 @@ def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
         violations=violations,
         gaps=gaps,
         shown=tuple(shown),
-        why_not=missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
+        why_not=missing[0] if missing else NOT_COVERED_REASON if not tallies else '',
     )

@@ -20,7 +20,7 @@ class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):
     CHECKS = ('ended',)
     RECORDS = (RequestRecord, DropRecord)
     ROLES = ('edge',)
-    NOT_JUDGED_REASON = 'there is no request'
+    NOT_JUDGED_REASON = 'no requests recorded'
 
     def __init__(self, run: TraceRun, *, show: int) -> None:
         super().__init__(run, show=show)
@@ -46,7 +46,7 @@ class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):
         """Return the previous request of the session, None for a session that is over."""
         known = self._last.get(client)
         if known is None:
-            # the beginning of the first session may have been removed
+            # the parts with the start of the first session may have been removed
             return seq - 1 if self.run.is_partial else 0
         if known[0] == epoch:
             return known[1]

@@ -77,7 +77,7 @@ class StickySlotCheck:
         return list(self._tallies.values())
 
     def observe(self, run: TraceRun, record: RecordView) -> None:
-        """Check a record with a slot, the last one that the run yielded; ignore all others."""
+        """Check a record with a slot, the last one of the run; ignore other records."""
         if not isinstance(record, SlotRecord) or run.role == 'server':
             return
         client, episode_id, slot = record.client_id, record.episode_id, record.slot
@@ -89,14 +89,14 @@ class StickySlotCheck:
         self._tallies[run.number].judged += 1
         episode = self._episode(client, episode_id)
         if isinstance(record, PlacementRecord):
-            note_decision(episode, run, record)
+            record_decision(episode, run, record)
         if self._is_expected(episode, run, record) and episode.now[run.number] == slot:
             self._last_seen[run.number] = current
         else:
             self._last_seen.pop(run.number, None)
 
     def finish(self, runs: Sequence[TraceRun]) -> None:
-        """Judge the remaining episodes; call it after all runs were read."""
+        """Judge the remaining episodes; call after all runs are read."""
         for episodes in self._clients.values():
             for episode in episodes.values():
                 self._judge_episode(episode)
@@ -160,7 +160,7 @@ class StickySlotCheck:
         tally.violations += sighting.count - len(sighting.positions)
 
 
-def note_decision(episode: EpisodeSlots, run: TraceRun, record: PlacementRecord) -> None:
+def record_decision(episode: EpisodeSlots, run: TraceRun, record: PlacementRecord) -> None:
     """Record a placement or a move by a router."""
     if record.moved:
         episode.moved.setdefault(record.slot, set()).add(run.number)

@@ -54,7 +54,9 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
             self._on_next_part(record, ended)
 
     def finish(self) -> None:
-        """Require a footer of a closed run; a torn last line means that the process was killed."""
+        """
+        Check that a closed run has a footer; a torn last line means that the process was killed.
+        """
         position = self.run.position
         if self._footer is None or self._footer_position != position:
             how = (
@@ -72,7 +74,7 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
 
     def _on_damage(self, record: DamagedRecord) -> None:
         if record.reason == 'torn':
-            # at the end of the run this only means that the process was killed
+            # a torn last line of a run only means that the process was killed
             self._torn_position = self.run.position
         else:
             self._add_damage(f'damaged line: {record.reason}')
@@ -91,7 +93,7 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
             self._add_missing(f'the trace lost {count} records of {record.item}: {reason}')
 
     def _on_next_part(self, record: RecordView, ended: LinePosition) -> None:
-        """Judge the end of the part before; the record is the first line of the next one."""
+        """Check the end of the previous part; the record is the first line of the next one."""
         if self._torn_position == ended:
             self._add_missing('the part is torn', ended)
         elif self._footer_position != ended:

@@ -2,8 +2,8 @@
 """
 Reads the messages of one MCAP file, also after its recorder was killed.
 
-It splits the file into records by their lengths; the package mcap decodes them. Damaged records
-are skipped and reported. Any thread.
+The module splits the file into records by their lengths; the package mcap decodes them. Damaged
+records are skipped and reported. Any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lerobot_serve.tools.bags.message import BagError, BagMessage
 
 MAGIC = b'\x89MCAP0\r\n'
 HEAD = struct.Struct('<BQ')
-# a length above it is damage: no chunk and no message of ours comes near
+# a larger length means damage; real chunks and messages are far smaller
 RECORD_LIMIT = 1 << 30
 
 ReportDamage = Callable[[str], None]
@@ -33,25 +33,25 @@ ReportDamage = Callable[[str], None]
 def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     """
     Yield the messages in the order in which they were written; `on_damage` receives a
-    text for each part that cannot be read. Raises BagError for what is no MCAP file, OSError.
+    text for each part that cannot be read. Raises BagError for a file that is not MCAP, OSError.
     """
     with open(path, 'rb') as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise BagError(f'{path} is no MCAP file: it does not begin like one')
+            raise BagError(f'{path} is not an MCAP file: wrong first bytes')
         yield from _messages(file, path, on_damage)
 
 
 def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     schemas: dict[int, str] = {}
     channels: dict[int, tuple[str, str]] = {}
-    nameless: set[int] = set()
+    unnamed_channels: set[int] = set()
     for at, opcode, data in _records(file, path, on_damage):
         try:
             found = _open(opcode, data)
         except Exception as error:
-            # what is damaged may raise anything
+            # decoding damaged data may raise any error
             words = f'{type(error).__name__}: {error}'[:200]
-            on_damage(f'{path}: what begins at byte {at} is damaged ({words}) and left out')
+            on_damage(f'{path}: the record at byte {at} is damaged ({words}) and skipped')
             continue
         for record in found:
             if isinstance(record, Schema):
@@ -64,8 +64,8 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
             elif record.channel_id in channels:
                 topic, kind = channels[record.channel_id]
                 yield BagMessage(topic, kind, record.log_time, record.data)
-            elif record.channel_id not in nameless:
-                nameless.add(record.channel_id)
+            elif record.channel_id not in unnamed_channels:
+                unnamed_channels.add(record.channel_id)
                 on_damage(f'{path}: from byte {at} on, messages of a topic whose name is lost')
 
 
@@ -78,13 +78,11 @@ def _records(
         at = file.tell()
         head = file.read(HEAD.size)
         if not head:
-            on_damage(f'{path} has no footer: its recorder was killed or still writes')
+            on_damage(f'{path} has no footer: its recorder was killed or is still writing')
             return
         opcode, length = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
         if opcode == 0 or length > min(RECORD_LIMIT, size - at - HEAD.size):
-            on_damage(
-                f'{path} ends or is damaged at byte {at} of {size}; what follows is left out'
-            )
+            on_damage(f'{path} ends or is damaged at byte {at} of {size}; the rest is skipped')
             return
         if opcode == Opcode.FOOTER:
             return
@@ -95,7 +93,7 @@ def _records(
 
 
 def _open(opcode: int, data: bytes) -> Sequence[McapRecord]:
-    """Return the content of a record. Raises anything for a damaged one."""
+    """Return the content of a record. May raise any error for a damaged one."""
     stream = ReadDataStream(BytesIO(data))
     if opcode == Opcode.CHUNK:
         chunk = Chunk.read(stream)

@@ -12,13 +12,13 @@ CHUNK = f'{INTERFACES}/ActionChunk'
 
 
 class BagError(ValueError):
-    """A bag that cannot be read or made; the text has path, reason and remedy."""
+    """A bag that cannot be read or created; the text has path, reason and remedy."""
 
 
 class BagMessage(NamedTuple):
     """
-    One message as it was recorded: the full names of topic and type, when the recorder received it
-    (nanoseconds since 1970) and its CDR bytes.
+    One recorded message: the full names of topic and type, its reception time (nanoseconds since
+    1970) and its CDR bytes.
     """
 
     topic: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decodes ExecutedAction, EdgeState and RoutingDecision from CDR bytes, as far as the audit needs.
-Pure functions; any thread. Each raises Malformed.
+Decodes the fields of ExecutedAction, EdgeState and RoutingDecision that the audit needs, from CDR
+bytes. Pure functions; any thread. Each raises Malformed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ExecutedAction:
 
 @dataclass(frozen=True, slots=True)
 class EdgeState:
-    """The beginning of EdgeState.msg."""
+    """The first fields of EdgeState.msg."""
 
     client_id: str
     episode_id: str
@@ -157,5 +157,5 @@ def decode_decision(raw: bytes) -> RoutingDecision:
 
 
 def constant_name(names: tuple[str, ...], number: int) -> str:
-    """Return the name of a constant; the number of one that this version does not know."""
+    """Return the name of a constant, or its number if this version does not know it."""
     return names[number] if number < len(names) else str(number)

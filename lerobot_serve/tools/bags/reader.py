@@ -15,7 +15,7 @@ from lerobot_serve.tools.bags.recording import metadata
 
 
 def _read_mcap(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
-    # optional package, for MCAP only
+    # optional package, needed for MCAP only
     from lerobot_serve.tools.bags import mcap_file
 
     return mcap_file.read(path, on_damage)
@@ -26,14 +26,14 @@ COMPRESSED = ('.mcap.zstd', '.db3.zstd', '.mcap.lz4', '.db3.lz4')
 
 
 def is_bag(path: Path) -> bool:
-    """Return whether a path looks like a bag, without opening it."""
+    """Return whether a path has the form of a bag, without opening it."""
     if path.is_dir():
         return (path / metadata.METADATA_FILE).is_file() or bool(_files_in(path))
     return path.name.endswith((*READERS, *COMPRESSED))
 
 
 def split_bags_and_traces(paths: Iterable[Path | str]) -> tuple[list[Path], list[Path]]:
-    """Return the paths that look like bags, and the others."""
+    """Return the paths that have the form of a bag, and the others."""
     given = [Path(path) for path in paths]
     bags = [path for path in given if is_bag(path)]
     return bags, [path for path in given if path not in bags]
@@ -46,7 +46,7 @@ class Bag:
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Raises BagError for what is no bag or cannot be read as it is."""
+        """Raises BagError for a path that is not a bag or that is compressed."""
         self.path = Path(path)
         self.damage: list[str] = []
         self.files = _files_in(self.path) if self.path.is_dir() else [self.path]
@@ -54,12 +54,10 @@ class Bag:
         if packed:
             raise BagError(f'{packed[0]} is compressed as a whole; unpack it first: zstd -d FILE')
         if not self.files or self.files[0].suffix not in READERS:
-            raise BagError(
-                f'{self.path} is no bag; name a file .mcap or .db3, or the folder with it'
-            )
+            raise BagError(f'{self.path} is not a bag; name a file .mcap or .db3, or its folder')
         if _compression(self.files[0].parent).lower() == 'message':
             raise BagError(
-                f'the messages of {self.path} are compressed one by one; convert it with '
+                f'the messages of {self.path} are compressed individually; convert it with '
                 'ros2 bag convert'
             )
 
@@ -68,7 +66,7 @@ class Bag:
         return not self.damage
 
     def read(self) -> Iterator[BagMessage]:
-        """Yield all messages, about in the order of time. Raises BagError."""
+        """Yield all messages, approximately in time order. Raises BagError."""
         self.damage = []
         for file in self.files:
             try:
@@ -81,7 +79,7 @@ class Bag:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files of a bag in the order of their numbers: 10 comes behind 9."""
+    """Return the files of a bag in numeric order: 10 after 9."""
     endings = (*READERS, *COMPRESSED)
     found = [file for file in folder.iterdir() if file.name.endswith(endings) and file.is_file()]
     return sorted(found, key=_in_order)
@@ -94,7 +92,7 @@ def _in_order(file: Path) -> tuple[str, int]:
 
 
 def _compression(folder: Path) -> str:
-    """Return the compression mode that the metadata names, empty when it names none."""
+    """Return the compression mode of the metadata, empty for none."""
     try:
         content = yaml.safe_load((folder / metadata.METADATA_FILE).read_text())
         return str(content[metadata.METADATA_ROOT]['compression_mode'])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests and answers of a bag, joined by client, session and number.
+Joins the requests and replies of a bag by client, session and number.
 
-A request may lie in a bag several times, on the topics of a router and of its servers, and have
-several answers, of a policy and its shadow. Of each policy the first answer counts. What comes
-first, a recorder does not know for sure: a request may stand behind its answer. One thread.
+A bag may contain a request several times, on the topics of a router and of its servers, and
+several replies to it, of a policy and its shadow. The first reply of each policy counts. A
+recorder does not preserve order between topics: a request may follow its reply. One thread.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from lerobot_serve.wire.chunk import read_reply_summary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
-# requests of one client that may wait: one is in flight, and late replies follow
+# open requests kept for each client: one is in open_request, and replies may be late
 REQUESTS_KEPT = 32
-# of a router: replies of its servers, and second draws, which no robot executes
+# topics of a router: replies of its servers, and second draws, which no robot executes
 REPLY_TOPICS, SECOND_DRAW_TOPIC = '/replies/', '/replies/second_draw'
 
 Key = tuple[int, int]
 
 
 class RequestReply(NamedTuple):
-    """A request and its answer as CDR bytes, and when the recorder heard each."""
+    """A request and its reply as CDR bytes, and the reception time of each."""
 
     request: bytes
-    answer: bytes
+    reply: bytes
     request_ns: int
     reply_ns: int
 
 
-def is_of_robot(topic: str) -> bool:
+def is_robot_reply_topic(topic: str) -> bool:
     """Return whether the replies on a topic are for a robot or another client."""
     return REPLY_TOPICS not in topic
 
@@ -49,23 +49,23 @@ def is_no_second_draw(topic: str) -> bool:
 class _OpenRequest:
     request: BagMessage | None = None
     waiting: list[BagMessage] = field(default_factory=list)
-    answered_by: set[str] = field(default_factory=set)
+    replied_by: set[str] = field(default_factory=set)
 
 
 class RequestPairer:
     """
-    Counts what has no other half: `unanswered` requests and `orphans`, answers whose request is
-    not in the bag; `malformed` messages are neither.
+    Joins requests and replies. Counts requests `without_reply`, replies `without_request` in the
+    bag, and `malformed` messages.
     """
 
     def __init__(self, accepts_topic: Callable[[str], bool] = is_no_second_draw) -> None:
-        """Answers count on topics that `accepts_topic` accepts."""
+        """Only replies on topics that `accepts_topic` accepts count."""
         self._accepts_topic = accepts_topic
-        self._flights: dict[str, OrderedDict[Key, _OpenRequest]] = {}
-        self.unanswered = self.orphans = self.malformed = 0
+        self._open_requests: dict[str, OrderedDict[Key, _OpenRequest]] = {}
+        self.without_reply = self.without_request = self.malformed = 0
 
     def join(self, messages: Iterable[BagMessage]) -> Iterator[RequestReply]:
-        """Return the pairs in the order in which they were complete."""
+        """Yield the pairs in the order of their completion."""
         for message in messages:
             yield from self.add(message)
         self.finish()
@@ -82,44 +82,46 @@ class RequestPairer:
         return []
 
     def finish(self) -> None:
-        """What has no other half by now has none."""
-        for flights in self._flights.values():
-            for flight in flights.values():
-                self._count(flight)
-        self._flights = {}
+        """Count the open requests and replies as unmatched."""
+        for open_requests in self._open_requests.values():
+            for open_request in open_requests.values():
+                self._count(open_request)
+        self._open_requests = {}
 
     def _on_request(self, message: BagMessage) -> list[RequestReply]:
         header, client_id, _ = read_envelope(message.data)
-        flight = self._flight(client_id, (header.session_epoch, header.seq))
-        if flight.request is None:
-            flight.request = message
-        waiting, flight.waiting = flight.waiting, []
-        return [_request_reply(flight.request, answer) for answer in waiting]
+        open_request = self._open_request(client_id, (header.session_epoch, header.seq))
+        if open_request.request is None:
+            open_request.request = message
+        waiting, open_request.waiting = open_request.waiting, []
+        return [_request_reply(open_request.request, reply) for reply in waiting]
 
     def _on_reply(self, message: BagMessage) -> list[RequestReply]:
-        answer = read_reply_summary(message.data)
-        header = answer.start.header
-        flight = self._flight(answer.start.client_id, (header.session_epoch, header.seq))
-        if answer.policy in flight.answered_by:
+        reply = read_reply_summary(message.data)
+        header = reply.start.header
+        open_request = self._open_request(
+            reply.start.client_id, (header.session_epoch, header.seq)
+        )
+        if reply.policy in open_request.replied_by:
             return []
-        flight.answered_by.add(answer.policy)
-        if flight.request is None:
-            flight.waiting.append(message)
+        open_request.replied_by.add(reply.policy)
+        if open_request.request is None:
+            open_request.waiting.append(message)
             return []
-        return [_request_reply(flight.request, message)]
+        return [_request_reply(open_request.request, message)]
 
-    def _flight(self, client_id: str, key: Key) -> _OpenRequest:
-        flights = self._flights.setdefault(client_id, OrderedDict())
-        if key not in flights:
-            flights[key] = _OpenRequest()
-            if len(flights) > REQUESTS_KEPT:
-                self._count(flights.popitem(last=False)[1])
-        return flights[key]
+    def _open_request(self, client_id: str, key: Key) -> _OpenRequest:
+        open_requests = self._open_requests.setdefault(client_id, OrderedDict())
+        if key not in open_requests:
+            open_requests[key] = _OpenRequest()
+            if len(open_requests) > REQUESTS_KEPT:
+                self._count(open_requests.popitem(last=False)[1])
+        return open_requests[key]
 
-    def _count(self, flight: _OpenRequest) -> None:
-        self.orphans += len(flight.waiting)
-        self.unanswered += not flight.answered_by
+    def _count(self, open_request: _OpenRequest) -> None:
+        self.without_request += len(open_request.waiting)
+        self.without_reply += not open_request.replied_by
 
 
-def _request_reply(request: BagMessage, answer: BagMessage) -> RequestReply:
-    return RequestReply(request.data, answer.data, request.stamp_ns, answer.stamp_ns)
+def _request_reply(request: BagMessage, reply: BagMessage) -> RequestReply:
+    return RequestReply(request.data, reply.data, request.stamp_ns, reply.stamp_ns)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads service events, the recorded requests of services. A replay needs the terms of OpenSession,
-which no request repeats.
+Reads service events, the recorded requests of services. A replay needs fields of OpenSession that
+requests do not repeat.
 
 Plain; any thread.
 """
@@ -18,10 +18,10 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, TASK_LIMIT
 TOPIC_END, TYPE_END = '/_service_event', '_Event'
 OPEN_SESSION = f'{PACKAGE}/srv/OpenSession{TYPE_END}'
 
-# the request as the service received it
+# event type of a request received by the service
 REQUEST_RECEIVED = 1
 BYTE, UINT16, UINT32, UINT64 = (struct.Struct(f'<{code}') for code in 'BHIQ')
-# stamp of two numbers, and the 16 bytes that name the caller
+# stamp of two numbers, and the 16 bytes of the client gid
 STAMP_AND_CALLER = struct.Struct('<iI16s')
 SIZE = struct.Struct('<IIB')
 REPLY_TOPIC_LIMIT = 256

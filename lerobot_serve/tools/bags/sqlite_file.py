@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one file of rosbag2's older storage, an SQLite database. Any thread."""
+"""Reads the messages of an SQLite file, the older storage of rosbag2. Any thread."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ALL = """
 
 def read(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
     """
-    Return the messages in the order of their stamps; `on_damage` receives the text of an error.
+    Yield the messages in the order of their stamps; `on_damage` receives the text of an error.
 
-    Raises BagError for what is no such database.
+    Raises BagError for a file that is not such a database.
     """
     begun = False
     try:
@@ -32,4 +32,4 @@ def read(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
     except (sqlite3.Error, TypeError) as error:
         if not begun:
             raise BagError(f'{path} cannot be read as a bag: {error}') from error
-        on_damage(f'{path} is damaged ({error}); what follows is left out')
+        on_damage(f'{path} is damaged ({error}); the rest is skipped')

@@ -14,7 +14,11 @@ from pathlib import Path
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.request_pairs import is_of_robot, RequestPairer, RequestReply
+from lerobot_serve.tools.bags.request_pairs import (
+    is_robot_reply_topic,
+    RequestPairer,
+    RequestReply,
+)
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
@@ -27,7 +31,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Flag, Status
 
-# what a recorder hears of two topics may come this much out of order
+# messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
 STATUSES = {int(status): status.name.lower() for status in Status}
 
@@ -48,27 +52,27 @@ class BagRun(TraceRun):
         self.header_parameters = self.parameters = parameters
 
     def header(self, now_ns: int) -> Record:
-        """Return what stands for the header that a trace would have."""
+        """Return the equivalent of the header of a trace."""
         return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
 
     def set_position(self, number: int) -> None:
-        """Set the message that the next record comes from."""
+        """Set the message of the next record."""
         self._line = number
         self.lines += 1
 
 
 class BagTrace:
-    """`runs` has the runs met by now. `read` raises BagError."""
+    """`runs` has the runs found so far. `read` raises BagError."""
 
     def __init__(
         self, path: Path, *, max_action_age_s: float | None = None, limits: str = ''
     ) -> None:
         """
-        `max_action_age_s` and `limits` stand for the parameters of the edges, which a bag does
-        not record; `limits` as in the header of a trace. Raises BagError.
+        `max_action_age_s` and `limits` replace the parameters of the edges, which a bag does not
+        record; `limits` has the format of the header of a trace. Raises BagError.
         """
         self._bag = Bag(path)
-        # nor does a bag record the interpolation
+        # a bag does not record the interpolation
         self._parameters: Record = {'interpolation_multiplier': None}
         if max_action_age_s is not None:
             self._parameters['max_action_age_s'] = max_action_age_s
@@ -77,12 +81,12 @@ class BagTrace:
         self.runs: list[TraceRun] = []
         self._runs: dict[tuple[str, str], BagRun] = {}
         self._before: dict[tuple[str, str], str] = {}
-        self._pairs = RequestPairer(is_of_robot)
+        self._pairs = RequestPairer(is_robot_reply_topic)
 
     def read(self, first_number: int = 0) -> Iterator[Entry]:
         """
-        Yield the records with the times at which they were recorded, never falling; runs are
-        numbered from `first_number`.
+        Yield the records with their reception times, never decreasing; runs are numbered from
+        `first_number`.
         """
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
@@ -127,7 +131,7 @@ class BagTrace:
                 )
             elif message.type in (OBSERVATION, CHUNK):
                 for pair in self._pairs.add(message):
-                    chunk = wire_chunk.decode(pair.answer)
+                    chunk = wire_chunk.decode(pair.reply)
                     yield 'edge', chunk.client_id, request_record(pair, chunk)
         except Malformed:
             self._bag.damage.append(f'a message of {message.topic} cannot be read')
@@ -177,7 +181,7 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
 
 
 def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> Record:
-    """Return the record of where an episode was placed."""
+    """Return the record of a placement."""
     return records.placement(
         now_ns,
         RecordIds(decision.client_id, episode_id=decision.episode_id),
@@ -195,7 +199,7 @@ def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> 
 
 
 def request_record(pair: RequestReply, chunk: Chunk) -> Record:
-    """Return the record of a request, as the edge would have written it. Raises Malformed."""
+    """Return the record of a request in the format of an edge trace. Raises Malformed."""
     request = wire_observation.decode(pair.request)
     header = chunk.header
     ended_ns = max(pair.request_ns, pair.reply_ns)
@@ -212,7 +216,7 @@ def request_record(pair: RequestReply, chunk: Chunk) -> Record:
         inference_ms=chunk.inference_ms,
         round_trip_ms=(ended_ns - pair.request_ns) / 1e6,
         request_bytes=len(pair.request),
-        chunk_bytes=len(pair.answer),
+        chunk_bytes=len(pair.reply),
         chunk_range=chunk_range(chunk, repeated_rows(request)),
         superseded=chunk.superseded,
         reason=chunk.status_text,

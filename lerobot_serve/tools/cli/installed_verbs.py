@@ -2,10 +2,10 @@
 """
 Finds the verbs of installed packages: entry points of the group `lerobot_serve.verbs`.
 
-A verb is a module with HELP, EXAMPLE, add_arguments(parser) and main(options) -> exit status; it
-imports what takes time in these functions. `importlib.metadata` would parse every installed
-package, which takes longer than all the rest of `lerobot-serve --help`; only files that name the
-group are read here. Any thread.
+A verb is a module with HELP, EXAMPLE, add_arguments(parser) and main(options) -> exit status; slow
+imports are inside these functions. `importlib.metadata` would parse every installed package, which
+takes longer than the rest of `lerobot-serve --help`; this module only parses files that name the
+group. Any thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class VerbEntry(NamedTuple):
             verb: object = import_module(self.module)
             verb = attrgetter(self.attribute)(verb) if self.attribute else verb
         except Exception as error:
-            # code of another package may raise anything
+            # code of another package may raise any error
             if self.package == OWN_PACKAGE and isinstance(error, ModuleNotFoundError):
                 raise
             raise self._broken(f'{type(error).__name__}: {error}') from error
@@ -70,7 +70,9 @@ class VerbEntry(NamedTuple):
 
 
 def installed_verbs() -> dict[str, VerbEntry]:
-    """Return the verbs by name. Those of this package win, then the first on sys.path."""
+    """
+    Return the verbs by name. Those of this package take precedence, then the first on sys.path.
+    """
     verbs: dict[str, VerbEntry] = {}
     for entry in _entries():
         known = verbs.get(entry.name)

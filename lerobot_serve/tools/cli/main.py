@@ -23,7 +23,7 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
     top = argparse.ArgumentParser(
         prog='lerobot-serve',
         description='Serves learned robot policies to robots that carry no weights.',
-        epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help has more',
+        epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help shows the options',
     )
     top.add_argument('--version', action='version', version=f'%(prog)s {__version__}')
     listed = top.add_subparsers(dest='verb', metavar='VERB', required=True)
@@ -46,12 +46,14 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
 
 
 def verb_of(arguments: list[str]) -> str:
-    """Return the verb of a command line, 'none' without one: then no verb adds arguments."""
+    """Return the verb of a command line, 'none' without one, so that no verb adds arguments."""
     return next((word for word in arguments if not word.startswith('-')), 'none')
 
 
 def complete(verbs: Mapping[str, VerbEntry]) -> None:
-    """Complete the command line for a shell and exit; return when it is no request of a shell."""
+    """
+    Complete the command line for a shell and exit; return if this is not a completion request.
+    """
     if '_ARGCOMPLETE' in os.environ:
         import argcomplete
 
@@ -76,8 +78,8 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
     """Run the verb. Raises ModuleNotFoundError, BrokenVerb."""
     name = verb_of(arguments[:1])
     if name in verbs and getattr(verbs[name].load(), 'HOLDS_SIGNALS', False) and is_process:
-        # block before numpy and others start threads, which would consume a signal; not when
-        # called as a function, since the caller still needs its signals
+        # block before libraries start threads, which would consume a signal; not if called as a
+        # function, because the caller needs its signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     options = parser(verbs, name).parse_args(arguments)
     try:
@@ -89,13 +91,13 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # the reader of the output ended, for example `| head`
+        # the reader of the output has ended, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of users; imported when an error occurs, not at start."""
+    """Return the error types that users can correct; imported only after an error."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.private_domain import NoFreeDomain
 
@@ -103,5 +105,5 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 
 def _escaped(text: str) -> str:
-    """Return a help text as argparse takes it."""
+    """Return a help text escaped for argparse."""
     return text.replace('%', '%%')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder that a verb writes its results to."""
+"""Creates the folder for the results of a verb."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lerobot_serve.errors import UserError
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder where it is missing. Raises UserError."""
+    """Create the folder if it is missing. Raises UserError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f'{folder} cannot be made: {error.strerror}') from error
+        raise UserError(f'{folder} cannot be created: {error.strerror}') from error

@@ -14,7 +14,7 @@ from lerobot_serve.parameters import (
 )
 from lerobot_serve.server.parameters import ServerParameters
 
-# more sessions than a recording has: none is refused
+# more sessions than any recording has, so that none is refused
 SESSIONS = 4096
 WORDS = {'true': True, 'false': False}
 
@@ -40,7 +40,7 @@ def server_parameters(options: argparse.Namespace) -> ServerParameters:
 
 
 def value_of(spec: ParameterSpec, text: str) -> Any:
-    """Return the value of a parameter given as text, or the text when it has no such value."""
+    """Return the parsed value of a parameter, or the text if it cannot be parsed."""
     if spec.kind is tuple:
         return tuple(part.strip() for part in text.split(','))
     if spec.kind is bool:

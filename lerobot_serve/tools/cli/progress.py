@@ -2,7 +2,7 @@
 """
 Shows progress on standard error, and only on a terminal, so that standard output stays unchanged.
 
-The main thread; a thread of rich draws.
+The main thread; rich draws in a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.progress import (
 
 from lerobot_serve.tools.traces.reader import ReportBytes
 
-# less than this is read within a second
+# fewer bytes are read within a second
 SHOW_ABOVE_BYTES = 20_000_000
 T = TypeVar('T')
 
@@ -34,8 +34,8 @@ T = TypeVar('T')
 @contextlib.contextmanager
 def show_reading(paths: Iterable[Path | str]) -> Iterator[ReportBytes | None]:
     """
-    Show how much of the traces below `paths` is read, while the block runs. Yield what has to be
-    called with the bytes that were read; None where nothing is shown.
+    Show how much of the traces below `paths` has been read while the block runs. Yield a function
+    that receives the number of bytes read, None if nothing is shown.
     """
     total = sum(file.stat().st_size for path in paths for file in trace_files(Path(path)))
     if total < SHOW_ABOVE_BYTES or not sys.stderr.isatty():
@@ -47,7 +47,7 @@ def show_reading(paths: Iterable[Path | str]) -> Iterator[ReportBytes | None]:
 
 
 def show_count(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Yield the items and show how many of `total` were yielded."""
+    """Yield the items and show their count out of `total`."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -57,7 +57,7 @@ def show_count(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 @contextlib.contextmanager
 def show_spinner(what: str) -> Iterator[None]:
-    """Show that work of unknown length is running."""
+    """Show that work of unknown duration is in progress."""
     if not sys.stderr.isatty():
         yield
         return

@@ -2,7 +2,7 @@
 """
 Evaluates each cause on the facts of a window: yes, no, or no evidence. Pure functions.
 
-Each finding has its evidence in figures; without evidence it names what is missing.
+Each finding has its evidence in figures, or names the missing evidence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lerobot_serve.tools.traces.fields import number
 
 POLICY_FAILURES = ('policy_error', 'not_finite', 'wrong_shape', 'bad_observation')
 SESSION_LOST = ('no_session', 'draining')
-# share of changed commands above which a robot stalls; missed steps
+# thresholds: share of changed commands; missed steps
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
 NO_EDGE_TRACE = 'its own edge has no trace'
 NO_SERVER_TRACE = 'no server has a trace of that time'
@@ -31,7 +31,9 @@ NO_SERVER_TRACE = 'no server has a trace of that time'
 
 @dataclass(frozen=True, slots=True)
 class CauseFinding:
-    """`is_cause` is None without evidence; `evidence` has the figures, or what is missing."""
+    """
+    `is_cause` is None without evidence; `evidence` has the figures, or names the missing evidence.
+    """
 
     is_cause: bool | None
     evidence: str
@@ -109,7 +111,7 @@ def policy_failed(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether replies had an error."""
     statuses = [reply_status(request) for request in facts.during]
     if not any(statuses):
-        return CauseFinding(None, 'no request during the trouble has a recorded reply')
+        return CauseFinding(None, 'no request during the stall has a recorded reply')
     bad = [status for status in statuses if status in POLICY_FAILURES]
     kinds = ', '.join(sorted(set(bad))) or 'no error'
     return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {kinds}')
@@ -119,9 +121,7 @@ def request_lost(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether requests without a reply are missing in the trace of the server."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
-    lost = [
-        request for request in facts.during if request.has_no_reply and has_left_robot(request)
-    ]
+    lost = [request for request in facts.during if request.has_no_reply and was_sent(request)]
     if not lost:
         return CauseFinding(False, f'0 of {len(facts.during)} requests during had no reply')
     servers = [peer for peer in facts.of_role('server') if peer.joined_requests]
@@ -165,11 +165,11 @@ def rerouted(facts: WindowFacts) -> CauseFinding:
     if not peers:
         return CauseFinding(None, 'no router has a trace of this robot')
     recording = [request for request in facts.requests.values() if request.router_records]
-    before = {replica_of(r) for r in recording if r.end_s < facts.trouble_s[0]} - {''}
-    during = {replica_of(r) for r in recording if facts.is_in_trouble(r)} - {''}
+    before = {replica_of(r) for r in recording if r.end_s < facts.stall_span_s[0]} - {''}
+    during = {replica_of(r) for r in recording if facts.is_in_stall(r)} - {''}
     others = sorted(during - before) if before else []
     changes = [words for peer in peers for words in peer.slot_changes]
-    failed = [r for r in recording if facts.is_in_trouble(r) and not replica_of(r)]
+    failed = [r for r in recording if facts.is_in_stall(r) and not replica_of(r)]
     words = [*facts.episode_moves[:3], *changes[:3]]
     if others:
         words.append(
@@ -182,7 +182,7 @@ def rerouted(facts: WindowFacts) -> CauseFinding:
 
 
 def session_lost(facts: WindowFacts) -> CauseFinding:
-    """Evaluate whether the session was lost, or the server was draining or died."""
+    """Evaluate whether the session was lost, or the server was draining or ended."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
     during = facts.during
@@ -262,7 +262,7 @@ def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:
 
 
 def has_longer_wait(each: MedianShift, usual: MedianShift) -> bool:
-    """Return whether the queue wait of a robot grew; a new one is compared with the others."""
+    """Return whether the queue wait of a robot grew; a new robot is compared with the others."""
     usual_ms, during_ms = usual.before_p50, each.during_p50
     if each.has_grown:
         return True
@@ -275,9 +275,7 @@ def abrupt_end_s(facts: WindowFacts, peer: PeerFacts) -> float | None:
         return None
     _, end_s = peer.span_s
     lost = [
-        request
-        for request in facts.during
-        if has_left_robot(request) and not request.server_records
+        request for request in facts.during if was_sent(request) and not request.server_records
     ]
     return end_s if any(end_s <= request.end_s for request in lost) else None
 
@@ -286,17 +284,17 @@ def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
     """Return the request rate of a server, before and during."""
     onset_s, earliest_s = facts.onset_s, facts.begin_s - BEFORE_S
     begin_s = max(peer.span_s[0], earliest_s) if peer.span_s else earliest_s
-    lengths_s = onset_s - begin_s, facts.trouble_s[1] - onset_s
+    lengths_s = onset_s - begin_s, facts.stall_span_s[1] - onset_s
     before, during = (n / max(s, 1.0) for n, s in zip(peer.request_counts, lengths_s, strict=True))
-    return f'{before:.1f} requests a second before, {during:.1f} during'
+    return f'{before:.1f} requests per second before, {during:.1f} during'
 
 
 def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
-    """Return whether a trace is complete and covers the whole trouble."""
+    """Return whether a trace is complete and covers the whole stall."""
     if not peer.is_complete or peer.span_s is None:
         return False
     begin_s, end_s = peer.span_s
-    return begin_s <= facts.onset_s and facts.trouble_s[1] <= end_s
+    return begin_s <= facts.onset_s and facts.stall_span_s[1] <= end_s
 
 
 def reply_status(request: JoinedRequest) -> str:
@@ -306,8 +304,8 @@ def reply_status(request: JoinedRequest) -> str:
     return recorded[0].status if recorded else ''
 
 
-def has_left_robot(request: JoinedRequest) -> bool:
-    """Return whether the edge sent it: one that was given up may not have been sent."""
+def was_sent(request: JoinedRequest) -> bool:
+    """Return whether the edge sent the request; an abandoned one may not have been sent."""
     return request.status == 'timed_out'
 
 

@@ -61,7 +61,9 @@ class JoinedRequest:
         return first_known(record.inference_ms for record in self._edge_then_server())
 
     def _edge_then_server(self) -> Iterator[RequestRecord]:
-        """Yield who records the durations of the server: the edge, else the server itself."""
+        """
+        Yield the records with the durations of the server: of the edge, then of the server itself.
+        """
         if self.edge_record:
             yield self.edge_record
         yield from (each.record for each in self.server_records)
@@ -93,7 +95,7 @@ def key_of(record: RecordView) -> JoinKey | None:
 
 
 def first_known(values: Iterable[float | None]) -> float | None:
-    """Return the first value that is known."""
+    """Return the first known value."""
     return next((value for value in values if value is not None), None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares counts and medians before and during the trouble. Pure functions; any thread."""
+"""Compares counts and medians before and during the stall. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from statistics import median
 GROWTH, GROWTH_MS = 2.0, 20.0
 # upper bound of a value in ms
 LARGEST = 1e12
-# one slow request is enough during; the usual value needs several before
+# a single slow request during the stall suffices; the usual value needs several before
 BEFORE_MIN, DURING_MIN = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
 class MedianShift:
-    """Counts and medians of values [ms] before the trouble and during it."""
+    """Counts and medians of values [ms] before and during the stall."""
 
     before_n: int
     before_p50: float | None
@@ -43,7 +43,7 @@ class MedianShift:
 
     @property
     def text(self) -> str:
-        """n and p50 before and during."""
+        """The count and p50 before and during."""
         before = _count_and_median(self.before_n, self.before_p50)
         during = _count_and_median(self.during_n, self.during_p50)
         return f'before {before}, during {during}'

@@ -114,7 +114,7 @@ def _clocks(facts: WindowFacts) -> list[str]:
     written = ['Joined by client, session and request number; clocks only order the lines.']
     for peer in facts.peers:
         if peer.joined_requests:
-            # never -0
+            # avoids -0
             offset_ms = round(peer.clock_offset_s * 1e3) + 0
             offset = f'clock offset {offset_ms:+d} ms relative to the robot, corrected'
             written.append(
@@ -126,7 +126,7 @@ def _clocks(facts: WindowFacts) -> list[str]:
 
 
 def _results(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
-    begin_s, end_s = facts.trouble_s
+    begin_s, end_s = facts.stall_span_s
     n = len(facts.stalls)
     what = f'stalls: {n}' if n else 'no stall in this window'
     written = [f'VERDICT  {what}; during: {format_utc(begin_s)} to {format_utc(end_s)}']
@@ -137,7 +137,7 @@ def _results(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
         written += _no_cause(diagnosis, facts)
     if facts.stalls_of_others:
         listed = ', '.join(
-            f'{printable(who)} {n}' for who, n in sorted(facts.stalls_of_others.items())
+            f'{printable(robot)} {n}' for robot, n in sorted(facts.stalls_of_others.items())
         )
         written.append(f'  Stalls of other robots in this window, by their own clocks: {listed}')
     for status, title in (

@@ -17,7 +17,7 @@ class RuleStatus(Enum):
 
     FOUND = 'found'
     RULED_OUT = 'ruled_out'
-    # the traces lack the evidence: neither yes nor no
+    # the traces lack the evidence
     NO_EVIDENCE = 'no_evidence'
 
 
@@ -74,14 +74,14 @@ RULES = (
     DiagnosisRule(
         'network',
         causes.network_slow,
-        'round trip less the time of the server grew, and the time of the server did not',
+        'the round trip minus server time grew, and the server time did not',
         'The network was slow.',
         'check radio, switch and other traffic; use profile:=wan or a longer request_threshold_s',
     ),
     DiagnosisRule(
         'policy_failed',
         causes.policy_failed,
-        'answers with an error or NaN',
+        'replies with an error or NaN',
         'The policy fails: the server replied with errors.',
         'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
     ),
@@ -95,22 +95,22 @@ RULES = (
     DiagnosisRule(
         'reply_lost',
         causes.reply_lost,
-        'the server answered in time, and the edge did not accept it',
+        'the server replied in time, and the edge did not accept the reply',
         'Replies were lost between server and robot.',
         'check the network from server to robot: large messages, drops in ~/state of the edge',
     ),
     DiagnosisRule(
         'router',
         causes.rerouted,
-        'its episode was moved, another replica answered, or slots failed',
+        'its episode was moved, another replica replied, or slots failed',
         'The router moved the episode or chose another replica.',
         'see ~/state of the router for each replica and its reason; docs/router.md',
     ),
     DiagnosisRule(
         'session_lost',
         causes.session_lost,
-        'the session was lost or the server was leaving',
-        'Session lost: the server closed it, drained or died.',
+        'the session was lost or the server was draining',
+        'Session lost: the server closed it, drained or ended.',
         'check whether the server restarted: its log and /readyz give the reason',
     ),
     DiagnosisRule(
@@ -123,7 +123,7 @@ RULES = (
     DiagnosisRule(
         'control_steps_missed',
         causes.steps_missed,
-        'control steps were missed while it played',
+        'control steps were missed while actions were executed',
         "Control steps were missed: the robot's CPU was busy.",
         'give the edge a core; see ControlStepsMissed in docs/metrics.md',
     ),

@@ -29,7 +29,7 @@ def parse_time_of_day(words: str) -> TimeOfDay:
     if match := TIME_PATTERN.fullmatch(words):
         hours, minutes, seconds = int(match[1]), int(match[2]), float(match[3] or 0)
         if hours > 23 or minutes > 59 or seconds >= MINUTE_S:
-            raise ValueError(f'there is no time of day {words}')
+            raise ValueError(f'{words} is not a time of day')
         of_day_s = hours * 3600 + minutes * 60 + seconds
         return TimeOfDay(of_day_s, None, 0.0 if match[3] else MINUTE_S)
     try:
@@ -46,8 +46,8 @@ def parse_time_of_day(words: str) -> TimeOfDay:
 
 def resolve_within(moment: TimeOfDay, begin_s: float, end_s: float) -> float:
     """
-    Return the moment in seconds since 1970: of the days between begin and end, the last on which
-    it lies there; otherwise the one that comes nearest.
+    Return the moment in seconds since 1970: on the last day on which it is between begin and end,
+    otherwise the nearest one.
     """
     if moment.since_1970_s is not None:
         return moment.since_1970_s

@@ -9,29 +9,31 @@ from operator import itemgetter
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STATUSES
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
-# this many normal replies in a row become one line
+# minimum number of consecutive normal replies that become one line
 FOLD_MIN = 3
 
 
 def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
-    """Return times by the clock of the robot with texts; normal replies in a row are one line."""
+    """
+    Return times by the clock of the robot with texts; consecutive normal replies are one line.
+    """
     written: list[tuple[float, str]] = []
-    calm: list[JoinedRequest] = []
+    normal: list[JoinedRequest] = []
     for time_s, what in sorted(_all(facts), key=itemgetter(0)):
         if isinstance(what, JoinedRequest) and is_foldable(what, facts):
-            calm.append(what)
+            normal.append(what)
             continue
-        written += _calm_lines(calm, facts)
-        calm = []
+        written += _normal_lines(normal, facts)
+        normal = []
         words = describe_request(what, facts) if isinstance(what, JoinedRequest) else what
         written.append((time_s, words))
-    return written + _calm_lines(calm, facts)
+    return written + _normal_lines(normal, facts)
 
 
 def is_foldable(request: JoinedRequest, facts: WindowFacts) -> bool:
-    """Return whether it is a normal reply outside the trouble."""
+    """Return whether the request has a normal reply outside the stall."""
     is_plain = request.status == 'ok' and len(request.server_records) < 2
-    return is_plain and bool(facts.stalls) and not facts.is_in_trouble(request)
+    return is_plain and bool(facts.stalls) and not facts.is_in_stall(request)
 
 
 def _all(facts: WindowFacts) -> Iterator[tuple[float, JoinedRequest | str]]:
@@ -42,14 +44,16 @@ def _all(facts: WindowFacts) -> Iterator[tuple[float, JoinedRequest | str]]:
             yield request.end_s, request
 
 
-def _calm_lines(calm: list[JoinedRequest], facts: WindowFacts) -> list[tuple[float, str]]:
-    if len(calm) < FOLD_MIN:
-        return [(request.end_s, describe_request(request, facts)) for request in calm]
-    words = f'{facts.client}  requests {calm[0].key.seq} to {calm[-1].key.seq}: {len(calm)} ok'
-    trips = [r.round_trip_ms for r in calm if r.round_trip_ms is not None]
+def _normal_lines(normal: list[JoinedRequest], facts: WindowFacts) -> list[tuple[float, str]]:
+    if len(normal) < FOLD_MIN:
+        return [(request.end_s, describe_request(request, facts)) for request in normal]
+    words = (
+        f'{facts.client}  requests {normal[0].key.seq} to {normal[-1].key.seq}: {len(normal)} ok'
+    )
+    trips = [r.round_trip_ms for r in normal if r.round_trip_ms is not None]
     if trips:
         words += f', {min(trips):.0f} to {max(trips):.0f} ms'
-    return [(calm[0].end_s, words)]
+    return [(normal[0].end_s, words)]
 
 
 def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
@@ -63,7 +67,7 @@ def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
         words[0] += f': {whole:.0f} ms' + (f' = {parts}' if parts else '')
     elif parts:
         words[0] += f': {parts}'
-    return '; '.join([*words, *_elsewhere(request, facts)])
+    return '; '.join([*words, *_peer_details(request, facts)])
 
 
 def _parts(request: JoinedRequest) -> Iterator[str]:
@@ -77,8 +81,8 @@ def _parts(request: JoinedRequest) -> Iterator[str]:
             yield f'{name} {value_ms:.0f}'
 
 
-def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
-    """Yield what router and server recorded beyond the record of the edge."""
+def _peer_details(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
+    """Yield the additional information recorded by router and server."""
     for each in request.router_records:
         record = each.record
         replica = ' '.join(word for word in (record.slot, record.server) if word)

@@ -29,7 +29,7 @@ class TimelineEvent(NamedTuple):
 
 
 def describe_record(record: RecordView) -> str:
-    """Return a record as text, empty when it is no event."""
+    """Return a record as text, empty if it is not an event."""
     match record:
         case StateRecord():
             return _state(record)
@@ -42,7 +42,7 @@ def describe_record(record: RecordView) -> str:
         case DropRecord():
             return _drop(record)
         case IncidentRecord(name='stalled'):
-            # the change of the rung shows it
+            # the change of the rung already shows it
             return ''
         case IncidentRecord():
             return _with_reason(f'incident {record.name or "?"}', record.reason)

@@ -2,9 +2,9 @@
 """
 Second and third pass: gathers the facts about a window. One thread.
 
-The edges of the robot come first, by the clock that chose the window. Then the other runs:
-requests of the robot are joined by number, which gives the clock offset; then the rest of their
-window.
+The edges of the robot are read first; the window is in their clock. Then the other runs: requests
+of the robot are joined by number, which gives the clock offset; then the other records of the
+window are read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from lerobot_serve.tools.traces.record_views import (
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
-# the edge's records of requests that end after the window
+# time after the window in which the edge may record the end of a request
 TRAILING_S = 30.0
 NAMES_SHOWN = 4
-# clients that start this soon after the first one count as present from the start
+# clients that start within this time after the first one count as present from the start
 START_GROUP_S = 2.0
 LOST_STATES = ('reconnecting', 'dead')
 
@@ -82,10 +82,10 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> None:
             )
         elif time_s >= begin_s:
             _add_event(facts, time_s, run, record)
-            _note_connection(facts, record)
+            _record_connection(facts, record)
     stalls.finish()
     if steps.has_commands or not facts.parameters:
-        # of two runs, take the one with commands in the window
+        # of two runs, use the one with commands in the window
         facts.parameters = run.header_parameters | changes
     facts.is_edge_complete &= not run.is_lossy
     for stall in stalls.longest:
@@ -114,7 +114,7 @@ class _StepTracker:
         self._control_step = step if record.is_played else None
 
 
-def _note_connection(facts: WindowFacts, record: RecordView) -> None:
+def _record_connection(facts: WindowFacts, record: RecordView) -> None:
     if not isinstance(record, StateRecord) or record.component != 'connection':
         return
     if record.after in LOST_STATES:
@@ -163,7 +163,7 @@ class _PeerReader:
                 self._add_unmatched(moment_s, record)
             elif moment_s >= facts.begin_s and record.client_id in ('', facts.client):
                 _add_event(facts, moment_s, run, record)
-                self._note_routing(record)
+                self._record_routing(record)
         peer.is_complete, peer.is_ended = not run.is_lossy, run.is_ended
         if has_robot or peer.request_counts[1]:
             facts.peers.append(peer)
@@ -195,7 +195,7 @@ class _PeerReader:
         """Count a request of any client as before or during."""
         peer, client = self._peer, record.client_id
         peer.first_s.setdefault(client, moment_s)
-        if moment_s > self._facts.trouble_s[1]:
+        if moment_s > self._facts.stall_span_s[1]:
             return
         is_during = moment_s >= onset_s
         peer.request_counts[is_during] += 1
@@ -228,7 +228,7 @@ class _PeerReader:
         started = f'{len(names)} new clients: {shown}'
         facts.events.append(TimelineEvent(min(first.values()), peer.node, started))
 
-    def _note_routing(self, record: RecordView) -> None:
+    def _record_routing(self, record: RecordView) -> None:
         if isinstance(record, PlacementRecord) and record.moved:
             self._facts.episode_moves.append(describe_record(record))
         elif isinstance(record, StateRecord) and is_slot_failure(record):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about one window of time, as the rules need them. Plain; one thread."""
+"""The facts about one window of time that the rules use. Plain; one thread."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class PeerFacts:
     Facts from the trace of one router or server.
 
     clock_offset_s  lead of its clock over the robot's, from the `joined_requests`
-    waits           client -> its queue waits [ms] before the trouble and during it
-    statuses        of all clients' requests during the trouble: (client, status)
+    waits           client -> its queue waits [ms] before and during the stall
+    statuses        of all clients' requests during the stall: (client, status)
     request_counts  requests of all clients, before and during
     is_complete     its trace is neither damaged nor missing records
     first_s         client -> time of its first request
@@ -67,7 +67,7 @@ class PeerFacts:
     is_ended: bool = True
 
     def extend_to(self, moment_s: float) -> None:
-        """Note a record of that time."""
+        """Extend the period to a record of that time."""
         first_s, last_s = self.span_s or (moment_s, moment_s)
         self.span_s = min(first_s, moment_s), max(last_s, moment_s)
 
@@ -83,7 +83,7 @@ class WindowFacts:
     parameters         of the robot's edge in the window
     stalls             of the robot in the window; `earlier_stalls` of the minute before it
     requests           those that ended in the window or the minute before
-    commands_before    commands before the trouble; `commands_during` in the window
+    commands_before    commands before the stall; `commands_during` in the window
     episode_moves      texts of the decisions that moved an episode of the robot
     stalls_of_others   other robots with an edge trace of the window -> number of their stalls
     """
@@ -107,7 +107,7 @@ class WindowFacts:
     stalls_of_others: Counter[str] = field(default_factory=Counter)
 
     @property
-    def trouble_s(self) -> tuple[float, float]:
+    def stall_span_s(self) -> tuple[float, float]:
         """First to last stall of the window; the whole window without a stall."""
         if not self.stalls:
             return self.begin_s, self.end_s
@@ -115,42 +115,40 @@ class WindowFacts:
 
     @property
     def onset_s(self) -> float:
-        """Send time of the first request in flight during the trouble."""
-        return min([self.trouble_s[0], *(self.sent_s(request) for request in self.during)])
+        """Send time of the first request in flight during the stall."""
+        return min([self.stall_span_s[0], *(self.sent_s(request) for request in self.during)])
 
     def sent_s(self, request: JoinedRequest) -> float:
-        """Return when it was sent; without a reply, its timeout before its end."""
+        """Return the send time; without a reply, its end minus its timeout."""
         flight_s = (request.round_trip_ms or 0.0) / 1e3
         if request.has_no_reply:
             flight_s = number(self.parameters, 'request_timeout_s') or 0.0
         return request.end_s - flight_s
 
-    def is_in_trouble(self, request: JoinedRequest) -> bool:
+    def is_in_stall(self, request: JoinedRequest) -> bool:
         """Return whether a request was in flight, or ended, while the robot stalled."""
-        stretches = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.trouble_s]
-        return self._meets(request, stretches)
+        spans = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.stall_span_s]
+        return self._overlaps(request, spans)
 
     def is_before(self, request: JoinedRequest) -> bool:
-        """Return whether a request ended before the trouble and outside earlier stalls."""
+        """Return whether a request ended before the stall and outside earlier stalls."""
         earlier = [(s.begin_s, s.end_s + GRACE_S) for s in self.earlier_stalls]
-        return request.end_s < self.trouble_s[0] and not self._meets(request, earlier)
+        return request.end_s < self.stall_span_s[0] and not self._overlaps(request, earlier)
 
-    def _meets(self, request: JoinedRequest, stretches: list[tuple[float, float]]) -> bool:
+    def _overlaps(self, request: JoinedRequest, spans: list[tuple[float, float]]) -> bool:
         sent_s = self.sent_s(request)
-        return any(sent_s <= last and first <= request.end_s for first, last in stretches)
+        return any(sent_s <= last and first <= request.end_s for first, last in spans)
 
     @property
     def during(self) -> list[JoinedRequest]:
-        return [request for request in self.requests.values() if self.is_in_trouble(request)]
+        return [request for request in self.requests.values() if self.is_in_stall(request)]
 
     @property
     def before(self) -> list[JoinedRequest]:
-        return [
-            r for r in self.requests.values() if self.is_before(r) and not self.is_in_trouble(r)
-        ]
+        return [r for r in self.requests.values() if self.is_before(r) and not self.is_in_stall(r)]
 
     def shift_of(self, value: Callable[[JoinedRequest], float | None]) -> MedianShift:
-        """Compare a value of the robot's requests before and during the trouble."""
+        """Compare a value of the robot's requests before and during the stall."""
         return median_shift(map(value, self.before), map(value, self.during))
 
     def of_role(self, role: str) -> Iterator[PeerFacts]:
@@ -158,7 +156,7 @@ class WindowFacts:
 
     @property
     def missing_traces(self) -> list[str]:
-        """Texts for each missing trace, with the parameter that enables it."""
+        """A text for each missing trace, with the parameter that enables it."""
         there = {peer.role for peer in self.peers} | ({'edge'} if self.has_edge else set())
         return [words for role, words in MISSING_TRACE_TEXT.items() if role not in there]
 

@@ -24,7 +24,7 @@ TIMEX_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Both clocks at one instant; `synchronised` is None where it is unknown."""
+    """Both clocks at one instant; `synchronised` is None if unknown."""
 
     wall_ns: int
     monotonic_ns: int
@@ -32,7 +32,7 @@ class ClockReading:
 
 
 def read_clocks() -> ClockReading:
-    """Return the least disturbed of several readings of both clocks."""
+    """Return the reading with the shortest delay of several readings of both clocks."""
     best_ns, wall_ns, monotonic_ns = 1 << 63, 0, 0
     for _ in range(READINGS):
         begin_ns, now_ns, end_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -63,7 +63,7 @@ def _steps(before: ClockReading, after: ClockReading) -> Finding:
         'clock',
         f'the clock jumped by {step_s:+.3f} s in the {passed_s:.1f} s of this command; times of '
         'traces and bags jump with it',
-        'let one service alone set the clock, and slew it: chrony without makestep after '
+        'let only one service set the clock, and slew it: chrony without makestep after '
         'the start; see `timedatectl` and `chronyc tracking`',
     )
 

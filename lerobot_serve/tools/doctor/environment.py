@@ -11,21 +11,21 @@ from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, wa
 from lerobot_serve.tools.doctor.machine import FileSystemSpace, MachineFacts, PROFILE_VARIABLES
 
 DISTRIBUTIONS = ('jazzy', 'kilted')
-EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
+BASE_PACKAGES = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
-LOST_WITHOUT = {
-    'argcomplete': 'the shell completes no verbs and options',
-    'mcap': 'no bags are recorded or read',
-    'onnxruntime': 'a policy server runs no ONNX program',
-    'rich': 'the demo has no screen',
+MISSING_EFFECTS = {
+    'argcomplete': 'no shell completion of verbs and options',
+    'mcap': 'bags cannot be recorded or read',
+    'onnxruntime': 'policy servers cannot run ONNX programs',
+    'rich': 'the demo has no live view',
 }
 # 7400 + 250 ports per domain; Linux uses 32768 to 60999 for outgoing connections
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)
 RANGES = ('SUBNET', 'SYSTEM_DEFAULT')
 MIB = 1 << 20
-# segment of every node and socket buffers in the profile of this package
+# sizes in the profile of this package: shared-memory segment of a node, socket buffers
 SEGMENT_BYTES, BUFFER_BYTES = 8 * MIB, 4 * MIB
 NODES_NEEDED, NODES_WANTED = 4, 16
 FILES_NEEDED, FILES_WANTED = 256, 1024
@@ -64,9 +64,9 @@ def ros(machine: MachineFacts, error: str) -> Finding:
     name, distribution = 'ROS', machine.variables.get('ROS_DISTRO', '')
     source = 'source the setup.bash of ROS 2 and of this workspace'
     if error:
-        return failure(name, f'ROS does not start: {error}', f'fix that, or {source}')
+        return failure(name, f'ROS does not start: {error}', f'fix the error, or {source}')
     if not distribution:
-        return warning(name, 'it runs, but ROS_DISTRO is not set', source)
+        return warning(name, 'ROS starts, but ROS_DISTRO is not set', source)
     if distribution not in DISTRIBUTIONS:
         return warning(
             name,
@@ -78,7 +78,7 @@ def ros(machine: MachineFacts, error: str) -> Finding:
 
 def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     """Check the Python packages; a robot needs no torch."""
-    needed = [*EVERYWHERE, *FROM_ROS]
+    needed = [*BASE_PACKAGES, *FROM_ROS]
     needed += FOR_POLICIES if kind else ()
     needed += FOR_LEROBOT if kind == 'lerobot' else ()
     found = [
@@ -88,14 +88,14 @@ def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     ]
     found += [
         warning(f'package {name}', f'is missing: {lost}', install_hint(name))
-        for name, lost in LOST_WITHOUT.items()
+        for name, lost in MISSING_EFFECTS.items()
         if name in missing
     ]
     if found:
         return found
     without = sorted(missing - {*needed})
-    spared = f'; not installed, not needed here: {", ".join(without)}' if without else ''
-    return [ok('packages', f'all required packages are installed{spared}')]
+    optional = f'; not installed, not needed here: {", ".join(without)}' if without else ''
+    return [ok('packages', f'all required packages are installed{optional}')]
 
 
 def install_hint(package: str) -> str:
@@ -122,7 +122,7 @@ def domain(text: str) -> Finding:
 def discovery(variables: Mapping[str, str]) -> Finding:
     """Check whether nodes on other machines are discovered."""
     name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
-    alone = variables.get('ROS_LOCALHOST_ONLY') == '1'
+    is_localhost_only = variables.get('ROS_LOCALHOST_ONLY') == '1'
     if variables.get('ROS_DISCOVERY_SERVER'):
         return discovery_server(variables)
     if variables.get('ROS_STATIC_PEERS'):
@@ -130,23 +130,27 @@ def discovery(variables: Mapping[str, str]) -> Finding:
     if reach == 'OFF':
         return failure(
             name,
-            'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: no node finds another',
-            'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or name the machines in ROS_STATIC_PEERS',
+            'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: nodes do not discover each other',
+            'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or list the machines in ROS_STATIC_PEERS',
         )
-    if reach == 'LOCALHOST' or alone:
-        what = 'ROS_LOCALHOST_ONLY is 1' if alone else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
+    if reach == 'LOCALHOST' or is_localhost_only:
+        what = (
+            'ROS_LOCALHOST_ONLY is 1'
+            if is_localhost_only
+            else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
+        )
         return warning(
             name,
-            f'{what}: robots and servers on other machines are not found',
-            f'unset {what.partition(" ")[0]}, unless all of it runs on this machine',
+            f'{what}: robots and servers on other machines are not discovered',
+            f'unset {what.partition(" ")[0]}, unless all nodes run on this machine',
         )
     if reach and reach not in RANGES:
         return warning(
             name,
-            f'ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}, which ROS does not know',
+            f'ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}, which is not a valid value',
             'set it to SUBNET, LOCALHOST or OFF, or unset it',
         )
-    return ok(name, 'nodes of the same network are found')
+    return ok(name, 'nodes in the same network are discovered')
 
 
 def discovery_server(variables: Mapping[str, str]) -> Finding:
@@ -156,8 +160,8 @@ def discovery_server(variables: Mapping[str, str]) -> Finding:
         return ok(name, f'by the discovery server {server}')
     return warning(
         name,
-        f'by the discovery server {server}, which reports only topics that are used here: '
-        'record, doctor and rqt miss the others',
+        f'by the discovery server {server}, which reports only topics in use on this machine: '
+        'record, doctor and rqt do not see the others',
         'export ROS_SUPER_CLIENT=TRUE on machines of operators',
     )
 
@@ -175,7 +179,7 @@ def middleware_findings(middleware: MiddlewareFacts) -> list[Finding]:
                 'export RMW_IMPLEMENTATION=rmw_fastrtps_cpp on all machines, or measure yours: '
                 'make bench in the source tree',
             ),
-            skipped(large, f'not known for {middleware.name}'),
+            skipped(large, f'unknown for {middleware.name}'),
         ]
     if middleware.large_message_warning:
         found, _, how = middleware.large_message_warning.partition('. ')
@@ -204,7 +208,7 @@ def profile(machine: MachineFacts) -> Finding:
                 f'unset {variable} to use the profile of this package, or correct the path',
             )
     if not given:
-        return ok(name, "this package's own")
+        return ok(name, 'of this package')
     return ok(name, ', '.join(f'{file} ({variable})' for variable, file in given.items()))
 
 
@@ -220,7 +224,7 @@ def shared_memory(space: FileSystemSpace | None) -> Finding:
     nodes = space.free_bytes // SEGMENT_BYTES
     free, total = space.free_bytes // MIB, space.total_bytes // MIB
     found = f'{free} of {total} MiB are free, room for {nodes} nodes'
-    clean = 'remove segments of dead processes: fastdds shm clean; or '
+    clean = 'remove segments of ended processes: fastdds shm clean; or '
     if nodes < NODES_NEEDED:
         return failure(name, found, f'{clean}{enlarge}')
     if nodes < NODES_WANTED:
@@ -258,7 +262,7 @@ def open_files(machine: MachineFacts) -> Finding:
     most = machine.open_files_allowed
     raised = FILES_WANTED if most is None else max(FILES_WANTED, min(most, 65536))
     how = f'ulimit -n {raised}; for services LimitNOFILE={raised} in the unit of systemd'
-    found = f'{limit} may be open at once (ulimit -n)'
+    found = f'{limit} open files allowed (ulimit -n)'
     if limit < FILES_NEEDED:
         return failure(name, found, how)
     if limit < FILES_WANTED:

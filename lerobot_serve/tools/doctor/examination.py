@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Runs all checks of the doctor and groups the findings. The caller's thread; a thread of its own
-executes the node that queries the ROS graph.
+Runs all checks of the doctor and groups the findings. The caller's thread; the node that queries
+the ROS graph spins in a thread of its own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ NO_POLICY = 'give POLICY_DIR to check a policy'
 @dataclass(frozen=True, slots=True)
 class ExaminationRequest:
     """
-    What is examined.
+    The subjects of an examination.
 
     parameters   of the policy_server; None without a policy to check
-    unknown      the finding on a policy whose kind is unknown
+    unknown      the finding if the kind of the policy is unknown
     robot_file   empty without a robot to check
     namespace    of the edge_controller; wait_s is the time limit for topics and nodes
     """
@@ -84,11 +84,11 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
     graph = query_graph(host, robot, request)
     examined = policy_findings(request, robot)
     kind = request.parameters.policy_kind if request.parameters else ''
-    surroundings = environment.check_environment(host, graph.middleware, kind)
+    machine_findings = environment.check_environment(host, graph.middleware, kind)
     no_robot = [skipped('robot', NO_ROBOT)]
     return [
         FindingGroup(
-            'environment', (*surroundings, *clocks.check_clocks(before, clocks.read_clocks()))
+            'environment', (*machine_findings, *clocks.check_clocks(before, clocks.read_clocks()))
         ),
         FindingGroup('policy', tuple(examined.policy)),
         FindingGroup('robot', tuple((of_file + examined.agreement) or no_robot)),
@@ -99,11 +99,11 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
 
 
 def find_kind(folder: str) -> tuple[str, tuple[Finding, ...]]:
-    """Return the kind of the policy in a folder, and the finding when it is unknown."""
+    """Return the kind of the policy in a folder, and a finding if it is unknown."""
     try:
         return detect_kind(folder), ()
     except PolicyError as error:
-        how = 'give the directory that the training wrote; ' + policy.PAGE
+        how = 'give the directory written by the training; ' + policy.PAGE
         return '', (failure(policy.LOADS, str(error), how),)
 
 
@@ -136,7 +136,7 @@ def policy_findings(request: ExaminationRequest, robot: RobotDescription | None)
 def query_graph(
     host: machine.MachineFacts, robot: RobotDescription | None, request: ExaminationRequest
 ) -> GraphFindings:
-    """Check the ROS graph with a node of its own; skipped for an invalid ROS_DOMAIN_ID."""
+    """Check the ROS graph with a temporary node; skipped for an invalid ROS_DOMAIN_ID."""
     if environment.domain(host.variables.get('ROS_DOMAIN_ID', '')).verdict is FindingLevel.FAILURE:
         return graph_unavailable('see ROS_DOMAIN_ID')
     try:
@@ -169,5 +169,5 @@ def check_graph(node: DoctorNode, robot: RobotDescription | None) -> GraphFindin
 
 
 def graph_unavailable(error: str) -> GraphFindings:
-    nothing = [skipped('ROS', 'it does not start')]
+    nothing = [skipped('ROS', 'ROS does not start')]
     return GraphFindings(MiddlewareFacts(error=error), nothing, nothing)

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class FindingLevel(Enum):
-    """State of a finding; `skipped` was not checked."""
+    """State of a finding; `skipped`: not checked."""
 
     OK = 'ok'
     WARNING = 'warning'

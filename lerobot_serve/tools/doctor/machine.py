@@ -29,7 +29,7 @@ class FileSystemSpace:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Facts about this machine; None is unknown."""
+    """Facts about this machine; None: unknown."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     python: str = ''
@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 def read_machine() -> MachineFacts:
-    """Read the machine; call it before ROS starts, which sets variables."""
+    """Read the facts; call before ROS starts, because ROS sets variables."""
     variables = dict(os.environ)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     profiles = {variables[name] for name in PROFILE_VARIABLES if variables.get(name)}
@@ -75,7 +75,7 @@ def file_system_space(path: str) -> FileSystemSpace | None:
 
 
 def kernel_value(file: Path) -> int | None:
-    """Return the number that a file of the kernel holds."""
+    """Return the number in a file of the kernel."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def kernel_value(file: Path) -> int | None:
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Return those that cannot be imported; none is."""
+    """Return the packages that cannot be imported, without importing any."""
     return [name for name in packages if not _is_importable(name)]
 
 

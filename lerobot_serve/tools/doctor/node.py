@@ -3,7 +3,7 @@
 A short-lived node that samples a robot's inputs, finds the subscribers of its commands and reads
 the parameters of controller_managers. Every wait has a time limit.
 
-One thread calls its methods; the executor's thread, which must run meanwhile, deposits messages.
+One thread calls its methods; the executor thread, which must be spinning, deposits messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar('T')
 MANAGER = 'controller_manager'
 # parameters of the manager that name its controllers
 CONTROLLER = re.compile(r'([^.]+)\.(type|params_file)')
-# enough messages to compute a rate
+# number of messages that suffices to compute a rate
 MESSAGES_WANTED = 20
 GRAPH_POLL_S, SETTLE_S, CALL_S = 0.05, 0.5, 1.0
 QUERY_LIMIT, SHOWN_LIMIT = 64, 8
@@ -55,7 +55,7 @@ INFINITE_NS = 10**18
 
 
 class DoctorNode(SteadyClockNode):
-    """See the module. Built in the main thread; `wait_s` counts from there."""
+    """See the module. Built in the main thread; `wait_s` counts from its creation."""
 
     def __init__(self, runtime: NodeRuntime, namespace: str, wait_s: float) -> None:
         super().__init__(
@@ -77,7 +77,9 @@ class DoctorNode(SteadyClockNode):
         return MiddlewareFacts(name, fastdds_profile.own_shared_memory_warning(name))
 
     def sample_inputs(self, robot: RobotDescription) -> list[InputTraffic]:
-        """Sample the inputs until each has sent enough messages or the time is up."""
+        """
+        Sample the inputs until each has received enough messages or the time limit is reached.
+        """
         inputs = input_topics(robot)
         subscriptions = []
         for name, (topic, kind, _) in inputs.items():
@@ -104,7 +106,9 @@ class DoctorNode(SteadyClockNode):
         ]
 
     def command_topic(self, robot: RobotDescription) -> CommandTopic:
-        """Return the ends of the command topic; wait for a subscriber until the time is up."""
+        """
+        Return the endpoints of the command topic; wait for a subscriber within the time limit.
+        """
         command = robot.command
         topic = self._expanded_topic(command.topic)
         subscribers = self._wait_for(partial(self.get_subscriptions_info_by_topic, topic))
@@ -128,8 +132,8 @@ class DoctorNode(SteadyClockNode):
         for topic, kinds in self.get_topic_names_and_types():
             types = [kind.replace('/msg/', '/') for kind in kinds]
             commands = [kind for kind in types if kind in COMMAND_TYPES]
-            mine = topic.startswith(prefix) and topic not in inputs
-            if mine and commands and self.count_subscribers(topic):
+            is_in_namespace = topic.startswith(prefix) and topic not in inputs
+            if is_in_namespace and commands and self.count_subscribers(topic):
                 found.append((topic, commands[0]))
         return tuple(sorted(found)[:SHOWN_LIMIT])
 
@@ -194,7 +198,7 @@ class DoctorNode(SteadyClockNode):
         }
 
     def _wait_for(self, poll: Callable[[], list[T]]) -> list[T]:
-        """Poll until there is a result or the time is up."""
+        """Poll until there is a result or the time limit is reached."""
         while not (found := poll()) and time.monotonic() < self._deadline_s:
             time.sleep(GRAPH_POLL_S)
         return found
@@ -205,7 +209,7 @@ class DoctorNode(SteadyClockNode):
         return {f'{namespace.rstrip("/")}/{name}' for name, namespace in pairs}
 
     def _settled_nodes(self) -> set[str]:
-        """Return all nodes once their set is stable for SETTLE_S or the time is up."""
+        """Return all nodes once their set is stable for SETTLE_S or the time limit is reached."""
         nodes, since_s = self._nodes(), time.monotonic()
         while since_s + SETTLE_S > time.monotonic() < self._deadline_s:
             time.sleep(GRAPH_POLL_S)
@@ -247,7 +251,7 @@ class DoctorNode(SteadyClockNode):
             return ControllerFacts(name, {}, subscribes_commands, str(error))
 
     def _parameter_names(self, node: str) -> Sequence[str]:
-        """Raises ServiceCallFailed."""
+        """Return the names of the parameters. Raises ServiceCallFailed."""
         reply = self._call(ListParameters, f'{node}/list_parameters', ListParameters.Request())
         names: Sequence[str] = reply.result.names
         return names
@@ -263,7 +267,7 @@ class DoctorNode(SteadyClockNode):
         return dict(zip(names, map(parameter_value_to_python, values), strict=False))
 
     def _call(self, kind: type, service: str, request: Any) -> Any:
-        """Raises ServiceCallFailed."""
+        """Call a service within the time limit. Raises ServiceCallFailed."""
         client = self.create_client(kind, service)
         try:
             return call_service(client, request, CALL_S)
@@ -285,7 +289,7 @@ def decode_error(open_message: Callable[[bytes], object], raw: bytes | None) -> 
 def topic_endpoint(
     info: TopicEndpointInfo, writer: QoSProfile, reader: QoSProfile
 ) -> TopicEndpoint:
-    """Return one end of a topic, with the incompatibilities of the two QoS profiles."""
+    """Return one endpoint of a topic, with the incompatibilities of the two QoS profiles."""
     compatible, reason = qos_check_compatible(
         comparable_profile(writer), comparable_profile(reader)
     )

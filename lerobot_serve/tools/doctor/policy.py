@@ -63,8 +63,8 @@ def with_robot_names(
     robot: RobotDescription | None, parameters: ServerParameters
 ) -> tuple[ServerParameters, tuple[str, ...]]:
     """
-    Return parameters with names and rate from the robot file where no LeRobot file has them, and
-    the names of those parameters: they are not compared with the robot file.
+    Return the parameters, with names and rate from the robot file if the LeRobot files lack them,
+    and the names of the parameters so filled in: these are not compared with the robot file.
     """
     if robot is None or parameters.policy_kind != 'lerobot':
         return parameters, ()
@@ -85,13 +85,13 @@ def with_robot_names(
 
 
 def training_findings(parameters: ServerParameters) -> list[Finding]:
-    """Return the training file that names and rate come from, if any."""
+    """Return a finding about the training file that provides names and rate, if any."""
     if parameters.policy_kind != 'lerobot':
         return []
     training = read_dataset_info(Path(parameters.policy_path))
     if not training.file:
         return []
-    return [ok('training', f'{training.file} has the names and the rate that are not given')]
+    return [ok('training', f'{training.file} provides the missing names and rate')]
 
 
 def examine_policy(
@@ -111,13 +111,13 @@ def examine_policy(
     except PolicyError as error:
         return PolicyExamination((failure(LOADS, str(error), PAGE),))
     except Exception as error:
-        # the code of another package may raise anything
-        return PolicyExamination((failure(LOADS, one_line(error), f'fix that package; {PAGE}'),))
+        # code of another package may raise any error
+        return PolicyExamination((failure(LOADS, one_line(error), f'fix the package; {PAGE}'),))
     loaded_s, grown_bytes = clock() - begin_s, resident_bytes() - before_bytes
     try:
         forward_ms = _measure(worker, runs, limit_s, clock)
     except InferenceFailed as error:
-        found = failure('predicts', str(error), f'it failed on a black image; {PAGE}')
+        found = failure('predicts', str(error), f'the policy fails on a black image; {PAGE}')
         return PolicyExamination((found,), worker.description)
     finally:
         worker.close()
@@ -140,16 +140,16 @@ def _load(
     """
     Return the policy, and the error about its statistics. Raises PolicyError.
 
-    A policy that loads only with allow_missing_statistics lacks statistics, whatever its loader.
+    A policy that loads only with allow_missing_statistics lacks statistics.
     """
     try:
         return policy_loading.load_worker(parameters, default_path, statistics), ''
     except PolicyError as error:
         if parameters.allow_missing_statistics:
             raise
-        lenient = replace(parameters, allow_missing_statistics=True)
+        permissive = replace(parameters, allow_missing_statistics=True)
         try:
-            return policy_loading.load_worker(lenient, default_path, statistics), str(error)
+            return policy_loading.load_worker(permissive, default_path, statistics), str(error)
         except PolicyError:
             raise error from None
 
@@ -180,9 +180,7 @@ def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[
         ok('fingerprint', served.fingerprint),
     ]
     return found + [
-        warning(
-            'note', note, f'make sure that it is intended, since it is sent to every robot; {PAGE}'
-        )
+        warning('note', note, f'check that it is intended: it is sent to every robot; {PAGE}')
         for note in served.notes
         if not missing_statistics
     ]
@@ -191,12 +189,12 @@ def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[
 def statistics_finding(missing: str) -> Finding:
     name = 'statistics'
     if not missing:
-        return ok(name, 'present for all that is normalised')
+        return ok(name, 'present for all normalised values')
     return failure(
         name,
         missing,
-        'save the policy again with its processors and their statistics; only when raw values are '
-        'meant, --parameter allow_missing_statistics=true and the same for the policy_server',
+        'save the policy again with its processors and their statistics; only if raw values are '
+        'intended, set --parameter allow_missing_statistics=true, also for the policy_server',
     )
 
 
@@ -205,17 +203,20 @@ def is_exclusive(served: PolicyDescription) -> bool:
 
 
 def memory_finding(grown_bytes: int) -> Finding:
-    """Return the memory that loading took; the loader refuses what does not fit."""
+    """
+    Return a finding about the memory that loading took; the loader refuses a policy that does not
+    fit.
+    """
     room = host_memory()
     return ok(
         'memory',
-        f'it takes {max(0, grown_bytes) // MIB} MiB of the host; {room.free_bytes // MIB} of '
+        f'{max(0, grown_bytes) // MIB} MiB of host memory used; {room.free_bytes // MIB} of '
         f'{room.total_bytes // MIB} MiB of {room.location} are free',
     )
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process, 0 where it is unknown."""
+    """Return the resident memory of this process, 0 if unknown."""
     try:
         lines = Path('/proc/self/status').read_text().splitlines()
     except OSError:

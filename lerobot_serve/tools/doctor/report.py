@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All findings for a person and for a program. Pure functions."""
+"""Formats all findings as text and as JSON. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MARK_WIDTH = 4
 
 
 def as_text(groups: Sequence[FindingGroup], *, coloured: bool) -> str:
-    """Return one line a finding, its remedy below it, and the count."""
+    """Return one line per finding, its remedy below it, and the counts."""
     lines = []
     for group in groups:
         lines += [_paint(group.name, BOLD, coloured)]
@@ -45,7 +45,7 @@ def as_text(groups: Sequence[FindingGroup], *, coloured: bool) -> str:
 
 
 def summary(groups: Sequence[FindingGroup]) -> str:
-    """Return how often there is each verdict; failures and warnings always."""
+    """Return the count of each verdict; failures and warnings always."""
     found = count_levels(groups)
     return ', '.join(
         f'{found[v]} {PLURAL[v] if v in PLURAL and found[v] != 1 else v.value}'
@@ -84,7 +84,7 @@ def _lines(finding: Finding, coloured: bool) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return one line; what would disturb a terminal is escaped."""
+    """Return the text as one line, with control characters escaped."""
     line = ' '.join(text.split())
     return (
         line

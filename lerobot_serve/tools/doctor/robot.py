@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The robot file, and whether a policy and a robot agree. Pure but for reading the file."""
+"""Checks the robot file, and whether policy and robot match. Pure except for reading the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 
 EXAMPLES = 'the files in config/robots explain every key'
-# two turns of a joint; no arm is so many metres long either
+# two turns of a joint in rad; no arm is that many metres long either
 TURNS_RAD = 4 * pi
 UNITS_PAGE = 'docs/your_robot.md has a section on units'
 # parameter of a server -> the finding that compares it
@@ -45,7 +45,7 @@ AGREEMENT_REMEDY = 'correct the robot file, or serve a policy that was trained f
 
 
 def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]:
-    """Return the robot of a file, and what is wrong with it; None when it cannot be used."""
+    """Return the robot description of a file, None if it is invalid, and the findings."""
     parameters = EdgeParameters()
     try:
         robot = wiring.load_robot(path)
@@ -54,26 +54,26 @@ def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]
     except ParameterError as error:
         return None, [failure('file', str(error), f'correct it there; {EXAMPLES}')]
     return robot, [
-        ok('file', f'{robot.name} at {robot.fps:g} Hz, an edge_controller takes it'),
+        ok('file', f'{robot.name} at {robot.fps:g} Hz, valid for an edge_controller'),
         ok(
             'joint names',
-            f'{len(robot.own_state_names)} values of the state and {len(robot.actions)} actions, '
-            'none twice, each action is measured',
+            f'{len(robot.own_state_names)} state values and {len(robot.actions)} actions, '
+            'all names unique, each action is measured',
         ),
         *check_limits(robot),
     ]
 
 
 def check_limits(robot: RobotDescription) -> list[Finding]:
-    """Return whether the limits, which no file may leave out, limit anything."""
+    """Check that the limits of the robot file are effective."""
     wide = [action.name for action in robot.actions if _is_wide(action)]
     found = (
         [
             warning(
                 'limits',
-                f'{", ".join(wide)} may go from one end to the other in one control step: '
-                'max_step or max_velocity limits nothing',
-                'lower max_velocity to what the joint may really do; max_step is then '
+                f'{", ".join(wide)} may move over the whole range in one control step: '
+                'max_step or max_velocity has no effect',
+                'lower max_velocity to the real limit of the joint; max_step is then '
                 'max_velocity / fps',
             )
         ]
@@ -89,19 +89,22 @@ def check_limits(robot: RobotDescription) -> list[Finding]:
         found.append(
             warning(
                 'unit',
-                f'{", ".join(far)}: more than two turns in rad; are these degrees?',
+                f'{", ".join(far)}: more than two turns in rad; probably degrees',
                 'give all limits in the unit that the driver takes, rad and m in ROS; '
-                f'{UNITS_PAGE}, where policy and driver differ',
+                f'{UNITS_PAGE}, if policy and driver differ',
             )
         )
-    pushing = [
+    unlimited = [
         action.name
         for action in robot.actions
         if action.motion is Motion.POSITION and isinf(action.max_lead)
     ]
-    if pushing:
+    if unlimited:
         found.append(
-            ok('lead', f'no max_lead for {", ".join(pushing)}: blocked, they push with all force')
+            ok(
+                'lead',
+                f'no max_lead for {", ".join(unlimited)}: blocked, they use full force',
+            )
         )
     return found
 
@@ -117,8 +120,8 @@ def check_agreement(
     taken: tuple[str, ...] = (),
 ) -> list[Finding]:
     """
-    Return whether a server of this policy would accept this robot. What was `taken` from the robot
-    file, by the names of parameters, cannot be compared with it.
+    Check whether a server of this policy would accept this robot. `taken` are the parameters
+    filled in from the robot file, which are not compared with it.
     """
     request = make_session_request(
         EdgeParameters(),
@@ -137,25 +140,23 @@ def check_agreement(
             'cameras', lambda: check_cameras(request, served), _cameras(request, served)
         ),
         compare_units(robot, served),
-        *_findings_of(
-            'rate', lambda: check_fps(request, served, rules), f'both at {robot.fps:g} Hz'
-        ),
+        *_findings_of('rate', lambda: check_fps(request, served, rules), f'both {robot.fps:g} Hz'),
     ]
     return [skip.get(finding.name, finding) for finding in found]
 
 
 def _not_known(parameter: str) -> Finding:
-    """Return that a parameter is missing, and where to get it."""
+    """Return a finding about a missing parameter with its source."""
     return skipped(
         FINDING_OF_PARAMETER[parameter],
-        f'not compared: no file of the policy or of its training holds {parameter}; give it from '
+        f'not compared: no file of the policy or of its training has {parameter}; give it from '
         f'meta/info.json of the data set: --parameter {EXAMPLES_OF[parameter]}, or put that file '
         'into the directory of the policy as meta/info.json',
     )
 
 
 def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding:
-    """Return whether the range of the policy's actions fits the limits, as an edge checks it."""
+    """Check that the range of the policy's actions fits the limits, as an edge does."""
     name = 'units'
     if served.action_range is None:
         missing = 'the policy has no range of its actions (relative ones, or no statistics)'
@@ -164,12 +165,12 @@ def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding
     if checked.fit is UnitFit.GROSS:
         return failure(name, checked.text, f'an edge refuses this policy; {UNITS_PAGE}')
     if checked.fit is UnitFit.DOUBTFUL:
-        return warning(name, checked.text, f'see that it is meant; {UNITS_PAGE}')
+        return warning(name, checked.text, f'check that this is intended; {UNITS_PAGE}')
     return ok(name, 'the range of the actions in training fits the limits')
 
 
 def _cameras(request: SessionRequest, served: PolicyDescription) -> str:
-    return f'the {len(served.cameras)} that the policy wants are among the {len(request.cameras)}'
+    return f'the robot has the {len(served.cameras)} cameras of the policy'
 
 
 def _names(name: str, code: Refusal, robot: tuple[str, ...], policy: tuple[str, ...]) -> Finding:
@@ -177,7 +178,7 @@ def _names(name: str, code: Refusal, robot: tuple[str, ...], policy: tuple[str, 
         check_equal_names(code, name.replace(' ', '_'), robot, policy)
         return []
 
-    return _findings_of(name, compare, f'the same {len(policy)}, in the same order')[0]
+    return _findings_of(name, compare, f'{len(policy)} equal names in the same order')[0]
 
 
 def _findings_of(name: str, check: Callable[[], list[str]], good: str) -> list[Finding]:

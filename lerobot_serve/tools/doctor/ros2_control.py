@@ -37,7 +37,7 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ControllerManagerFacts:
-    """One controller_manager; `enforces` is None where it has no such parameter."""
+    """One controller_manager; `enforces` is None without this parameter."""
 
     name: str
     enforces: bool | None = None
@@ -72,33 +72,33 @@ def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list
         return []
     name = f'{controller.name} {INTERPOLATE}'
     if begins:
-        return [ok(name, 'true: each command continues the one before')]
+        return [ok(name, 'true: each command continues the previous one')]
     return [
         warning(
             name,
             'false, the default: each command begins at the measured position, so that the arm '
             'lags behind and sags under its load',
             f'set {INTERPOLATE}: true in the ros__parameters of {controller.name} and start it '
-            'again; max_lead in the robot file still bounds how far a command is ahead',
+            'again; max_lead in the robot file still bounds the lead of a command',
         )
     ]
 
 
 def _joints(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
     """Check that a controller moves the joints of the robot file, for arrays in its order."""
-    joints, ours = controller.parameters.get(JOINTS), list(robot.action_joints)
+    joints, robot_joints = controller.parameters.get(JOINTS), list(robot.action_joints)
     if not isinstance(joints, list | tuple) or robot.command.type not in (TRAJECTORY, ARRAY):
         return []
-    name, theirs = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
-    if robot.command.type == ARRAY and theirs == ours:
+    name, controller_joints = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
+    if robot.command.type == ARRAY and controller_joints == robot_joints:
         return [ok(name, 'the joints of the robot file, in its order')]
-    if robot.command.type == TRAJECTORY and sorted(theirs) == sorted(ours):
+    if robot.command.type == TRAJECTORY and sorted(controller_joints) == sorted(robot_joints):
         return [ok(name, 'the joints of the robot file')]
     order = ' in this order, as an array has no names' if robot.command.type == ARRAY else ''
     return [
         failure(
             name,
-            f'{", ".join(theirs)}; the robot file commands {", ".join(ours)}',
+            f'{", ".join(controller_joints)}; the robot file commands {", ".join(robot_joints)}',
             f'both must be the same joints{order}: correct joint of the actions, or {JOINTS} of '
             f'{controller.name}',
         )
@@ -116,14 +116,14 @@ def _manager(manager: ControllerManagerFacts) -> Finding:
     if manager.enforces is None:
         return warning(
             name,
-            'this controller_manager has no such parameter: limits of the URDF are not kept',
-            'update ros2_control, or keep limits in the hardware; the robot file has its own',
+            'this controller_manager has no such parameter: limits of the URDF are not enforced',
+            'update ros2_control, or enforce limits in the hardware; the robot file has its own',
         )
     if manager.enforces:
-        return ok(name, 'true: commands are kept in the limits of the URDF')
+        return ok(name, 'true: commands are limited to the limits of the URDF')
     return failure(
         name,
-        'false, the default of Jazzy: a command outside the limits of the URDF goes to the motors',
+        'false, the default of Jazzy: a command outside the limits of the URDF reaches the motors',
         f'set {ENFORCE}: true in the ros__parameters of {manager.name} and start it again',
     )
 
@@ -142,18 +142,18 @@ def _controller(
     given = {key: controller.parameters[key] for key in TIMEOUTS if key in controller.parameters}
     runs_on = is_velocity and (controller.subscribes_commands or not known)
     if not given:
-        return _without(controller) if controller.subscribes_commands and runs_on else []
+        return _without_timeout(controller) if controller.subscribes_commands and runs_on else []
     found = []
     for key, value in given.items():
         found.append(_timeout(f'{name} {key}', key, value, runs_on=runs_on, node=name))
     return found
 
 
-def _without(controller: ControllerFacts) -> list[Finding]:
+def _without_timeout(controller: ControllerFacts) -> list[Finding]:
     return [
         warning(
             controller.name,
-            'subscribes to velocities and has no timeout: the last command may run for ever',
+            'subscribes to velocities and has no timeout: the last command may continue forever',
             f'use a controller with one of {", ".join(TIMEOUTS)}, or make sure that the hardware '
             'stops by itself',
         )
@@ -162,12 +162,12 @@ def _without(controller: ControllerFacts) -> list[Finding]:
 
 def _timeout(name: str, key: str, value: Any, *, runs_on: bool, node: str) -> Finding:
     if type(value) not in (int, float) or isnan(value):
-        return warning(name, f'is {value!r}, which is no duration', f'set {key}: 0.5 of {node}')
+        return warning(name, f'{value!r} is not a duration', f'set {key}: 0.5 of {node}')
     if 0 < value <= TIMEOUT_LIMIT_S:
-        return ok(name, f'{value:g} s: it stops after this time without a command')
+        return ok(name, f'{value:g} s: the robot stops after this time without a command')
     how = f'set {key}: 0.5 (above a few control steps) in the ros__parameters of {node}'
     if value > TIMEOUT_LIMIT_S:
-        text = f'{value:g} s: it keeps moving for so long without a command'
+        text = f'{value:g} s: the robot keeps moving for this time without a command'
         return warning(name, text, how)
-    text = f'{value:g}: it never stops without a command'
+    text = f'{value:g}: the robot never stops without a command'
     return failure(name, text, how) if runs_on else warning(name, text, how)

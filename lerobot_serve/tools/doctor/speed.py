@@ -17,7 +17,7 @@ from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, wa
 
 PERIOD_SHARE_LIMIT = 0.2
 CHUNK_SHARE_LIMIT = 0.5
-# above it queue wait grows faster than load
+# utilisation above which the queue wait grows faster than the load
 UTILISATION = 0.7
 FASTER = (
     'run it on a GPU (--device cuda:0), use fewer denoising steps or a smaller network, or stop '
@@ -62,24 +62,24 @@ def check_forward_time(pace: PolicySpeed) -> Finding:
     if share <= PERIOD_SHARE_LIMIT:
         return ok(name, found)
     if pace.chunk_size == 1:
-        return failure(name, f'{found}; a chunk has one row, so nothing hides it', FASTER)
+        return failure(name, f'{found}; a chunk has one row, which inference delays', FASTER)
     if pace.p99_ms > CHUNK_SHARE_LIMIT * pace.chunk_ms:
         return failure(
             name,
             f'{found}, and more than half of the {pace.chunk_ms:.0f} ms of a chunk: the robot '
-            'will run out of actions',
+            'will stall',
             FASTER,
         )
     return warning(
         name,
-        f'{found}; a chunk lasts {pace.chunk_ms:.0f} ms, which hides it',
+        f'{found}; a chunk lasts {pace.chunk_ms:.0f} ms, longer than the inference',
         f'keep request_threshold_s of the edge above {pace.p99_ms / 1e3:.2f} s plus the network, '
         f'or: {FASTER}',
     )
 
 
 def share_text(share: float) -> str:
-    """Return a share of the period in percent, from twice the period on as a multiple."""
+    """Return a share of the period in percent, from 200 % on as a multiple."""
     return f'{share:.0f}x' if share >= 2 else f'{share:.0%} of'
 
 
@@ -93,11 +93,11 @@ def check_capacity(pace: PolicySpeed, *, exclusive: bool, network_s: float) -> F
     if count < 1:
         return failure(
             name,
-            f'none: a chunk lasts {chunk_s:.2f} s and takes {service_s:.2f} s to make',
+            f'none: a chunk lasts {chunk_s:.2f} s and takes {service_s:.2f} s of inference',
             FASTER,
         )
     if exclusive:
-        return ok(name, 'one: the policy keeps one session at a time')
+        return ok(name, 'one: the policy serves one session at a time')
     admitted = max_robots(service_s, Demand(expected_rate_hz(chunk_s), chunk_s, network_s))
     return ok(
         name,

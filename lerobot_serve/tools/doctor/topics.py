@@ -25,8 +25,8 @@ class TopicEndpoint:
 @dataclass(frozen=True, slots=True)
 class InputTraffic:
     """
-    One input of a robot: its publishers, the arrival times of messages, and why the newest one
-    cannot be decoded.
+    One input of a robot: its publishers, the arrival times of messages, and the decode error of
+    the newest one.
     """
 
     name: str
@@ -53,49 +53,49 @@ class CommandTopic:
     alternatives: tuple[tuple[str, str], ...] = ()
 
 
-def check_input(heard: InputTraffic) -> Finding:
+def check_input(traffic: InputTraffic) -> Finding:
     """Check that an edge controller can use this input."""
-    if silent := _silent_input(heard):
+    if silent := _silent_input(traffic):
         return silent
-    name, topic = heard.name, heard.topic
-    if heard.decode_error:
+    name, topic = traffic.name, traffic.topic
+    if traffic.decode_error:
         return failure(
             name,
-            f'messages on {topic} cannot be decoded: {heard.decode_error}',
+            f'messages on {topic} cannot be decoded: {traffic.decode_error}',
             'correct the names in the robot file, or the driver that publishes it',
         )
-    gaps_s = [(after - before) / 1e9 for before, after in pairwise(heard.arrivals_ns)]
+    gaps_s = [(after - before) / 1e9 for before, after in pairwise(traffic.arrivals_ns)]
     if not gaps_s:
-        rate, longest_s = 'one message', heard.sampled_s
+        rate, longest_s = 'one message', traffic.sampled_s
     else:
         rate, longest_s = f'{len(gaps_s) / max(sum(gaps_s), 1e-9):.1f} Hz', max(gaps_s)
-    found = f'{topic} ({heard.type}): {rate}'
-    if longest_s <= heard.max_age_s:
+    found = f'{topic} ({traffic.type}): {rate}'
+    if longest_s <= traffic.max_age_s:
         return ok(name, found)
-    slow = not gaps_s or sum(gaps_s) / len(gaps_s) > heard.max_age_s
-    found += f', with {longest_s:.2f} s without a message; max_age_s is {heard.max_age_s:g}'
+    slow = not gaps_s or sum(gaps_s) / len(gaps_s) > traffic.max_age_s
+    found += f', with {longest_s:.2f} s without a message; max_age_s is {traffic.max_age_s:g}'
     remedy = 'let its driver publish faster, or raise max_age_s of this input in the robot file'
     return failure(name, found, remedy) if slow else warning(name, found, remedy)
 
 
-def _silent_input(heard: InputTraffic) -> Finding | None:
-    """Return the finding when no message arrived, else None."""
-    name, topic = heard.name, heard.topic
-    if heard.arrivals_ns:
+def _silent_input(traffic: InputTraffic) -> Finding | None:
+    """Return a finding if no message arrived, else None."""
+    name, topic = traffic.name, traffic.topic
+    if traffic.arrivals_ns:
         return None
-    if not heard.publishers:
+    if not traffic.publishers:
         return failure(
             name,
-            f'no publisher on {topic} ({heard.type})',
-            'start the driver; give its namespace, if it has one, with --namespace; or correct '
+            f'no publisher on {topic} ({traffic.type})',
+            'start the driver; give its namespace, if any, with --namespace; or correct '
             f'the topic in the robot file; {INSPECT_HINT}',
         )
-    fitting = [end for end in heard.publishers if end.type == heard.type]
+    fitting = [end for end in traffic.publishers if end.type == traffic.type]
     if not fitting:
-        kinds = ', '.join(sorted({end.type for end in heard.publishers}))
+        kinds = ', '.join(sorted({end.type for end in traffic.publishers}))
         return failure(
             name,
-            f'{topic} is published as {kinds}, the robot file has {heard.type}',
+            f'{topic} is published as {kinds}, the robot file has {traffic.type}',
             f'correct type in the robot file, or the topic; {INSPECT_HINT}',
         )
     mismatches = [end for end in fitting if end.mismatch]
@@ -106,12 +106,12 @@ def _silent_input(heard: InputTraffic) -> Finding | None:
             f'{topic}: the QoS of {end.node} does not match: {end.mismatch}',
             f'change the QoS of {end.node}, or ours with qos_overrides; {INSPECT_HINT}',
         )
-    who = ', '.join(end.node for end in fitting)
+    nodes = ', '.join(end.node for end in fitting)
     return failure(
         name,
-        f'no message on {topic} in {heard.sampled_s:.1f} s; published by {who}',
-        f'check in the log of {who} that its hardware is on and the node is active; for a slow '
-        'one use a longer --wait-s',
+        f'no message on {topic} in {traffic.sampled_s:.1f} s; published by {nodes}',
+        f'check in the log of {nodes} that its hardware is on and the node is active; for a slow '
+        'publisher use a longer --wait-s',
     )
 
 
@@ -121,8 +121,8 @@ def check_commands(commands: CommandTopic) -> list[Finding]:
     fitting = [end for end in commands.subscribers if end.type == commands.type]
     ready = [end for end in fitting if not end.mismatch]
     if ready:
-        who = ', '.join(end.node for end in ready)
-        found = [ok(name, f'{commands.topic} ({commands.type}): subscribed by {who}')]
+        nodes = ', '.join(end.node for end in ready)
+        found = [ok(name, f'{commands.topic} ({commands.type}): subscribed by {nodes}')]
     elif fitting:
         end = fitting[0]
         how = f'change the QoS of {end.node}, or ours with qos_overrides; {INSPECT_HINT}'
@@ -136,16 +136,16 @@ def check_commands(commands: CommandTopic) -> list[Finding]:
         found = [failure(name, text, how)]
     else:
         found = [_no_subscriber(name, commands)]
-    rivals = [node for node in commands.publishers if node.rpartition('/')[2] != EDGE]
-    if rivals:
-        text = f'{", ".join(rivals)} also publishes {commands.topic}'
+    other_publishers = [node for node in commands.publishers if node.rpartition('/')[2] != EDGE]
+    if other_publishers:
+        text = f'{", ".join(other_publishers)} also publishes {commands.topic}'
         how = 'stop it before the edge_controller starts: two nodes must not command one robot'
         found.append(warning('other command publishers', text, how))
     return found
 
 
 def _no_subscriber(name: str, commands: CommandTopic) -> Finding:
-    """Return that commands have no subscriber, with the topics that have one."""
+    """Return the finding that commands have no subscriber, with the topics that have one."""
     text = f'no subscriber on {commands.topic} ({commands.type})'
     if not commands.alternatives:
         how = f'start the driver or controller; or correct topic of command; {INSPECT_HINT}'

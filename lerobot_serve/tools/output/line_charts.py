@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines over time as SVG, drawn by hand: no script, no font, no file from elsewhere. Pure."""
+"""Draws line charts over time as self-contained SVG: no script, font or external file. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import math
 
 COLOURS = ('#1f6fb4', '#d1701c', '#2f8f4e', '#a03a8a', '#6b6b6b', '#b8a000')
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 60, 16, 16, 28
-# at most so many intervals between two labels, upwards and along
+# maximum number of labelled intervals, vertical and horizontal
 VALUE_TICKS, TIME_TICKS = 5, 6
 ROUND = (1.0, 2.0, 5.0, 10.0)
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
@@ -21,7 +21,7 @@ TIMES_S = (
     *(n * HOUR_S for n in (1, 2, 3, 6, 12)),
     *(n * DAY_S for n in (1, 2, 5, 10, 20, 50, 100)),
 )
-# labels of marks lie in so many rows, so that near ones can be read
+# number of rows for the labels of marks, so that close labels do not overlap
 MARK_ROWS = 4
 
 Points = Sequence[tuple[float, float]]
@@ -30,7 +30,7 @@ Mark = tuple[float, str]
 
 @dataclass(frozen=True, slots=True)
 class PlotArea:
-    """The part of the plane that is drawn."""
+    """The plotted ranges of time and value."""
 
     first_s: float
     last_s: float
@@ -54,8 +54,8 @@ def line_chart(
 ) -> str:
     """
     Return a figure with one line for each name, and a legend; times are seconds since 1970 and
-    values 0 or above. `high` is the upper end of the values, by default a round one. `marks` are
-    times with a label; `span_s` is the stretch that is drawn, by default that of the lines.
+    values 0 or above. `high` is the upper end of the value axis, by default a round number.
+    `marks` are times with a label; `span_s` is the plotted period, by default that of the lines.
     """
     drawn = {name: points for name, points in series.items() if points}
     if not drawn:
@@ -88,7 +88,7 @@ def _legend(names: Mapping[str, Points]) -> str:
 
 
 def round_up(value: float) -> float:
-    """Return the least of 1, 2 and 5 times a power of ten that is not below; 1 for 0."""
+    """Round up to 1, 2 or 5 times a power of ten; 1 for 0."""
     if not (value > 0 and math.isfinite(value)):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -102,7 +102,7 @@ def value_ticks(high: float) -> list[float]:
 
 
 def time_ticks(first_s: float, last_s: float) -> list[float]:
-    """Return round times of day (UTC) within a stretch."""
+    """Return round times of day (UTC) within a period."""
     span_s = last_s - first_s
     step_s = next((each for each in TIMES_S if span_s <= each * TIME_TICKS), TIMES_S[-1])
     if not math.isfinite(span_s) or span_s > step_s * 10 * TIME_TICKS:
@@ -132,7 +132,7 @@ def _axes(frame: PlotArea) -> str:
 
 
 def _anchor(frame: PlotArea, x: float) -> str:
-    """Return on which side of a label its place is: none leaves the picture."""
+    """Return the text anchor that keeps a label inside the picture."""
     if x > WIDTH - 60:
         return 'end'
     return 'start' if x < LEFT + 30 else 'middle'
@@ -165,7 +165,7 @@ def utc_time_of_day(time_s: float) -> str:
 
 
 def utc_text(time_s: float) -> str:
-    """Return a time of day, UTC."""
+    """Return date and time of day, UTC."""
     try:
         return f'{datetime.fromtimestamp(time_s, timezone.utc):%Y-%m-%d %H:%M:%S}'
     except (ValueError, OverflowError, OSError):

@@ -5,5 +5,5 @@ from __future__ import annotations
 
 
 def printable(value: str) -> str:
-    """Return a text as a terminal may show it: with unprintable characters escaped."""
+    """Return a text with unprintable characters escaped."""
     return value if value.isprintable() else repr(value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Starts the package's executables as processes of their own, and ends every one of them.
+Starts the package's executables as child processes, and ends all of them.
 
-The kernel ends them with this process, when that one is killed.
+If this process is killed, the kernel kills the children.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-# A node that hangs ends itself and logs its stacks. All end at once, on one machine: before that,
-# a server sends the replies that are due and every node waits for its threads.
+# A hanging node ends itself and logs its stacks. All nodes end at the same time on one machine;
+# before that, a server sends outstanding replies and every node joins its threads.
 SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
 
 
@@ -44,7 +44,7 @@ class NodeProcesses:
         **parameters: object,
     ) -> subprocess.Popen[bytes]:
         """
-        Start one executable; its output goes to NAME.log. `parameters` take precedence over the
+        Start one executable with its output in NAME.log. `parameters` take precedence over the
         file.
         """
         command = [str(executable_path(executable)), '--ros-args']
@@ -54,7 +54,7 @@ class NodeProcesses:
             command += ['--params-file', str(params_file)]
         for key, value in parameters.items():
             command += ['-p', f'{key}:={value}']
-        # closed in end(), with the process that writes to it
+        # closed in end(), after the process that writes to it
         log = open(  # noqa: SIM115
             self._folder / f'{name}.log', 'w'
         )
@@ -75,12 +75,15 @@ class NodeProcesses:
         return {name: code for name, code in codes.items() if code is not None}
 
     def last_line(self, name: str) -> str:
-        """Return the last line of a log that is not empty."""
+        """Return the last non-empty line of a log."""
         lines = (self._folder / f'{name}.log').read_text(errors='replace').split('\n')
         return next((line.strip() for line in reversed(lines) if line.strip()), '(none)')
 
     def end(self) -> dict[str, int]:
-        """End all with SIGINT, after SHUTDOWN_LIMIT_S with SIGKILL; return the exit statuses."""
+        """
+        End all processes with SIGINT, after SHUTDOWN_LIMIT_S with SIGKILL; return the exit
+        statuses.
+        """
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that do not outlive the one that starts them, however that one ends."""
+"""Binds a child process to the life of its parent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def end_with_parent(command: Sequence[str]) -> list[str]:
     """
     Return a command that the kernel kills when the thread that starts it ends.
 
-    Call Popen in a thread that lives as long as the child is wanted: the main thread. Without
-    setpriv (util-linux, on every Debian, Ubuntu and Fedora) the command itself is returned.
+    Call Popen in a thread that outlives the child: the main thread. Without setpriv (util-linux,
+    on every Debian, Ubuntu and Fedora) the command itself is returned.
     """
     setpriv = shutil.which('setpriv')
     return [setpriv, '--pdeathsig', 'KILL', '--', *command] if setpriv else [*command]

@@ -28,7 +28,7 @@ def state_diagram(
     table: Mapping[tuple[State, Event], State],
     hidden: frozenset[Event] = frozenset(),
 ) -> str:
-    """Return a transition table as Mermaid; events of `hidden` are left to the page's text."""
+    """Return a transition table as Mermaid, without the events in `hidden`."""
     edges: dict[tuple[State, State], list[str]] = {}
     for (state, event), target in table.items():
         if event not in hidden:
@@ -47,7 +47,7 @@ def connection_diagram() -> str:
 
 
 def canary_diagram() -> str:
-    """Return the canary states. STOP and RESTART lead from every state to one: not drawn."""
+    """Return the canary states, without STOP and RESTART, which are allowed in every state."""
     everywhere = frozenset({canary.CanaryTrigger.STOP, canary.CanaryTrigger.RESTART})
     return state_diagram(canary.CanaryPhase.OFF, canary.TRANSITIONS, everywhere)
 
@@ -59,16 +59,16 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
 
 
 def pages_with_diagrams(docs: Path) -> dict[Path, str]:
-    """Return the pages of a folder that have generated diagrams, with these up to date."""
+    """Return the pages of a folder with generated diagrams, with the diagrams updated."""
     pages = {path: path.read_text() for path in sorted(docs.glob('*.md'))}
     return {path: with_diagrams(page) for path, page in pages.items() if MARKED_BLOCK.search(page)}
 
 
 def with_diagrams(page: str) -> str:
-    """Return a page with its marked blocks regenerated. KeyError: an unknown diagram."""
+    """Return a page with its marked blocks regenerated. Raises KeyError for an unknown diagram."""
     return MARKED_BLOCK.sub(lambda match: marked_block(match[1]), page)
 
 
 def marked_block(name: str) -> str:
-    """Return a diagram as it is written in a page."""
+    """Return a diagram with its mark, as in a page."""
     return f'<!-- diagram: {name} -->\n```mermaid\n{DIAGRAMS[name]()}\n```'

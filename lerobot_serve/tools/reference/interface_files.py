@@ -2,8 +2,8 @@
 """
 The interface files (.msg, .srv, .action) as a page of the reference. Plain; one thread.
 
-A comment above a line belongs to it, the first block of a file, below its licence, to the whole. A
-comment `values of NAME` or `bits of NAME` begins the constants of that field.
+A comment describes the line below it; the first block of a file, below its licence, describes the
+file. A comment `values of NAME` or `bits of NAME` begins the constants of that field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lerobot_serve.tools.reference.node_endpoints import (
 LICENCE = re.compile(r'\A# SPDX-License-Identifier: .*\n+')
 LINE = re.compile(r'([\w/]+)(?:<=(\d+))?(\[(?:<=)?\d*\])?\s+(\w+)(?:\s*=\s*(\S+))?')
 VALUES = re.compile(r'(?:values|bits) of (\w+):? ?(.*)')
-# folder -> heading, and what the parts of a file between its lines --- are
+# folder -> heading, and titles of the parts of a file, which lines --- separate
 KINDS = {
     'msg': ('Messages', ('',)),
     'srv': ('Services', ('Request', 'Reply')),
@@ -64,7 +64,7 @@ class Interface:
 
 
 def read(folder: Path) -> dict[str, list[Interface]]:
-    """Return the interfaces of each kind that lie below `folder`."""
+    """Return the interfaces of each kind below `folder`."""
     return {
         kind: [
             parse(file.stem, file.read_text()) for file in sorted(folder.glob(f'{kind}/*.{kind}'))
@@ -94,7 +94,7 @@ def parse(name: str, content: str) -> Interface:
 
 
 def _begin_values(comment: list[str], part: Part) -> str:
-    """Take the heading of constants out of a comment, and return whose they are."""
+    """Remove the heading of constants from a comment; return the name of their field."""
     match = VALUES.fullmatch(comment[0].lstrip('# ')) if comment else None
     if match is None:
         return ''
@@ -115,7 +115,7 @@ def _entry(line: str, text: str, of: str) -> Entry:
 
 
 def _words(lines: list[str]) -> str:
-    """Return a comment without its marks; an empty line of it begins a paragraph."""
+    """Return the text of a comment; an empty line begins a paragraph."""
     words = '\n'.join(line.lstrip('#').strip() for line in lines)
     return '\n\n'.join(' '.join(part.split()) for part in words.split('\n\n'))
 
@@ -147,7 +147,7 @@ def _overview() -> list[str]:
         for o in NODE_ENDPOINTS
     ]
     return [
-        '## What each node has',
+        '## Endpoints of each node',
         '',
         '| node | | name | type |',
         '|---|---|---|---|',
@@ -158,7 +158,7 @@ def _overview() -> list[str]:
 
 def _linked(full: str) -> str:
     package, _, name = full.split('/')
-    # the events of a service have no part of their own
+    # the events of a service have no section of their own
     target = name.partition('_')[0].lower()
     return f'[{name}](#{target})' if package == INTERFACE_PACKAGE else f'`{full}`'
 
@@ -190,7 +190,7 @@ def _part(title: str, part: Part, known: set[str]) -> list[str]:
     fields = [entry for entry in part.entries if not entry.value]
     lines = [f'**{title}**' + ('' if part.entries else ': nothing.'), ''] if title else []
     if fields:
-        lines += ['| field | type | bound | what it is |', '|---|---|---|---|']
+        lines += ['| field | type | bound | meaning |', '|---|---|---|---|']
         lines += [
             f'| `{e.name}` | {_type(e.type, known)} | {e.bound} | {_cell(e.text)} |'
             for e in fields

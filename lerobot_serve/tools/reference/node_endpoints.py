@@ -23,7 +23,10 @@ class Endpoint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEndpoint:
-    """`name` begins with ~/ below the node, without a slash below its namespace, else with /."""
+    """
+    An endpoint; `name` is relative to the node with ~/, absolute with /, else relative to the
+    namespace.
+    """
 
     node: str
     kind: Endpoint
@@ -31,7 +34,10 @@ class NodeEndpoint:
     type: str
 
     def full_name(self, node: str) -> str:
-        """Return its name at a node that is named in full, like /robot_1/edge_controller."""
+        """
+        Return the full name of the endpoint; `node` is the full name of its node, like
+        /robot_1/edge_controller.
+        """
         if self.name.startswith('~/'):
             return f'{node}/{self.name[2:]}'
         return self.name if self.name.startswith('/') else f'{node.rpartition("/")[0]}/{self.name}'

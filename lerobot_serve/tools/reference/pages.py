@@ -28,26 +28,26 @@ NODES = {
 }
 INTRODUCTION = """# Parameters
 
-Made from the code by `make docs`; do not edit. A parameter that is not live is read at start and
-read-only afterwards. A wrong value, or a name that is not here, ends the start with one line; a
-wrong change is refused and changes nothing.
+Generated from the code by `make docs`; do not edit. A parameter that is not live is read at start
+and read-only afterwards. With an invalid value or an unknown name a node does not start and prints
+the error as one line; an invalid change is rejected and changes nothing.
 
 Topics also take the standard `qos_overrides.*` parameters.
 """
 PROFILES = """## Profiles of edge_controller
 
-Values that `network_profile` sets for parameters that are not given.
+Values that `network_profile` sets for parameters that are not set explicitly.
 """
 
 MESSAGES = """# Messages
 
-Made from the interface files by `make docs`; do not edit. `ros2 interface show` shows the same,
-for example `ros2 interface show lerobot_serve_interfaces/msg/Observation`.
+Generated from the interface files by `make docs`; do not edit. `ros2 interface show` has the same
+text, for example `ros2 interface show lerobot_serve_interfaces/msg/Observation`.
 
-A name with `~/` lies below its node (`/policy_server/status`), one without `/` in the namespace of
-the node (`/robot_1/episode_outcome`). A field without a description is described by the line
-above it or by its name. How the parts work together, and what a version may change, is in
-[architecture.md](architecture.md#the-contract).
+A name with `~/` is relative to its node (`/policy_server/status`), one without `/` is relative to
+the namespace of the node (`/robot_1/episode_outcome`). A field without a description is described
+by the line above it or by its name. [architecture.md](architecture.md#the-contract) describes how
+the parts work together and which changes a version allows.
 """
 
 

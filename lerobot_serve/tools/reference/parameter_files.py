@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The comments of a parameter file: above each value the description of its parameter, its unit, what
-is allowed and whether it is live. Plain.
+Generates the comments of a parameter file: above each value the description of its parameter, its
+unit, the allowed values and whether it is live. Plain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def comment(spec: ParameterSpec) -> str:
 
 
 def with_comments(content: str, nodes: Mapping[str, type]) -> str:
-    """Return a parameter file in which the comment of every parameter is the present one."""
+    """Return a parameter file with updated comments."""
     return '\n'.join(_lines(content.split('\n'), nodes))
 
 

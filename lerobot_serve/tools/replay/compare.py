@@ -13,12 +13,12 @@ from lerobot_serve.arrays import Float32Array, Float64Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Status
 
-# larger than the effect of another order of float32 sums: docs/bags.md
+# exceeds the effect of another order of float32 sums: docs/bags.md
 TOLERANCE = 1e-4
 
 
 class MatchLevel(Enum):
-    """From best to worst."""
+    """Result of a comparison, from best to worst."""
 
     IDENTICAL = 'identical'
     WITHIN = 'within'
@@ -30,29 +30,33 @@ class MatchLevel(Enum):
 @dataclass(frozen=True, slots=True)
 class ReplyComparison:
     """
-    `difference` is the largest of all values of both chunks, relative for values above 1; `why` is
-    the reason without comparable values.
+    Result for one reply. `difference` is the largest difference of two values, relative for values
+    above 1; `why` is the reason if the values are not comparable.
     """
 
-    likeness: MatchLevel
+    level: MatchLevel
     difference: float = 0.0
     why: str = ''
 
 
-def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> ReplyComparison:
+def compare_replies(
+    recorded: Chunk, replayed: Chunk, tolerance: float = TOLERANCE
+) -> ReplyComparison:
     """Compare two replies."""
-    if then.status != now.status:
-        why = f'{status_name(then.status)} then, {status_name(now.status)} now: '
-        why += then.status_text or now.status_text
-        is_gone = then.status == Status.OK
-        return ReplyComparison(MatchLevel.MISSING if is_gone else MatchLevel.BEYOND, inf, why)
-    if lost_state(now) and not lost_state(then):
-        why = 'the recording begins within the episode: the hidden state is not known'
+    if recorded.status != replayed.status:
+        why = f'{status_name(recorded.status)} recorded, {status_name(replayed.status)} replayed: '
+        why += recorded.status_text or replayed.status_text
+        is_missing = recorded.status == Status.OK
+        return ReplyComparison(MatchLevel.MISSING if is_missing else MatchLevel.BEYOND, inf, why)
+    if lost_state(replayed) and not lost_state(recorded):
+        why = 'the recording begins within the episode: the hidden state is unknown'
         return ReplyComparison(MatchLevel.MISSING, inf, why)
-    pairs = ((then.robot, now.robot), (then.model, now.model))
+    pairs = ((recorded.robot, replayed.robot), (recorded.model, replayed.model))
     if any(a.shape != b.shape for a, b in pairs):
         return ReplyComparison(
-            MatchLevel.BEYOND, inf, f'{then.robot.shape} actions then, {now.robot.shape} now'
+            MatchLevel.BEYOND,
+            inf,
+            f'{recorded.robot.shape} actions recorded, {replayed.robot.shape} replayed',
         )
     if all(a.tobytes() == b.tobytes() for a, b in pairs):
         return ReplyComparison(MatchLevel.IDENTICAL)
@@ -61,27 +65,27 @@ def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> Re
     return ReplyComparison(MatchLevel.WITHIN if is_within else MatchLevel.BEYOND, difference)
 
 
-def largest_difference(then: Float32Array, now: Float32Array) -> float:
-    """Return the largest difference, relative where the recorded value is above 1."""
-    if not then.size:
+def largest_difference(recorded: Float32Array, replayed: Float32Array) -> float:
+    """Return the largest difference, relative for recorded values above 1."""
+    if not recorded.size:
         return 0.0
-    before = then.astype(np.float64)
-    # values that are not finite are infinitely far apart
+    before = recorded.astype(np.float64)
+    # the difference of values that are not finite is infinite
     with np.errstate(all='ignore'):
-        differences = np.abs(before - now) / np.maximum(1.0, np.abs(before))
+        differences = np.abs(before - replayed) / np.maximum(1.0, np.abs(before))
     largest = float(differences.max())
     return largest if np.isfinite(largest) else inf
 
 
-def divergence(then: Chunk, now: Chunk) -> Float64Array | None:
+def divergence(recorded: Chunk, replayed: Chunk) -> Float64Array | None:
     """
-    Return the mean distance of each action over the rows that both have, in the robot's units;
-    None where there is nothing to compare.
+    Return the mean distance of each action over the common rows, in the robot's units; None
+    without common rows.
     """
-    rows = min(len(then.robot), len(now.robot))
-    if not rows or then.robot.shape[1] != now.robot.shape[1]:
+    rows = min(len(recorded.robot), len(replayed.robot))
+    if not rows or recorded.robot.shape[1] != replayed.robot.shape[1]:
         return None
-    distances = np.abs(then.robot[:rows].astype(np.float64) - now.robot[:rows])
+    distances = np.abs(recorded.robot[:rows].astype(np.float64) - replayed.robot[:rows])
     means: Float64Array = distances.mean(axis=0)
     return means
 

@@ -2,8 +2,8 @@
 """
 Replays a recording and summarizes the comparison by slot and policy. One thread.
 
-When the recording has replies of the replayed policy, only those are compared, not those of a
-shadow or another slot. Otherwise the policy is another one, and the distance to the recorded
+If the recording has replies of the replayed policy, only those are compared, not those of a shadow
+or another slot. Otherwise the replayed policy is another one, and the distance to the recorded
 actions is summarized by action.
 """
 
@@ -33,7 +33,7 @@ from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 # replies without inference
 NOT_FROM_POLICY = (Status.NO_SESSION, Status.TOO_LATE, Status.DRAINING)
-# replayed replies kept for another policy's reply to the same request
+# number of replayed replies kept, since several policies may have replied to one request
 REPLIES_KEPT = 256
 
 ReplayKey = tuple[str, int, int]
@@ -53,7 +53,7 @@ class ActionDistances:
         self.count += 1
 
     def figures(self, actions: Sequence[str]) -> list[tuple[str, float, float]]:
-        """Return name, mean and maximum of each action; nothing where the numbers differ."""
+        """Return name, mean and maximum of each action; empty if the action counts differ."""
         if len(actions) != len(self.total):
             return []
         means, largest = (self.total / self.count).tolist(), self.largest.tolist()
@@ -72,7 +72,7 @@ class PolicySummary:
     largest_at: ReplayKey | None = None
     # reason of the first one missing or different
     why: str = ''
-    # of another policy
+    # distances to the actions of another policy
     distances: ActionDistances | None = None
 
     @property
@@ -80,9 +80,9 @@ class PolicySummary:
         return sum(self.counts.values())
 
     def add(self, key: ReplayKey, comparison: ReplyComparison) -> None:
-        self.counts[comparison.likeness] += 1
+        self.counts[comparison.level] += 1
         self.why = self.why or comparison.why
-        if comparison.likeness is not MatchLevel.MISSING and comparison.difference > self.worst:
+        if comparison.level is not MatchLevel.MISSING and comparison.difference > self.worst:
             self.worst, self.largest_at = comparison.difference, key
 
     def add_distances(self, distances: Float64Array | None) -> None:
@@ -101,19 +101,19 @@ class ReplayResult:
     is_other_policy: bool
     actions: tuple[str, ...]
     tolerance: float
-    sums: dict[tuple[str, str], PolicySummary] = field(default_factory=dict)
-    unanswered: int = 0
-    not_asked: int = 0
+    summaries: dict[tuple[str, str], PolicySummary] = field(default_factory=dict)
+    without_reply: int = 0
+    without_inference: int = 0
     others: int = 0
     prefixes_ignored: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def count(self, likeness: MatchLevel) -> int:
-        return sum(each.counts[likeness] for each in self.sums.values())
+    def count(self, level: MatchLevel) -> int:
+        return sum(each.counts[level] for each in self.summaries.values())
 
     @property
     def requests(self) -> int:
-        return sum(each.requests for each in self.sums.values())
+        return sum(each.requests for each in self.summaries.values())
 
 
 class Replay:
@@ -124,8 +124,8 @@ class Replay:
     ) -> None:
         self._source, self._replayer = source, replayer
         served = replayer.served
-        then = source.policies()
-        is_other = bool(then) and served.fingerprint not in then
+        recorded = source.policies()
+        is_other = bool(recorded) and served.fingerprint not in recorded
         self.result = ReplayResult(served.fingerprint, is_other, served.action_names, tolerance)
         self._replies: OrderedDict[ReplayKey, Chunk] = OrderedDict()
         # session of a recurrent policy -> episode with unknown hidden state
@@ -135,57 +135,60 @@ class Replay:
         self, on_progress: Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]] = iter
     ) -> ReplayResult:
         """
-        Replay all requests; `on_progress` passes them through and may show progress.
-        Raises BagError, TraceError, ReplayError.
+        Replay all requests; `on_progress` yields them unchanged and may show progress. Raises
+        BagError, TraceError, ReplayError.
         """
-        for recorded in on_progress(self._source.read()):
+        for request in on_progress(self._source.read()):
             try:
-                self._replay_request(recorded, wire_chunk.decode(recorded.answer))
+                self._replay_request(request, wire_chunk.decode(request.reply))
             except Malformed as error:
-                self.result.notes.append(f'a request or an answer cannot be read: {error}')
-        self.result.unanswered = self._source.unanswered
+                self.result.notes.append(f'a request or a reply cannot be read: {error}')
+        self.result.without_reply = self._source.without_reply
         self.result.notes += self._source.notes
         return self.result
 
-    def _replay_request(self, recorded: ReplayRequest, then: Chunk) -> None:
+    def _replay_request(self, request: ReplayRequest, recorded: Chunk) -> None:
         result = self.result
-        if not result.is_other_policy and then.policy != result.policy:
+        if not result.is_other_policy and recorded.policy != result.policy:
             result.others += 1
             return
-        if then.status in NOT_FROM_POLICY:
-            result.not_asked += 1
+        if recorded.status in NOT_FROM_POLICY:
+            result.without_inference += 1
             return
-        key = then.client_id, then.header.session_epoch, then.header.seq
-        now = self._reply_to(key, recorded, then)
-        found = result.sums.setdefault(
-            (then.slot, then.policy), PolicySummary(then.slot, then.policy)
+        key = recorded.client_id, recorded.header.session_epoch, recorded.header.seq
+        replayed = self._reply_to(key, request, recorded)
+        found = result.summaries.setdefault(
+            (recorded.slot, recorded.policy), PolicySummary(recorded.slot, recorded.policy)
         )
-        found.add(key, self._compared(then, now))
+        found.add(key, self._compared(recorded, replayed))
         if result.is_other_policy:
-            found.add_distances(divergence(then, now))
+            found.add_distances(divergence(recorded, replayed))
 
-    def _reply_to(self, key: ReplayKey, recorded: ReplayRequest, then: Chunk) -> Chunk:
+    def _reply_to(self, key: ReplayKey, request: ReplayRequest, recorded: Chunk) -> Chunk:
         """Return the replayed reply; each request is replayed once."""
         if key not in self._replies:
-            now = self._replayer.reply_to(
-                recorded.request, recorded.info, state_lost=lost_state(then)
+            replayed = self._replayer.reply_to(
+                request.request, request.info, state_lost=lost_state(recorded)
             )
-            self._replies[key] = now
-            self.result.prefixes_ignored += bool(now.header.flags & Flag.PREFIX_IGNORED) and not (
-                then.header.flags & Flag.PREFIX_IGNORED
-            )
+            self._replies[key] = replayed
+            self.result.prefixes_ignored += bool(
+                replayed.header.flags & Flag.PREFIX_IGNORED
+            ) and not (recorded.header.flags & Flag.PREFIX_IGNORED)
             if len(self._replies) > REPLIES_KEPT:
                 self._replies.popitem(last=False)
         return self._replies[key]
 
-    def _compared(self, then: Chunk, now: Chunk) -> ReplyComparison:
-        """Compare; an unknown hidden state stays unknown for its episode."""
-        comparison = compare_replies(then, now, self.result.tolerance)
+    def _compared(self, recorded: Chunk, replayed: Chunk) -> ReplyComparison:
+        """Compare two replies; an unknown hidden state stays unknown for the whole episode."""
+        comparison = compare_replies(recorded, replayed, self.result.tolerance)
         if self._replayer.served.state_class != StateClass.RECURRENT:
             return comparison
-        session, episode = (then.client_id, then.header.session_epoch), then.header.episode
-        if lost_state(now) and not lost_state(then):
+        session, episode = (
+            (recorded.client_id, recorded.header.session_epoch),
+            recorded.header.episode,
+        )
+        if lost_state(replayed) and not lost_state(recorded):
             self._unknown[session] = episode
         elif self._unknown.get(session) == episode:
-            return ReplyComparison(MatchLevel.MISSING, why='the hidden state is not known')
+            return ReplyComparison(MatchLevel.MISSING, why='the hidden state is unknown')
         return comparison

@@ -20,5 +20,5 @@ def exit_status(result: ReplayResult, fail_on: str) -> int:
     """Return PASSED, FAILED, or NOTHING_COMPARED."""
     if not result.requests:
         return NOTHING_COMPARED
-    is_failed = any(result.count(likeness) for likeness in FAIL_ON[fail_on])
+    is_failed = any(result.count(level) for level in FAIL_ON[fail_on])
     return FAILED if is_failed else PASSED

@@ -2,8 +2,8 @@
 """
 Serves a policy as a policy_server does, in the thread of the caller.
 
-It opens sessions as their requests arrive, under the recorded names, since the seed of a request
-depends on them. One thread.
+The server opens a session at its first request, under the recorded name, because the seed of a
+request depends on the name. One thread.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class InProcessServer:
         execution_horizon: int = 0,
     ) -> None:
         """
-        Load and warm the policy. `robot_type` and `execution_horizon` are from the
-        OpenSession requests of the robots; no request repeats them. Raises PolicyError.
+        Load and warm up the policy. `robot_type` and `execution_horizon` are those of OpenSession,
+        which requests do not repeat. Raises PolicyError.
         """
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
         worker = policy_loading.load_worker(parameters, default_path, self._statistics)

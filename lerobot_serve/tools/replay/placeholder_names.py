@@ -2,8 +2,8 @@
 """
 Placeholders for the names and the rate of a policy that is only replayed.
 
-A replay compares numbers and moves no joint, so names and rate that a policy of LeRobot does not
-contain need not come from the operator. Any thread.
+A replay compares numbers and moves no joint, so the operator need not set the names and the rate
+that a LeRobot policy lacks. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLACEHOLDER_RATE_HZ = 1.0
 
 
 def with_placeholder_names(parameters: ServerParameters) -> ServerParameters:
-    """Return the parameters, complete for a policy of LeRobot. Raises PolicyError."""
+    """Return the parameters, completed for a LeRobot policy. Raises PolicyError."""
     if parameters.policy_kind != 'lerobot':
         return parameters
     folder = read_checkpoint(parameters.policy_path)

@@ -16,19 +16,18 @@ HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst',
 
 def as_text(result: ReplayResult) -> str:
     """Return the result as text."""
-    lines = [f'policy of now: {result.policy}']
+    lines = [f'replayed policy: {result.policy}']
     if result.is_other_policy:
         lines.append(
-            'ANOTHER POLICY than the recorded ones: this is what it would have done, not a test '
-            'of it'
+            'ANOTHER POLICY than the recorded ones: differences are expected and do not test it'
         )
-    rows = [HEAD, *(_row(each) for each in result.sums.values())]
+    rows = [HEAD, *(_row(each) for each in result.summaries.values())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines += [
         '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    lines += [line for each in result.sums.values() for line in _details(each, result)]
+    lines += [line for each in result.summaries.values() for line in _details(each, result)]
     lines += _counts(result)
     return '\n'.join(lines)
 
@@ -40,18 +39,18 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
         'is_other_policy': result.is_other_policy,
         'tolerance': result.tolerance,
         'requests': result.requests,
-        **{likeness.value: result.count(likeness) for likeness in MatchLevel},
-        'unanswered': result.unanswered,
-        'not_asked': result.not_asked,
+        **{level.value: result.count(level) for level in MatchLevel},
+        'without_reply': result.without_reply,
+        'without_inference': result.without_inference,
         'of_other_policies': result.others,
         'prefixes_ignored': result.prefixes_ignored,
-        'slots': [_sum_json(each, result) for each in result.sums.values()],
+        'slots': [_summary_json(each, result) for each in result.summaries.values()],
         'notes': result.notes,
     }
 
 
 def _row(each: PolicySummary) -> tuple[str, ...]:
-    counts = [str(each.counts[likeness]) for likeness in MatchLevel]
+    counts = [str(each.counts[level]) for level in MatchLevel]
     return each.slot, str(each.requests), *counts, f'{each.worst:.3g}', printable(each.policy)
 
 
@@ -60,7 +59,8 @@ def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
     if each.largest_at:
         client, epoch, seq = each.largest_at
         lines.append(
-            f'{each.slot}: the worst is request {seq} of {printable(client)}, session {epoch}'
+            f'{each.slot}: largest difference in request {seq} of {printable(client)}, '
+            f'session {epoch}'
         )
     if each.why:
         lines.append(f'{each.slot}: {printable(each.why)}')
@@ -75,12 +75,12 @@ def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
 
 def _counts(result: ReplayResult) -> list[str]:
     counted = (
-        (result.unanswered, 'requests without an answer in the recording'),
-        (result.not_asked, 'answers given without asking the policy (too late, draining)'),
-        (result.others, 'answers of other policies, not compared'),
+        (result.without_reply, 'requests without a recorded reply'),
+        (result.without_inference, 'replies without inference (too late, draining)'),
+        (result.others, 'replies of other policies, not compared'),
         (
             result.prefixes_ignored,
-            'prefixes of the recorded policy, ignored, so that these chunks had no guidance',
+            'prefixes of the recorded policy, ignored: these chunks have no guidance',
         ),
     )
     lines = [f'{what}: {count}' for count, what in counted if count]
@@ -90,14 +90,14 @@ def _counts(result: ReplayResult) -> list[str]:
     return lines
 
 
-def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
+def _summary_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
     at = each.largest_at
     distances = each.distances.figures(result.actions) if each.distances else []
     return {
         'slot': each.slot,
         'policy': each.policy,
         'requests': each.requests,
-        **{likeness.value: each.counts[likeness] for likeness in MatchLevel},
+        **{level.value: each.counts[level] for level in MatchLevel},
         # JSON has no infinity
         'worst': each.worst if isfinite(each.worst) else None,
         'largest_at': at and {'client_id': at[0], 'session_epoch': at[1], 'seq': at[2]},

@@ -24,7 +24,7 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
 NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
-ALTERNATIVES = 'or replay a bag (lerobot-serve record) or what a server captured (capture_folder)'
+ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'
 
 
 class ReplayError(ValueError):
@@ -35,12 +35,12 @@ class ReplayRequest(NamedTuple):
     """A request and its reply as CDR bytes, with the known fields of its session."""
 
     request: bytes
-    answer: bytes
+    reply: bytes
     info: dict[str, Any]
 
 
 class BagSource:
-    """Requests in a bag. `notes` lists what is missing, after `read`. Raises BagError."""
+    """Requests in a bag. After `read`, `notes` lists missing data. Raises BagError."""
 
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
@@ -50,7 +50,7 @@ class BagSource:
 
     def _survey(self) -> Iterator[bytes]:
         """
-        Return the answers, and note the sessions: a recorder may hear of one after its requests.
+        Yield the replies and index the sessions, which may be recorded after their requests.
         """
         for message in self._bag.read():
             if message.type == CHUNK and is_no_second_draw(message.topic):
@@ -61,7 +61,7 @@ class BagSource:
                 self._events_unread += 1
 
     def policies(self) -> Counter[str]:
-        """Return how many answers each policy gave, by fingerprint."""
+        """Return the number of replies of each policy, by fingerprint."""
         return self._policies
 
     def read(self) -> Iterator[ReplayRequest]:
@@ -69,41 +69,41 @@ class BagSource:
         for pair in self._pairs.join(self._bag.read()):
             start = read_envelope(pair.request)
             agreed = self._sessions.find(start.client_id, start.header.session_epoch)
-            yield ReplayRequest(pair.request, pair.answer, agreed._asdict() if agreed else {})
+            yield ReplayRequest(pair.request, pair.reply, agreed._asdict() if agreed else {})
 
     @property
-    def unanswered(self) -> int:
-        return self._pairs.unanswered
+    def without_reply(self) -> int:
+        return self._pairs.without_reply
 
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._pairs.orphans, 'answers without a request in the bag'),
+            (self._pairs.without_request, 'replies without a request in the bag'),
             (self._pairs.malformed + self._events_unread, 'messages that cannot be read'),
         )
         return [*self._bag.damage, *(f'{what}: {count}' for count, what in counted if count)]
 
 
 class IncidentSource:
-    """Requests in a file that a policy server captured. Raises IncidentError."""
+    """Requests in a capture of a policy server. Raises IncidentError."""
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)
-        self._answered = [ReplayRequest(*pair) for pair in pairs if pair.answer]
-        self.unanswered = len(pairs) - len(self._answered)
+        self._with_reply = [ReplayRequest(*pair) for pair in pairs if pair.answer]
+        self.without_reply = len(pairs) - len(self._with_reply)
         self.notes: list[str] = []
 
     def policies(self) -> Counter[str]:
-        return count_policies(recorded.answer for recorded in self._answered)
+        return count_policies(recorded.reply for recorded in self._with_reply)
 
     def read(self) -> Iterator[ReplayRequest]:
-        yield from self._answered
+        yield from self._with_reply
 
 
 class TraceSource:
     """
     Requests in the traces of policy servers with all their images and instructions: one run, or
-    all below a folder side by side. Traces of edges and routers are left out.
+    all runs below a folder. Traces of edges and routers are ignored.
 
     Raises ReplayError and TraceError.
     """
@@ -142,14 +142,14 @@ class TraceSource:
     def notes(self) -> list[str]:
         counted = (
             (self._damaged, 'damaged lines in the trace'),
-            (self._lost, 'requests lost to the trace, of which hidden states do not know'),
-            (self._unread, 'requests that could not be read then, and are not in the trace'),
+            (self._lost, 'requests that the trace lost: hidden states may differ'),
+            (self._unread, 'requests that the server could not read, not in the trace'),
         )
         bare = [f'{run.path.name} has {why_insufficient(run)}: not compared' for run in self._bare]
         return [*bare, *(f'{what}: {count}' for count, what in counted if count)]
 
     def _clear(self) -> None:
-        self.unanswered = self._damaged = self._lost = self._unread = 0
+        self.without_reply = self._damaged = self._lost = self._unread = 0
 
     def _survey(self, record: RequestRecord) -> None:
         if replay_field.REPLAY_FIELD in record.raw:
@@ -158,7 +158,7 @@ class TraceSource:
             self._missing += record.status == 'ok'
 
     def _check(self, runs: list[TraceRun]) -> None:
-        """Raises ReplayError for runs that have nothing to replay."""
+        """Raise ReplayError for runs without requests to replay."""
         servers = list(filter(is_server_run, runs))
         if not servers:
             roles = ' and '.join(sorted({run.role for run in runs}))
@@ -168,7 +168,7 @@ class TraceSource:
             )
         why = next(filter(None, map(why_insufficient, servers)), '')
         if why or self._missing:
-            why = why or 'requests without what was sent and answered (of an older version)'
+            why = why or 'requests without observation and reply (of an older version)'
             raise ReplayError(
                 f'{self._path} has {why}: a replay needs {NEEDED_PARAMETERS[0]}: full and '
                 f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
@@ -181,7 +181,7 @@ class TraceSource:
             self._damaged += 1
             return
         if kept is None:
-            self.unanswered += 1
+            self.without_reply += 1
         elif not kept.request and record.status == 'bad_observation':
             self._unread += 1
         else:
@@ -194,14 +194,14 @@ ReplaySource = BagSource | IncidentSource | TraceSource
 def open_source(path: Path) -> ReplaySource:
     """Open a recording. Raises ReplayError, BagError, IncidentError and TraceError."""
     if not path.exists():
-        raise ReplayError(f'there is no {path}; name a bag, an incident or a trace')
+        raise ReplayError(f'{path} does not exist; name a bag, a capture or a trace')
     if path.suffix == incident_file.SUFFIX:
         return IncidentSource(path)
     if is_bag(path):
         return BagSource(path)
     if path.suffix == '.jsonl' or (path.is_dir() and any(path.rglob('*.jsonl'))):
         return TraceSource(path)
-    raise ReplayError(f'{path} is neither a bag nor an incident nor a trace; name one of these')
+    raise ReplayError(f'{path} is neither a bag nor a capture nor a trace; name one of these')
 
 
 def is_server_run(run: TraceRun) -> bool:
@@ -218,12 +218,12 @@ def why_insufficient(run: TraceRun) -> str:
     return ', '.join(values) if is_bare else ''
 
 
-def count_policies(answers: Iterator[bytes]) -> Counter[str]:
+def count_policies(replies: Iterator[bytes]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for raw in answers:
+    for raw in replies:
         try:
             counts[read_reply_summary(raw).policy] += 1
         except Malformed:
-            # counted where it is read
+            # counted when it is read
             continue
     return counts

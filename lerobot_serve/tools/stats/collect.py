@@ -2,8 +2,8 @@
 """
 Aggregates the records of all runs into tallies and timelines. One thread; only reads files.
 
-Edge, router and server each write a record of one request, so each role has tallies of its own:
-nothing is counted twice.
+Edge, router and server each write a record of one request, so each role has tallies of its own and
+no request is counted twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lerobot_serve.tools.traces.record_views import (
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.tools.traces.trace_run import Entry
 
-# a client's latest episodes whose slots are known
+# number of latest episodes of a client whose slots are kept
 EPISODES_KEPT = 64
 EPISODE_OUTCOMES = ('success', 'failure', 'aborted')
 
@@ -54,7 +54,7 @@ class TraceStats:
     def __init__(self) -> None:
         self.tallies: dict[GroupKey, GroupStats] = {}
         self.runs = self.lines = self.size_bytes = self.damaged = 0
-        # role, slot and policy -> how often it came into use
+        # role, slot and policy -> number of times it came into use
         self.policies: Counter[str] = Counter()
         self.canary: Counter[str] = Counter()
         self.incidents: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class TraceStats:
         self.divergence: TimeSeries[QuantileSketch] = TimeSeries(QuantileSketch)
 
     def tally(self, key: GroupKey) -> GroupStats:
-        """Return the tally of a key; one too many counts as OTHER."""
+        """Return the tally of a key; keys above the limit count as OTHER."""
         if key not in self.tallies:
             if len(self.tallies) >= NAMES_LIMIT:
                 key = GroupKey(key.role, OTHER, OTHER)
@@ -75,7 +75,7 @@ class TraceStats:
 
 
 class _ClientState:
-    """What one run has recorded of a client by now."""
+    """The state of one client in one run."""
 
     def __init__(self) -> None:
         # slot and policy
@@ -118,12 +118,12 @@ class _RunCollector:
             self._of_run(entry)
 
     def _of_run(self, entry: Entry) -> None:
-        """Process a record that is of no client."""
+        """Process a record without a client."""
         record, stats = entry.record, self._stats
         if isinstance(record, HeaderRecord):
             if not self._is_headed:
                 self._is_headed, self._role = True, entry.run.role
-                # of a run whose oldest parts are gone
+                # of a run whose oldest parts were removed
                 self._policies(record)
         elif isinstance(record, PoliciesRecord):
             self._policies(record)
@@ -188,7 +188,7 @@ class _RunCollector:
     def _moves(
         self, client: _ClientState, record: ExecutedRecord | RequestRecord | PlacementRecord
     ) -> None:
-        """Note the slot and policy of a client, and an episode that begins there."""
+        """Record the slot and policy of a client, and an episode that begins there."""
         episode_id, slot, policy = current = record.episode_id, record.slot, record.policy
         if current == client.last:
             return

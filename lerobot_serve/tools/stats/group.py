@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of one node's role, one slot and one policy. Plain; one thread."""
+"""Counts of one role, one slot and one policy. Plain; one thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from lerobot_serve.tools.stats.quantile_sketch import QuantileSketch
 
-# names of a trace may be anything: a reader cannot use more
+# limit of names, since a trace may contain arbitrary ones
 NAMES_LIMIT = 256
 OTHER = 'other'
 DURATIONS = ('round_trip_ms', 'inference_ms', 'queue_wait_ms')
 
 
 class GroupKey(NamedTuple):
-    """Role, slot and policy of a tally; slot and policy are empty where they are unknown."""
+    """Role, slot and policy of a tally; slot and policy are empty if unknown."""
 
     role: str
     slot: str
@@ -49,7 +49,7 @@ class GroupStats:
 
 
 def count_bounded(counter: Counter[str], name: str, by: int = 1) -> None:
-    """Count a name; one too many counts as OTHER."""
+    """Count a name; names above the limit count as OTHER."""
     if name not in counter and len(counter) >= NAMES_LIMIT:
         name = OTHER
     counter[name] += by

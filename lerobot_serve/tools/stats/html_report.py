@@ -13,7 +13,7 @@ from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 from lerobot_serve.tools.stats.report import figures_of, group_title, sorted_keys
 from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
-# the nearest to the decision first
+# role nearest to the decision first
 ROLES = ('router', 'edge', 'server')
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
@@ -32,8 +32,8 @@ Value = TypeVar('Value', bound=Mergeable)
 def html_report(stats: TraceStats) -> str:
     """Return the whole file."""
     charts = [
-        line_chart('Success of the episodes that ended, by slot [%]', success(stats), high=100.0),
-        line_chart('Share of the episodes that began, by slot [%]', split(stats), high=100.0),
+        line_chart('Success rate of ended episodes, by slot [%]', success(stats), high=100.0),
+        line_chart('Share of new episodes, by slot [%]', split(stats), high=100.0),
         line_chart('Round trip, by slot [ms]', latency(stats)),
         line_chart('Divergence of the shadow, median', divergence(stats)),
     ]
@@ -53,7 +53,7 @@ def html_report(stats: TraceStats) -> str:
 
 
 def success(stats: TraceStats) -> dict[str, Points]:
-    """Return the share of the ended episodes that succeeded [%]."""
+    """Return the success rate of ended episodes [%]."""
     return {
         slot_label(slot): [(time_s, 100 * each.part / each.of) for time_s, each in line]
         for slot, line in _lines(stats.success).items()
@@ -61,7 +61,7 @@ def success(stats: TraceStats) -> dict[str, Points]:
 
 
 def split(stats: TraceStats) -> dict[str, Points]:
-    """Return the share of the episodes that began in each slot [%]."""
+    """Return the share of new episodes of each slot [%]."""
     timeline = first_available(stats.begun)
     if timeline is None:
         return {}

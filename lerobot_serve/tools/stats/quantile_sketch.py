@@ -2,7 +2,7 @@
 """
 Quantiles of many values in little memory: a histogram whose bins grow with the value.
 
-A quantile is within 1 % of the value that sorting all of them would give. Plain; one thread.
+A quantile is within 1 % of the exact one. Plain; one thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import ceil, floor, log
 ERROR = 0.01
 GROWTH = (1 + ERROR) / (1 - ERROR)
 PER_LOG = 1 / log(GROWTH)
-# nothing that is measured in ms or s lies outside; at most 2073 bins
+# all values in ms or s are inside; at most 2073 bins
 SMALLEST, LARGEST = 1e-6, 1e12
 
 
@@ -41,7 +41,7 @@ class QuantileSketch:
         self._bins[index] = self._bins.get(index, 0) + 1
 
     def merge(self, other: QuantileSketch) -> None:
-        """Count all values of another one too."""
+        """Add the counts of another sketch."""
         if not other.count:
             return
         self.low = min(self.low, other.low) if self.count else other.low
@@ -52,7 +52,7 @@ class QuantileSketch:
             self._bins[index] = self._bins.get(index, 0) + count
 
     def quantile(self, part: float) -> float | None:
-        """Return what `part` (0 to 1) of the values do not exceed, None without values."""
+        """Return the quantile `part` (0 to 1), None without values."""
         if not self.count:
             return None
         left = floor(part * (self.count - 1))
@@ -61,7 +61,7 @@ class QuantileSketch:
             if left < 0:
                 middle = 0.0 if index == _ZERO else 2 * GROWTH**index / (GROWTH + 1)
                 return min(max(middle, self.low), self.high)
-        raise AssertionError('the bins hold all that was counted')
+        raise AssertionError('the bins hold all counted values')
 
     def spread(self) -> dict[str, float | int]:
         """Return n, min, p50, p95, p99 and max; only n without values."""

@@ -13,7 +13,7 @@ from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 
 
 def as_json(stats: TraceStats) -> dict[str, Any]:
-    """Return everything but the timelines."""
+    """Return the aggregate as JSON, without the timelines."""
     return {
         'runs': stats.runs,
         'lines': stats.lines,
@@ -72,8 +72,8 @@ def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
     ]
     fallbacks = sum(tally.fallbacks.values())
     if tally.actions or fallbacks:
-        facts.append(('actions', f'{tally.actions} played, {tally.trips} changed by the cage'))
-        facts.append(('oldest', f'{tally.oldest_age_s:.3f} s'))
+        facts.append(('actions', f'{tally.actions} executed, {tally.trips} changed by the cage'))
+        facts.append(('oldest action', f'{tally.oldest_age_s:.3f} s'))
         facts.append(
             ('fallbacks', f'{fallbacks}{": " * bool(fallbacks)}{counts_text(tally.fallbacks)}')
         )

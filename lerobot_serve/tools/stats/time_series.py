@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Values over time, by name: when they span more than BINS bins, bins become twice as wide.
+Values over time, by name; above BINS bins the width of the bins doubles.
 
 Plain; one thread.
 """
@@ -26,7 +26,7 @@ Value = TypeVar('Value', bound=Mergeable)
 
 @dataclass(slots=True)
 class Proportion:
-    """How many of how many."""
+    """A count out of a total."""
 
     part: int = 0
     of: int = 0
@@ -41,7 +41,7 @@ class Proportion:
 
 
 class TimeSeries(Generic[Value]):
-    """`make` returns an empty value."""
+    """A time series; `make` returns an empty value."""
 
     def __init__(self, make: Callable[[], Value]) -> None:
         self._make = make
@@ -50,7 +50,7 @@ class TimeSeries(Generic[Value]):
         self._first = self._last = 0
 
     def at(self, time_s: float, name: str) -> Value:
-        """Return the value of a name at a time, to be added to at once."""
+        """Return the value of a name at a time; the caller adds to it immediately."""
         index = floor(time_s / self.width_s)
         if not self._bins:
             self._first = self._last = index
@@ -68,7 +68,7 @@ class TimeSeries(Generic[Value]):
         return sorted({name for values in self._bins.values() for name in values})
 
     def of(self, name: str) -> Iterator[tuple[float, Value]]:
-        """Hand out the values of a name with the middle of their times, in order."""
+        """Yield the values of a name with the middle of their bins, in order."""
         for index in sorted(self._bins):
             if name in self._bins[index]:
                 yield (index + 0.5) * self.width_s, self._bins[index][name]

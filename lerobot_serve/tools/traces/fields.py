@@ -18,31 +18,31 @@ EPOCHS = 1 << 32
 
 
 def number(record: Record, name: str) -> float | None:
-    """Return a finite number, None for all else."""
+    """Return a finite number, otherwise None."""
     value = record.get(name)
     return float(value) if is_number(value) else None
 
 
 def integer(record: Record, name: str) -> int | None:
-    """Return a whole number, None for all else."""
+    """Return a whole number, otherwise None."""
     value = record.get(name)
     return value if type(value) is int else None
 
 
 def text(record: Record, name: str) -> str:
-    """Return a text, empty for all else."""
+    """Return a text, otherwise an empty one."""
     value = record.get(name)
     return value if type(value) is str else ''
 
 
 def table(record: Record, name: str) -> Record:
-    """Return a table of names and values, empty for all else."""
+    """Return a table of names and values, otherwise an empty one."""
     value = record.get(name)
     return value if type(value) is dict else {}
 
 
 def values(record: Record, name: str) -> list[Any] | None:
-    """Return a list, None for all else; its items may be anything."""
+    """Return a list, otherwise None; its items may have any type."""
     value = record.get(name)
     return value if type(value) is list else None
 
@@ -57,11 +57,11 @@ def policy_names(record: Record) -> list[str]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether it is a finite number. Never raises."""
+    """Return whether the value is a finite number. Never raises."""
     try:
         return type(value) in (float, int) and isfinite(value)
     except OverflowError:
-        # an integer that no float can hold
+        # an integer beyond the range of a float
         return False
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The entry to traces: all records of several runs, run by run or in the order of time.
+Reads all records of several runs, run by run or in time order.
 
-Clocks of two machines are not compared to judge anything: they decide only in which order files
-are read, so that records that belong together come at about the same time. One thread.
+Clocks of two machines only determine the order in which files are read, so that related records
+are read at about the same time; no check compares them. One thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lerobot_serve.tools.traces.reader import LineReader, ReportBytes
 from lerobot_serve.tools.traces.runs import find_runs
 from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
 
-# more runs than a source can have; the runs of source N are numbered from N times this
+# exceeds the number of runs of a source; the runs of source N are numbered from N times this
 RUNS_OF_SOURCE = 1 << 32
 
 
 class RecordSource(Protocol):
-    """Records of several runs in one, such as a bag; `runs` is complete after reading."""
+    """A source of records of several runs, such as a bag; `runs` is complete after reading."""
 
     runs: list[TraceRun]
 
@@ -33,10 +33,11 @@ class RecordSource(Protocol):
 
 class TraceQuery:
     """
-    Runs below paths, and further sources. Reading raises TraceError, and what a source raises.
+    The runs below some paths, and further sources. Reading raises TraceError and errors of
+    sources.
 
-    with_actions   False leaves the values of actions out of commands: three times as fast
-    on_bytes_read  is called with the number of bytes as files are read
+    with_actions   False omits the values of actions in commands, which is three times as fast
+    on_bytes_read  receives the number of bytes while files are read
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TraceQuery:
         with_actions: bool = True,
         on_bytes_read: ReportBytes | None = None,
     ) -> None:
-        """Raises TraceError."""
+        """Find the runs below `paths`. Raises TraceError."""
         reader = LineReader(with_actions=with_actions, on_bytes_read=on_bytes_read)
         self._files = [
             TraceRun(path, number, reader) for number, path in enumerate(find_runs(paths))
@@ -56,18 +57,20 @@ class TraceQuery:
 
     @property
     def runs(self) -> list[TraceRun]:
-        """All runs: of the paths, and of the sources as far as they were read."""
+        """All runs: of the paths, and those found so far in the sources."""
         return [*self._files, *(run for source in self._sources for run in source.runs)]
 
     def by_run(self) -> Iterator[Entry]:
-        """Yield one file after the other, then the sources."""
+        """Yield the records file by file, then those of the sources."""
         for run in self._files:
             yield from run.read()
         for records in self._read_sources():
             yield from records
 
     def by_time(self) -> Iterator[Entry]:
-        """Yield the records of all runs about in the order of time; all files are open at once."""
+        """
+        Yield the records of all runs approximately in time order; all files are open at once.
+        """
         streams = [*(run.read() for run in self._files), *self._read_sources()]
         for _, entry in merge(*map(_rising, streams), key=itemgetter(0)):
             yield entry
@@ -78,7 +81,7 @@ class TraceQuery:
 
 
 def _rising(entries: Iterator[Entry]) -> Iterator[tuple[float, Entry]]:
-    """Yield entries with the latest time so far: a run is not sorted, only merged."""
+    """Yield entries with the latest time so far, for a merge that keeps the order within a run."""
     latest_s = float('-inf')
     for entry in entries:
         latest_s = max(latest_s, entry.time_s)

@@ -2,8 +2,7 @@
 """
 Reads the lines of one run: all its parts in order, one record after the other, in constant memory.
 
-A line that makes no sense becomes a record of the kind `damaged`: who counts damage finds it, all
-others skip it. Any thread.
+An invalid line becomes a record of the kind `damaged`, which most tools skip. Any thread.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from lerobot_serve.trace.format.run_files import parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
 SHOWN_BYTES = 200
-# reading is reported in steps of this
+# step of progress reports
 REPORTED_BYTES = 1 << 18
 HEAD = '{"kind":"header"'
 EXECUTED = b'{"kind":"executed"'
 ACTIONS = (b',"raw":[', b',"commanded":[')
 
-# receives the number of bytes that were read since the last call
+# receives the number of bytes read since the last call
 ReportBytes = Callable[[int], None]
 
 
@@ -42,18 +41,18 @@ class TraceLine(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LineReader:
     """
-    How runs are read.
+    Settings for reading runs.
 
-    with_actions   False: commands come without `raw` and `commanded`, which are most of a trace
+    with_actions   False: commands lack `raw` and `commanded`, which are most of a trace
                    and of the time to decode it
-    on_bytes_read  called as reading goes on
+    on_bytes_read  called while files are read
     """
 
     with_actions: bool = True
     on_bytes_read: ReportBytes | None = None
 
     def read(self, path: Path) -> Iterator[TraceLine]:
-        """Yield the lines of the run to which a file belongs. Raises TraceError."""
+        """Yield the lines of the run of a file. Raises TraceError."""
         lines = self._read_parts(parts_of(path))
         return _reporting(lines, self.on_bytes_read) if self.on_bytes_read else lines
 
@@ -99,15 +98,15 @@ def _reporting(lines: Iterator[TraceLine], on_bytes_read: ReportBytes) -> Iterat
 
 def read_records(path: Path | str) -> Iterator[tuple[int, Record]]:
     """
-    Return number and content of each line of the run to which the file belongs.
+    Yield number and content of each line of the run of a file.
 
-    A line of no sense is {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the
-    last line of a part, when the process was killed), no_record or too_long. Raises TraceError,
-    also while reading.
+    An invalid line is {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the last
+    line of a part whose process was killed), no_record or too_long. Raises TraceError, also while
+    reading.
     """
     path = Path(path)
     if not parts_of(path):
-        raise TraceError(f'there is no trace {path}; name a file NAME.jsonl that a node wrote')
+        raise TraceError(f'{path} is not a trace; name a file NAME.jsonl of a node')
     return ((line.number, line.record) for line in LineReader().read(path))
 
 
@@ -115,7 +114,7 @@ def strip_actions(line: bytes) -> bytes:
     """
     Return a line without the numbers of actions.
 
-    In JSON a quote behind a comma begins a name or a text of its own, never stands within a text.
+    The search relies on JSON: the matched quotes begin a name and cannot occur within a text.
     """
     if not line.startswith(EXECUTED):
         return line
@@ -128,7 +127,7 @@ def strip_actions(line: bytes) -> bytes:
 
 
 def skip_line(file: BinaryIO) -> int:
-    """Go to where the next line begins; return the bytes on the way."""
+    """Skip to the next line; return the number of skipped bytes."""
     skipped = 0
     while rest := file.readline(LINE_LIMIT):
         skipped += len(rest)
@@ -138,17 +137,17 @@ def skip_line(file: BinaryIO) -> int:
 
 
 def damaged_record(part: Path, reason: str, line: bytes) -> Record:
-    """Return what stands for a line that makes no sense."""
+    """Return the record for an invalid line."""
     text = line[:SHOWN_BYTES].decode(errors='replace')
     return {'kind': 'damaged', 'file': part.name, 'reason': reason, 'text': text}
 
 
 def check_header(record: Record, part: Path, is_first: bool) -> None:
     """
-    Raises TraceError for what is no trace or of a newer version.
+    Raise TraceError for a file that is not a trace or has another version.
 
-    A damaged header is accepted where another one says what the file is, or where the process was
-    killed while it was written.
+    A damaged header is accepted if an earlier part has one, or if the process was killed while
+    writing it.
     """
     is_torn = record.get('reason') == 'torn' and HEAD.startswith(record['text'][: len(HEAD)])
     if record['kind'] == 'header':
@@ -162,4 +161,4 @@ def check_header(record: Record, part: Path, is_first: bool) -> None:
                 f'{record.get("version")}'
             )
     elif is_first and not is_torn:
-        raise TraceError(f'{part} is no trace: it does not begin with a header')
+        raise TraceError(f'{part} is not a trace: it does not begin with a header')

@@ -4,7 +4,7 @@ One view for each kind of record: its fields with their types.
 
 A view holds the decoded JSON in `raw` and reads a field on access; a field that is
 missing or of another type reads as absent (None, empty text, empty table, False). Nothing raises.
-Each field of a record is named here only; mypy checks the code that reads it. Any thread.
+Only this module names the fields of records; mypy checks the code that reads them. Any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lerobot_serve.tools.traces.fields import is_number, Record
 
 
 class _Field:
-    """A field of a view; its name is the attribute's where none is given."""
+    """A field of a view; its name defaults to that of the attribute."""
 
     __slots__ = ('_name',)
 
@@ -26,9 +26,9 @@ class _Field:
         self._name = self._name or name
 
 
-# one function call for each access: statistics read millions of them
+# one function call per access, since statistics read millions of fields
 class Text(_Field):
-    """A text, empty for all else."""
+    """A text, empty for other types."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> str:
         value = view.raw.get(self._name)
@@ -36,7 +36,7 @@ class Text(_Field):
 
 
 class Number(_Field):
-    """A finite number, None for all else."""
+    """A finite number, None for other values."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> float | None:
         value = view.raw.get(self._name)
@@ -44,7 +44,7 @@ class Number(_Field):
 
 
 class Integer(_Field):
-    """A whole number, None for all else."""
+    """A whole number, None for other values."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> int | None:
         value = view.raw.get(self._name)
@@ -52,14 +52,14 @@ class Integer(_Field):
 
 
 class Flag(_Field):
-    """Whether the field is true, not only something."""
+    """Whether the field is exactly true."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> bool:
         return view.raw.get(self._name) is True
 
 
 class Table(_Field):
-    """Names and values, empty for all else."""
+    """Names and values, empty for other types."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> Record:
         value = view.raw.get(self._name)
@@ -67,7 +67,7 @@ class Table(_Field):
 
 
 class Values(_Field):
-    """A list of anything, None for all else."""
+    """A list of any items, None for other types."""
 
     def __get__(self, view: RecordView, owner: type[RecordView]) -> list[Any] | None:
         value = view.raw.get(self._name)
@@ -90,7 +90,7 @@ class RecordView:
 
 
 class OtherRecord(RecordView):
-    """A kind that this version does not know."""
+    """A record of an unknown kind."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class FooterRecord(RecordView):
 
 
 class DamagedRecord(RecordView):
-    """A line that makes no sense."""
+    """An invalid line."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ class DamagedRecord(RecordView):
 
 
 class ParameterRecord(RecordView):
-    """A parameter that changed; `old` and `new` may be anything."""
+    """A changed parameter; `old` and `new` may have any type."""
 
     __slots__ = ()
 
@@ -158,12 +158,12 @@ class ExecutedRecord(RecordView):
 
     @property
     def is_played(self) -> bool:
-        """Whether it is an action of a chunk."""
+        """Whether the command is an action of a chunk."""
         return self.rung == 'policy'
 
 
 class RequestRecord(RecordView):
-    """One request with its result, as edge, router or server saw it."""
+    """One request with its result, recorded by edge, router or server."""
 
     __slots__ = ()
 
@@ -182,13 +182,13 @@ class RequestRecord(RecordView):
 
     @property
     def slot(self) -> str:
-        """The slot that it was routed to."""
+        """The slot that the request was routed to."""
         slot = self.routing.get('slot')
         return slot if type(slot) is str else ''
 
 
 class PlacementRecord(RecordView):
-    """Where a router placed an episode, or moved it."""
+    """The placement or the move of an episode by a router."""
 
     __slots__ = ()
 
@@ -211,7 +211,7 @@ class StateRecord(RecordView):
 
 
 class DropRecord(RecordView):
-    """What was dropped."""
+    """A count of dropped items."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class DropRecord(RecordView):
 
 
 class ShadowRecord(RecordView):
-    """One comparison of a shadow with the policy that drives."""
+    """One comparison of a shadow with the live policy."""
 
     __slots__ = ()
 
@@ -231,7 +231,7 @@ class ShadowRecord(RecordView):
 
 
 class OutcomeRecord(RecordView):
-    """How an episode ended."""
+    """The outcome of an episode."""
 
     __slots__ = ()
 
@@ -252,7 +252,7 @@ class CanaryRecord(RecordView):
 
 
 class IncidentRecord(RecordView):
-    """What an operator should investigate."""
+    """An incident for an operator to investigate."""
 
     __slots__ = ()
 

@@ -11,14 +11,14 @@ from lerobot_serve.trace.format.schema import TraceError
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Path]:
-    """Return the first file of each run that is named or lies in a folder. Raises TraceError."""
+    """Return the first file of each run that is named or in a folder. Raises TraceError."""
     runs: dict[Path, None] = {}
     for path in map(Path, paths):
         files = sorted(path.rglob('*.jsonl')) if path.is_dir() else [path]
         first = [found[0] for file in files if (found := _parts(file))]
         if not first:
             raise TraceError(
-                f'there is no trace {path}; name files NAME.jsonl that nodes wrote, or folders '
+                f'{path} is not a trace; name files NAME.jsonl of nodes, or folders '
                 'with such files'
             )
         runs |= {file.resolve(): None for file in first}
@@ -26,7 +26,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def _parts(file: Path) -> list[Path]:
-    # a later part whose run was met already costs no second listing of the folder
+    # cached, so that a later part of a known run needs no second listing of the folder
     match = PART.fullmatch(file.name)
     if match and match['number'] and (file.parent / f'{match["stem"]}.jsonl').is_file():
         return [file.parent / f'{match["stem"]}.jsonl']

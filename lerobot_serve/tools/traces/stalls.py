@@ -14,13 +14,16 @@ from lerobot_serve.tools.traces.record_views import ExecutedRecord, RecordView, 
 
 # number of longest stalls kept
 STALLS_KEPT = 200
-# ends of the reason when playing was meant to end
+# suffixes of the reason of an intended end of execution
 INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared')
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """From its first command without a chunk to the next one with; `is_open`: none came."""
+    """
+    The period from the first command without a chunk to the next one with a chunk; `is_open`: the
+    trace ends before.
+    """
 
     begin_s: float
     end_s: float
@@ -34,7 +37,7 @@ class Stall:
 
 class StallDetector:
     """
-    Follows one client in one run: `count` and `total_s` of all stalls, the longest `kept`.
+    Tracks one client in one run: `count` and `total_s` of all stalls, and the `kept` longest ones.
     `is_playing`: the last command was an action of a chunk.
     """
 
@@ -85,5 +88,5 @@ class StallDetector:
         self.count += 1
         self.total_s += stall.length_s
         push = heapq.heappush if len(self._kept) < self._limit else heapq.heappushpop
-        # of two that are alike the first one stays
+        # of two equal stalls the first one is kept
         push(self._kept, (stall.length_s, -self.count, stall))

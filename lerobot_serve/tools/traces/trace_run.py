@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a node: its records, the facts of its header, the position of reading."""
+"""One run of a node: its records, the contents of its header, the reading position."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lerobot_serve.tools.traces.record_views import (
     view_of,
 )
 
-# a clock beyond it is damage
+# a clock value beyond it means damage
 NS_LIMIT = 1 << 63
 ALL_ACTIONS = LineReader()
-# what a run notes of itself
-NOTED = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
+# records about the trace itself
+OWN_RECORDS = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
 
 
 class LinePosition(NamedTuple):
@@ -35,8 +35,8 @@ class LinePosition(NamedTuple):
 
 class Entry(NamedTuple):
     """
-    A record of a run, and about when it was written: seconds since 1970 by the clock of the
-    node's machine. A record without a time has that of the one before.
+    A record of a run and its approximate time, in seconds since 1970 by the clock of the node's
+    machine. A record without a time has the time of the previous one.
     """
 
     time_s: float
@@ -46,18 +46,18 @@ class Entry(NamedTuple):
 
 class TraceRun:
     """
-    See the module; one thread. `read` may be called again; it then restarts. While it runs,
-    `position` is the line of the last record.
+    See the module; one thread. `read` may be called again and restarts. Meanwhile `position` is
+    the line of the last record.
 
     header_parameters  those of the header
     parameters         those of the node now: the header's, and what changed since
     lines, size_bytes  read by now
-    is_partial         its oldest parts are gone
+    is_partial         its oldest parts were removed
     is_damaged         set by the audit and by bags: records cannot be read, or were never written
     is_lossy           lines are damaged, or a footer counts lost records
     is_ended           the last part has a footer that closes the run
 
-    A bag (bags/trace_view.py) is no trace: `slack_ns` is how far its times may be out of order.
+    For a bag (bags/trace_view.py) `slack_ns` is the maximum disorder of its times.
     """
 
     is_trace = True
@@ -77,7 +77,7 @@ class TraceRun:
         self.parameters: Record = {}
         self.is_partial = self.is_lossy = self.is_ended = False
         self._part, self._line = self.path, 0
-        # of the part before the present one
+        # of the previous part
         self.previous_part_position: LinePosition | None = None
         self.lines = self.size_bytes = 0
         self._is_headed = False
@@ -102,14 +102,14 @@ class TraceRun:
             self.lines += 1
             self.size_bytes += line.size_bytes
             record = view_of(line.record)
-            if isinstance(record, NOTED):
-                self._note(record)
+            if isinstance(record, OWN_RECORDS):
+                self._apply(record)
             mono_ns = record.mono_ns
             if mono_ns is not None and -NS_LIMIT < mono_ns < NS_LIMIT:
                 self._time_s = self._offset_s + mono_ns / 1e9
             yield Entry(self._time_s, self, record)
 
-    def _note(self, record: RecordView) -> None:
+    def _apply(self, record: RecordView) -> None:
         if isinstance(record, HeaderRecord):
             if not self._is_headed:
                 self._head(record)
@@ -131,7 +131,7 @@ class TraceRun:
 
 
 def wall_offset_s(header: HeaderRecord) -> float:
-    """Return what to add to the node's own clock, 0 when the header does not have it."""
+    """Return the offset from the node's clock to 1970, 0 if the header lacks it."""
     mono_ns = header.mono_ns
     if mono_ns is None:
         return 0.0

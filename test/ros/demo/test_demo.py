@@ -22,7 +22,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-ACTS = ('serve', 'shadow', 'kill', 'canary', 'broken')
+PHASES = ('serve', 'shadow', 'kill', 'canary', 'broken')
 # four servers, a router, two robots with an arm and a controller each
 PROCESSES = 9
 LIMIT_S = 170
@@ -32,20 +32,20 @@ def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     command = [str(executable_path('lerobot-serve')), 'demo', '--robots', '2']
     # the canary that takes long is a matter of how many episodes there are
-    command += ['--acts', 'broken,kill', '--plan', '50:1,100']
+    command += ['--phases', 'broken,kill', '--plan', '50:1,100']
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
     assert result.returncode == 0, result.stdout + result.stderr
     folder = tmp_path / 'out' / 'demo'
     summary = json.loads((folder / 'summary.json').read_text())
-    assert tuple(summary['acts']) == ACTS
-    assert all(summary['acts'][act]['shown'] for act in ACTS)
+    assert tuple(summary['phases']) == PHASES
+    assert all(summary['phases'][phase]['shown'] for phase in PHASES)
     assert summary['ok']
     assert summary['audit']['violations'] == 0
     assert summary['audit']['without_end'] == 1
-    assert summary['acts']['kill']['robots_stalled'] == 0
-    assert summary['acts']['shadow']['divergence_rad'] > 0
-    assert summary['acts']['broken']['why']
-    assert summary['acts']['broken']['episodes_with_v3_a_second_later'] == 0
+    assert summary['phases']['kill']['robots_stalled'] == 0
+    assert summary['phases']['shadow']['divergence_rad'] > 0
+    assert summary['phases']['broken']['why']
+    assert summary['phases']['broken']['episodes_with_v3_a_second_later'] == 0
     assert summary['episodes']['v2']['successes'] >= 1
     codes = summary['exit_status']
     assert len(codes) == PROCESSES
@@ -75,7 +75,7 @@ def test_a_child_that_dies_is_named_with_its_last_words(processes):
 @pytest.mark.parametrize(
     ('arguments', 'told'),
     [
-        (['--acts', 'serve,fly'], "unknown phase 'fly'; known: serve, shadow, kill"),
+        (['--phases', 'serve,fly'], "unknown phase 'fly'; known: serve, shadow, kill"),
         (['--robots', '0'], '--robots must be in [1, 20], got 0'),
         (['--seed', '-1'], '--seed must be at least 0, got -1'),
         (['--plan', '50,20,100'], '--plan'),

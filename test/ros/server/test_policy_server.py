@@ -90,7 +90,7 @@ BAD = {
     'jpeg_cut': (
         {'images': (replace(images(Codec.JPEG)[0], data=images(Codec.JPEG)[0].data[:200]),)},
         'bad_jpeg',
-        'not a whole JPEG',
+        'incomplete JPEG',
     ),
     'raw_short': ({'images': (replace(images()[0], data=b'123'),)}, 'wrong_shape', '3 bytes'),
     'zero_size': ({'images': (replace(images()[0], height=0),)}, 'wrong_shape', '0x64'),

@@ -154,7 +154,7 @@ def test_below_the_root_that_the_operator_named_it_may_change(rig):
     root = rig.steering.folder.parent
     rig.start(policy_kind='steered', autostart=False, until='unconfigured', policy_root=str(root))
     for path in ('/etc', f'{root}/..', f'{root}/../vandal'):
-        assert 'must lie below policy_root' in rig.set(policy_path=path)
+        assert 'must be below policy_root' in rig.set(policy_path=path)
     assert rig.set(policy_path=rig.steering.path(chunk=4)) == ''
     assert rig.change_state('configure')
     assert rig.describe().chunk_size == 4

@@ -57,8 +57,8 @@ def hears(bag: Path, robot) -> bool:
     """Let a robot be answered, and return whether an answer is in the bag by now."""
     assert robot.round_trip().status == Status.OK
     # the folder is there a moment before the file in it
-    is_there = any(bag.glob('*.mcap'))
-    return is_there and any(message.type == CHUNK for message in Bag(bag).read())
+    is_available = any(bag.glob('*.mcap'))
+    return is_available and any(message.type == CHUNK for message in Bag(bag).read())
 
 
 def expect_draining(rig, robot) -> None:

@@ -53,7 +53,9 @@ def test_the_second_waits_until_the_first_is_done(pair, end, log_of_rig):
     start(second)
     second.wait(lambda: WAITS in log_of_rig('second'), 'the second says that it waits')
     # other processes of this machine may load policies, too
-    assert re.search(rf'about to be taken by process [^:]*\b{process.pid}\b', log_of_rig('second'))
+    assert re.search(
+        rf'reserved by the loading process [^:]*\b{process.pid}\b', log_of_rig('second')
+    )
     assert not second.steering.events('load')
     if end == 'loads':
         first.steering.loads.open_gate()

@@ -58,7 +58,7 @@ class FakeClient:
         self.warnings: tuple[str, ...] = ()
         self.extensions: tuple[SimpleNamespace, ...] = ()
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return self.there
 
     def _note(self, *call: object) -> None:

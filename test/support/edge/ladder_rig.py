@@ -102,7 +102,7 @@ class World:
         """Change what is decided outside of the control step."""
         self.orders = self.orders._replace(**orders)
         if self.orders.state is not ConnectionState.DEAD:
-            self.ladder.revive()
+            self.ladder.reset_teardown()
 
     def play(self, *values: float) -> None:
         """Play actions that move all joints alike."""

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 import torch
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
-from lerobot_serve.policies.lerobot.compat import lerobot, quiet
+from lerobot_serve.policies.lerobot.compat import lerobot, suppress_output
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 
@@ -43,7 +43,7 @@ def folder_of(kind: str, **config: object) -> Path:
     """Return the folder of a policy, made on first use and kept until the tests end."""
     folder = ROOT / '-'.join([kind, *map(str, config.values())]) / kind
     if not folder.exists():
-        with quiet():
+        with suppress_output():
             build(kind, folder, **config)
     return folder
 
@@ -105,7 +105,7 @@ class Oracle:
     """LeRobot itself, as its own scripts use it: one robot, one observation a control step."""
 
     def __init__(self, folder: Path) -> None:
-        with quiet():
+        with suppress_output():
             self.config = LEROBOT.config_class.from_pretrained(str(folder))
             kind = LEROBOT.get_policy_class(self.config.type)
             self.policy = kind.from_pretrained(str(folder), config=self.config)

@@ -76,7 +76,9 @@ def answer_bytes(
     header, name, episode = read_envelope(request)
     rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
     return wire_chunk.encode(
-        Chunk(header.answer(flags), name, episode, status=status, policy=policy, slot=slot, **rows)
+        Chunk(
+            header.for_reply(flags), name, episode, status=status, policy=policy, slot=slot, **rows
+        )
     )
 
 

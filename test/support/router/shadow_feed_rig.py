@@ -158,7 +158,7 @@ def chunk_bytes(
     rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
     return wire_chunk.encode(
         Chunk(
-            header.answer(0),
+            header.for_reply(0),
             name or client_id,
             episode,
             status=status,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lerobot_serve.policies.lerobot.compat import lerobot, quiet
+from lerobot_serve.policies.lerobot.compat import lerobot, suppress_output
 from support.rtc_parity.scene import CAMERA, ROBOT_TYPE, ScriptedObservation, TASK
 from support.rtc_parity.script import STEP_S
 
@@ -45,7 +45,7 @@ class LocalLoop:
     def __init__(self, folder: Path, reanchor: Reanchor | None = None) -> None:
         parts = lerobot()
         self._reanchor = reanchor
-        with quiet():
+        with suppress_output():
             config = parts.config_class.from_pretrained(str(folder))
             self.rtc = config.rtc_config = parts.rtc_config(enabled=True)
             self._own_horizon = self.rtc.execution_horizon

@@ -179,10 +179,12 @@ def test_the_summary_reads_well(board):
     assert told[1].startswith(
         '  ok     robots without weights execute chunks: 3 robots, no torch in'
     )
-    assert told[2].endswith('40 requests of 6 episodes compared, 0.012 rad from what was executed')
+    assert told[2].endswith(
+        '40 requests of 6 episodes compared, 0.012 rad from the executed actions'
+    )
     assert told[3].endswith(
-        '0 robots ran out of actions; at most 41 ms from one to the next, '
-        '1071 ms from one episode to the next; marked unavailable after 1.2 s'
+        '0 robots stalled; at most 41 ms between two actions, '
+        '1071 ms between two episodes; marked unavailable after 1.2 s'
     )
     assert told[4].endswith('promoted after 60 s (5 % at 0 s, 100 % at 60 s)')
     assert told[5].startswith(

@@ -90,7 +90,7 @@ BROKEN = {
     'not text': (replace_file('policy.json', b'\xff\xfe'), 'not readable JSON'),
     'not a group': (replace_file('policy.json', b'[1]'), r'must be a group .* got \[1\]'),
     'missing field': (drop_setting('chunk_size'), 'chunk_size is missing; it must be a whole'),
-    'unknown field': (change_settings(speed=2), "'speed' is not a field; there are format"),
+    'unknown field': (change_settings(speed=2), "'speed' is not a field; allowed are format"),
     'later format': (change_settings(format_version=2), 'format_version must be 1 .* got 2'),
     'other kind': (change_settings(kind='act'), "kind must be 'builtin.reach', got 'act'"),
     'one camera': (change_settings(cameras=SETTINGS['cameras'][:1]), 'a list of two cameras'),
@@ -111,7 +111,7 @@ BROKEN = {
     'a pickle': (replace_file('model.safetensors', pickle.dumps(print)), 'not a readable safe'),
     'shape': (change_weight(LINEAR, lambda w: w[:-1].clone()), r'\(255, 256\) .* \(256, 256\)'),
     'type': (change_weight(LINEAR, lambda w: w.double()), 'torch.float64, .* torch.float32'),
-    'no tensor': (change_weight(LINEAR, lambda w: None), f'missing or unknown are {LINEAR}'),
+    'no tensor': (change_weight(LINEAR, lambda w: None), f'missing or unknown tensors {LINEAR}'),
     'not finite': (change_weight(LINEAR, lambda w: w * math.nan), f'{LINEAR} has values that are'),
     'no spread': (change_weight('state_std', lambda w: w * 0), 'state_std must be above 0'),
 }

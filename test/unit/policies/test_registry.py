@@ -168,7 +168,7 @@ def test_what_the_operator_says_rightly_is_fine(kind):
         ({'state_names': ('a', 'b')}, "state_names is set to ['a', 'b'], but"),
         ({'action_names': OWN_NAMES[::-1]}, "policy has ['joint_0.pos', 'joint_1.pos']; leave"),
         ({'trained_fps': 30.0}, 'trained_fps is set to 30, but'),
-        ({'device': 'cuda:0'}, "on the device 'cpu' alone, got 'cuda:0'"),
+        ({'device': 'cuda:0'}, "only on the device 'cpu', got 'cuda:0'"),
         ({'cpu_threads': 2}, 'leave cpu_threads at 0, got 2'),
     ],
 )

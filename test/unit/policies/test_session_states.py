@@ -30,8 +30,8 @@ def test_going_on_with_nothing_remembered_is_a_loss():
     assert states.take('a', 1, False) == (None, True)
     assert states.take('a', 1, True) == (None, False)
     states.keep('a', 1, 'state')
-    states.forget('a')
-    states.forget('never heard of')
+    states.discard('a')
+    states.discard('never heard of')
     assert states.take('a', 1, False) == (None, True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The beat: missed beats are counted and never made up for."""
+"""The beat: missed cycles are counted and never made up for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_beat_waits_for_its_time():
         times_ns.append(clock.now_ns)
         clock.now_ns += 30
     assert times_ns == [100, 200, 300]
-    assert (beat.beats, beat.missed) == (3, 0)
+    assert (beat.cycles, beat.missed) == (3, 0)
 
 
 def test_missed_beats_are_counted_and_not_replayed():
@@ -57,9 +57,9 @@ def test_missed_beats_are_counted_and_not_replayed():
     beat, stop = FixedRateLoop(PERIOD_NS, clock), Stop(clock)
     clock.now_ns = 350
     assert beat.wait(stop)
-    assert (clock.now_ns, beat.beats, beat.missed, stop.waits) == (350, 1, 2, 0)
+    assert (clock.now_ns, beat.cycles, beat.missed, stop.waits) == (350, 1, 2, 0)
     assert beat.wait(stop)
-    assert (clock.now_ns, beat.beats, beat.missed, stop.waits) == (400, 2, 2, 1)
+    assert (clock.now_ns, beat.cycles, beat.missed, stop.waits) == (400, 2, 2, 1)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=50))
@@ -72,7 +72,7 @@ def test_two_beats_never_share_a_period(works_ns):
         period = clock.now_ns // PERIOD_NS
         assert period > last
         last = period
-        assert beat.beats + beat.missed == period
+        assert beat.cycles + beat.missed == period
 
 
 def test_stop_ends_the_wait():
@@ -82,7 +82,7 @@ def test_stop_ends_the_wait():
     stop.set()
     thread.join(WAIT_S)
     assert waits == [False]
-    assert beat.beats == 0
+    assert beat.cycles == 0
 
 
 def test_a_stop_is_seen_even_when_the_beat_is_late():

@@ -286,5 +286,5 @@ def test_no_way_leads_out_of_the_root(way, tmp_path):
     root = tmp_path / 'models'
     root.mkdir()
     (root / 'link').symlink_to(tmp_path)
-    with pytest.raises(ParameterError, match='must lie below policy_root'):
+    with pytest.raises(ParameterError, match='must be below policy_root'):
         changed_to(way.format(root=root), str(root))

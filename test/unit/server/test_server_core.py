@@ -15,7 +15,7 @@ from support.server.server_core_rig import FIXED, request, Rig
 from support.server.session_rig import RULES
 
 from lerobot_serve.server.core import bounded_ns
-from lerobot_serve.server.inference.schedulers import EarliestDry
+from lerobot_serve.server.inference.schedulers import LowestQueueFirst
 from lerobot_serve.wire.schema import MsgType, Refusal, Status
 from lerobot_serve.wire.session import SessionRefused
 
@@ -209,7 +209,7 @@ def test_changes_reach_sessions_and_the_order_of_service():
     rig.open(1)
     rig.open(2)
     rules = replace(RULES, max_sessions=1, grace_ns=1, idle_ns=2, default_task='other')
-    rig.core.apply_settings(rules, FIXED, EarliestDry())
+    rig.core.apply_settings(rules, FIXED, LowestQueueFirst())
     changed = rig.core.sessions.rules
     assert (changed.max_sessions, changed.grace_ns, changed.idle_ns) == (1, 1, 2)
     # a task cannot change under a session

@@ -184,7 +184,7 @@ def test_a_header_may_be_damaged_where_another_one_stands_before_it(tmp_path):
 
 def test_where_nothing_is(tmp_path):
     for path in (tmp_path / 'edge.jsonl', tmp_path, tmp_path / 'none'):
-        with pytest.raises(TraceError, match='there is no trace'):
+        with pytest.raises(TraceError, match='is not a trace'):
             read_records(path)
 
 

@@ -70,7 +70,7 @@ def test_peek_needs_no_more_than_the_start():
 
 def test_an_answer_echoes_the_header_with_its_own_type_and_flags():
     asked = Header(1, 2, 3, 4, 5, int(MsgType.OBSERVATION), 0xFF)
-    assert asked.answer(4) == Header(1, 2, 3, 4, 5, int(MsgType.CHUNK), 4)
+    assert asked.for_reply(4) == Header(1, 2, 3, 4, 5, int(MsgType.CHUNK), 4)
 
 
 def test_arrays_of_a_decoded_message_are_views_of_its_bytes():

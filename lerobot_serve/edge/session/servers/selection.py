@@ -2,10 +2,10 @@
 """
 Server selection: the servers or routers of a robot in order of preference, with failover.
 
-A failover tries the next server at once, so that it fits into the queued time. Only when all have
-failed in turn a backoff applies, which grows. Its length is random, so that robots that lost the
-same server do not reconnect at the same moment. Success is a usable reply: a server that opens
-sessions and never replies does not reset the backoff.
+A failover tries the next server at once, so that it completes before the queue is empty. A growing
+backoff applies only after all servers have failed in turn. Its length is random, so that robots
+that lost the same server do not reconnect at the same time. Success is a usable reply: a server
+that opens sessions and never replies does not reset the backoff.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ServerSelection:
         self._backoff_s = first_backoff_s
         self._tried: set[str] = set()
         self.current = names[0]
-        # the latest failure of each without a reply since; replaced as a whole
+        # the latest failure of each server without a later reply; replaced as a whole
         self.failures: dict[str, str] = {}
 
     @property
@@ -46,11 +46,11 @@ class ServerSelection:
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """The others that have not failed in this round, in turn."""
+        """The other servers that have not failed in this round, in order."""
         after = self._names.index(self.current) + 1
         in_turn = self._names[after:] + self._names[:after]
-        away = {self.current, *self._tried}
-        return tuple(name for name in in_turn if name not in away)
+        excluded = {self.current, *self._tried}
+        return tuple(name for name in in_turn if name not in excluded)
 
     @property
     def is_failing_over(self) -> bool:
@@ -90,7 +90,7 @@ class ServerSelection:
     def return_to_preferred(self) -> bool:
         """
         Select the preferred server; return whether that is a change, which requires a new session.
-        For episode boundaries, where a change of server is harmless.
+        Call at an episode boundary, where a change of server is harmless.
         """
         if self.current == self.preferred or self.preferred in self._tried:
             return False

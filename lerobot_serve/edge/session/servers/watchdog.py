@@ -18,7 +18,7 @@ from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport import Transport
 
 PROBE_SHARE, LEAVE_SHARE = 0.25, 0.5
-# below this a busy machine would look like a dead one
+# a shorter time would mistake a busy machine for a lost one
 MIN_BUFFER_S = 0.2
 
 
@@ -60,5 +60,5 @@ class ReplyWatchdog:
         return any(self._transport.is_available(server) for server in self._servers.untried)
 
     def _on_sign_of_life(self, pending: PendingRequest) -> None:
-        """Executor thread."""
+        """Record the response to a probe. Executor thread."""
         self._alive_during = pending

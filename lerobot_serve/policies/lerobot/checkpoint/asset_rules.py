@@ -3,7 +3,7 @@
 Check the folder of a tokenizer or language model before transformers reads it.
 
 transformers chooses classes, and weights in formats that unpickle, by the contents of the folder.
-Here only the classes that LeRobot's policies use are allowed, and weights are safetensors. Any
+These rules allow only the classes that LeRobot's policies use, and weights in safetensors. Any
 thread.
 """
 
@@ -21,11 +21,11 @@ VOCABULARY_LIMIT_BYTES, NUMBER_LIMIT, LAYER_LIMIT, DEPTH_LIMIT = 64 << 20, 1 << 
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json')
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILES = ('model.safetensors', 'model.safetensors.index.json')
-# with it, transformers reads another model: that of its base_model_name_or_path
+# with this file transformers reads another model, that of its base_model_name_or_path
 ADAPTER_FILE = 'adapter_config.json'
 SHARD = re.compile(r'[\w.-]+\.safetensors', re.ASCII)
 FORBIDDEN_KEYS = {'auto_map', 'custom_pipelines', 'quantization_config', 'custom_generate'}
-# what transformers takes in the place of the files of this folder, wherever it lies
+# keys that make transformers read other files than those of this folder
 OUTSIDE_KEYS = re.compile(r'\w+_file|init_inputs|audio_tokenizer\w*', re.ASCII)
 MODELS = {'smolvlm', 'smolvlm_vision', 'idefics3', 'idefics3_vision', 'llama'}
 TOKENIZER_MODELS = MODELS | {'paligemma', 'gemma', 'bart', 'siglip_vision_model'}
@@ -52,13 +52,13 @@ ALLOWED_VALUES = {
 
 
 def check_asset(asset: Asset) -> None:
-    """Raise PolicyError for what transformers would take as code, or as something else."""
+    """Raise PolicyError for files that make transformers run code or read another model."""
     files = asset_files(asset.folder)
     names = {file.name for file in files}
     if ADAPTER_FILE in names:
         raise PolicyError(
             f'{asset.folder} holds {ADAPTER_FILE}, which names another model to load; use a '
-            'tokenizer or model that is whole'
+            'complete tokenizer or model'
         )
     for file in files:
         if file.suffix == '.json':
@@ -68,8 +68,8 @@ def check_asset(asset: Asset) -> None:
     weights = [file for file in files if file.suffix == WEIGHTS_SUFFIX]
     if asset.with_weights and not (weights and names.intersection(WEIGHTS_FILES)):
         raise PolicyError(
-            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}, and no other format '
-            'is read; download the model again'
+            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}; other formats are '
+            'not read; download the model again'
         )
     for file in weights if asset.with_weights else []:
         tensor_headers(file)
@@ -85,22 +85,22 @@ def _check_json(file: Path) -> None:
         if not isinstance(shards, dict) or not all(
             isinstance(shard, str) and SHARD.fullmatch(shard) for shard in shards.values()
         ):
-            raise PolicyError(f'{file} must name .safetensors files of its folder alone')
+            raise PolicyError(f'{file} must name only .safetensors files of its folder')
     _check_value(file, '', value, 0)
 
 
 def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
     if depth > DEPTH_LIMIT:
-        raise PolicyError(f'{file} is nested deeper than {DEPTH_LIMIT}; it is not of a tokenizer')
+        raise PolicyError(f'{file} is nested deeper than {DEPTH_LIMIT}; not a tokenizer file')
     if key in FORBIDDEN_KEYS and value:
         raise PolicyError(
-            f'{file} has {key!r}, which makes transformers run code beside it or of another '
+            f'{file} has {key!r}, which makes transformers run code of the folder or of another '
             'package; code from policy folders is not loaded: use a tokenizer or model without it'
         )
     if OUTSIDE_KEYS.fullmatch(key) and value:
         raise PolicyError(
-            f'{file} has {key!r:.80}, which names files outside of its folder; remove that key, '
-            'the files of the folder itself are found without it'
+            f'{file} has {key!r:.80}, which names files outside of its folder; remove the key: '
+            'the files of the folder are found without it'
         )
     if (
         key in ALLOWED_VALUES
@@ -120,14 +120,14 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
 
 
 class _TextChoices(frozenset[str]):
-    """A set in which a value that cannot be hashed is not, instead of an error."""
+    """A set whose `in` returns False for an unhashable value instead of raising."""
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and super().__contains__(value)
 
 
 def _check_model(file: Path) -> None:
-    """A network is built of these numbers. Raises PolicyError."""
+    """Raise PolicyError unless the sizes of the network are within their limits."""
     config = read_json(file)
     if not isinstance(config, dict) or config.get('model_type') != 'smolvlm':
         raise PolicyError(f'{file} must describe a model of the type smolvlm')

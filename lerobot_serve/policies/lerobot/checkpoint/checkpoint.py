@@ -2,8 +2,8 @@
 """
 Read and check a policy directory before loading anything from it. No torch, any thread.
 
-Nothing in it may run code: settings and processor steps come from allow-lists, state files are in
-the directory, and tokenizers are on this machine.
+The directory must not run code: settings and processor steps come from allow-lists, state files
+are in the directory, and tokenizers are on this machine.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class ProcessorStepSpec:
 
     @property
     def active(self) -> bool:
-        """Whether it does anything: some steps are written down switched off."""
+        """Whether the step is enabled; LeRobot also saves disabled steps."""
         return self.config.get('enabled') is not False
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a directory holds, read and checked."""
+    """The checked contents of a policy directory."""
 
     path: Path
     policy_type: str
@@ -67,7 +67,7 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Path]:
-        """All files that decide what the policy does."""
+        """All files that determine the output of the policy."""
         named = (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE, POSTPROCESSOR_FILE)
         states = {step.state_file for step in self.steps if step.state_file}
         return [*(self.path / name for name in named), *sorted(states)]
@@ -75,10 +75,10 @@ class Checkpoint:
 
 def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkpoint:
     """
-    Return what the directory holds. Raises PolicyError.
+    Return the checked contents of the directory. Raises PolicyError.
 
-    With `trusted_packages` the directory may name types and steps that are not known here; whose
-    they are is looked at when LeRobot is there.
+    With `trusted_packages` the directory may name unknown types and steps; their package is
+    checked after LeRobot is imported.
     """
     folder = Path(path)
     if not path or not folder.is_dir():
@@ -110,7 +110,7 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
 
 
 def policy_id(options: LoadOptions) -> str:
-    """Return the name of a policy: the operator's, or what its directory is called."""
+    """Return the name of a policy: the operator's, or that of its directory."""
     text = options.name or _readable_name(Path(options.path))
     return NOT_IN_A_NAME.sub('-', text).strip('-')[:NAME_LIMIT] or 'policy'
 
@@ -129,7 +129,7 @@ def _readable_name(path: Path) -> str:
 def _not_a_directory(path: str) -> str:
     if HUB_ID.fullmatch(path):
         return (
-            f'there is no {path!r} here; if it names a policy on the Hugging Face hub, get it '
+            f'{path!r} does not exist; if it names a policy on the Hugging Face hub, download it '
             f'first: hf download {path} --local-dir {path.split("/")[1]}, and give that directory'
         )
     return f'{path!r} is not a directory'
@@ -138,7 +138,7 @@ def _not_a_directory(path: str) -> str:
 def _adapter_error(folder: Path) -> PolicyError:
     return PolicyError(
         f'{folder} is a PEFT adapter, which holds only the difference from another policy; merge '
-        'it into that policy, save the whole, and give that directory'
+        'it into that policy, save the result, and give that directory'
     )
 
 
@@ -160,7 +160,7 @@ def _read_steps(
     folder: Path, name: str, policy_type: str, trusted_packages: tuple[str, ...]
 ) -> tuple[ProcessorStepSpec, ...]:
     migrate = (
-        'a policy from before processors were saved beside it is brought up to date with '
+        'a policy of a LeRobot that did not save processors is migrated with '
         f'lerobot/processor/migrate_policy_normalization.py --pretrained-path {folder}'
     )
     file = _required_file(folder, name, migrate)
@@ -168,7 +168,7 @@ def _read_steps(
     if not isinstance(steps, list):
         raise PolicyError(f"{file} must hold a list of 'steps'; {migrate}")
     if len(steps) > STEP_LIMIT:
-        raise PolicyError(f'{file} has {len(steps)} steps, allowed are {STEP_LIMIT}')
+        raise PolicyError(f'{file} has {len(steps)} steps, at most {STEP_LIMIT} are allowed')
     read = tuple(_read_step(file, number, step) for number, step in enumerate(steps))
     for number, step in enumerate(read):
         if step.registry_name in STEP_RULES or not trusted_packages:
@@ -202,7 +202,7 @@ def _state_file(where: str, folder: Path, name: object) -> Path | None:
             f"{where} names the state file {name!r}; it must be a file in the policy's own "
             'directory, named without a path'
         )
-    file = _required_file(folder, name, f'{where} needs it; copy the whole directory')
+    file = _required_file(folder, name, f'{where} needs this file; copy the whole directory')
     if file.stat().st_size > STATE_LIMIT_BYTES:
         raise PolicyError(
             f'{where} has the state file {name!r} of {file.stat().st_size} bytes; statistics take '

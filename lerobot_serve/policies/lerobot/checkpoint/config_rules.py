@@ -65,13 +65,13 @@ RTC = FieldRule(
 BASE_RULES: Rules = {
     'type': NAME,
     'n_obs_steps': integer_range(1, 64),
-    # looked at, entry by entry, when they are read
+    # checked entry by entry when they are read
     'input_features': ANY_VALUE,
     'output_features': ANY_VALUE,
     'normalization_mapping': NORMALIZATION,
     'device': DEVICE,
     'use_amp': FLAG,
-    # what serving does not read
+    # not read for serving
     'use_peft': one_of(False),
     'push_to_hub': FLAG,
     'repo_id': optional(TEXT),
@@ -92,12 +92,12 @@ TRAINING = FieldRule(
         or list_of(NUMBER).is_valid(v)
     ),
 )
-# what only training reads begins so
+# settings with these prefixes are read by training only
 TRAINING_PREFIXES = ('optimizer_', 'scheduler_', 'freeze_', 'train_')
 COMPILED: Rules = {'compile_model': FLAG, 'compile_mode': COMPILE_MODE}
 VISION: Rules = {
     'vision_backbone': BACKBONE,
-    # the checkpoint brings the weights: these are never loaded
+    # never loaded: the checkpoint holds all weights
     'pretrained_backbone_weights': optional(TEXT),
     'use_group_norm': FLAG,
     'spatial_softmax_num_keypoints': SIZE,
@@ -261,21 +261,23 @@ CONFIG_RULES: dict[str, Rules] = {
 
 
 def check_config(policy_type: str, config: dict[str, Any], where: str) -> None:
-    """Raise PolicyError unless each setting may be there, and each value is in its range."""
+    """Raise PolicyError unless each setting is allowed and its value is in its range."""
     own = CONFIG_RULES[policy_type]
     _check_named(policy_type, config, where)
     training = {name: TRAINING for name in config if name.startswith(TRAINING_PREFIXES)}
-    check_keys(config, {**training, **BASE_RULES, **own}, where, f'{article(policy_type)} policy')
+    check_keys(
+        config, {**training, **BASE_RULES, **own}, where, f'{with_article(policy_type)} policy'
+    )
 
 
 def _check_named(policy_type: str, config: dict[str, Any], where: str) -> None:
-    # LeRobot's default is a repository of the hub, whatever that holds by then
+    # LeRobot's default is a repository of the hub, whose contents may change
     if policy_type == 'smolvla' and not config.get('vlm_model_name'):
         raise PolicyError(
-            f'{where} has no vlm_model_name, so it does not say which language model it is built '
-            'on; save the policy again with LeRobot'
+            f'{where} has no vlm_model_name, so its language model is unknown; '
+            'save the policy again with LeRobot'
         )
 
 
-def article(policy_type: str) -> str:
+def with_article(policy_type: str) -> str:
     return f'{"an" if policy_type[0] in "aeiou" else "a"} {policy_type}'

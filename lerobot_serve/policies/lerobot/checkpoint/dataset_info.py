@@ -26,7 +26,7 @@ STATE, ACTION = 'observation.state', 'action'
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """Names and rate of the data set, empty or 0 where it has none; `file` is their source."""
+    """Names and rate of the data set, empty or 0 if unknown; `file` is their source."""
 
     state_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class DatasetInfo:
 
 
 def read_dataset_info(folder: Path) -> DatasetInfo:
-    """Return what is known of the training of the policy in a folder. Raises nothing."""
+    """Return the data set information of the policy in a folder. Never raises."""
     for file in _candidates(folder):
         content = _read(file)
         if content:
@@ -51,7 +51,7 @@ def read_dataset_info(folder: Path) -> DatasetInfo:
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
-    """Give the files that may describe the data set, the nearest first."""
+    """Yield the files that may describe the data set, nearest first."""
     yield folder / INFO_FILE
     config = _read(folder / TRAIN_FILE).get('dataset')
     if not isinstance(config, dict):
@@ -64,7 +64,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 
 def _home() -> Path:
-    """Return where LeRobot keeps data sets."""
+    """Return the folder in which LeRobot keeps data sets."""
     own, all_of_them = (os.environ.get(name) for name in HOME_VARIABLES)
     if own:
         return Path(own)
@@ -73,7 +73,7 @@ def _home() -> Path:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the JSON object of a regular file of bounded size, empty for everything else."""
+    """Return the JSON object of a regular file of bounded size, otherwise an empty one."""
     try:
         if not file.is_file() or file.stat().st_size > BYTES_LIMIT:
             return {}

@@ -17,7 +17,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, CON
 from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
 
 STATE, ACTION = 'observation.state', 'action'
-# what no file of a policy holds
+# not in any file of a policy
 NOT_IN_CHECKPOINT = ('state_names', 'action_names', 'trained_fps')
 EMPTY_CAMERA = 'observation.images.empty_camera_'
 ACTION_NAMES = 'action_feature_names'
@@ -36,7 +36,7 @@ class Features:
 
 
 def read_features(folder: Checkpoint, options: LoadOptions) -> Features:
-    """Return what the policy takes and gives. Raises PolicyError."""
+    """Return the inputs and outputs of the policy. Raises PolicyError."""
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
     outputs = _features(where, folder.config, 'output_features')
@@ -60,7 +60,7 @@ def read_features(folder: Checkpoint, options: LoadOptions) -> Features:
 
 
 def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
-    """Return how many values a state and an action have. Raises PolicyError."""
+    """Return the number of values of a state and of an action. Raises PolicyError."""
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
     outputs = _features(where, folder.config, 'output_features')
@@ -70,10 +70,10 @@ def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
 
 
 def with_dataset_defaults(folder: Checkpoint, options: LoadOptions) -> LoadOptions:
-    """Return the options, with names and rate of the data set where the operator gives none."""
+    """Return the options, with missing names and rate filled in from the data set."""
     training, (states, actions) = read_dataset_info(folder.path), feature_sizes(folder)
     fits = {
-        # names of another number are of another data set
+        # a different number of names means another data set
         'state_names': len(training.state_names) == states,
         'action_names': len(training.action_names) == actions and not config_action_names(folder),
         'trained_fps': training.trained_fps > 0,
@@ -89,7 +89,7 @@ def config_action_names(folder: Checkpoint) -> Any:
 
 def unspecified_options(folder: Checkpoint, options: LoadOptions) -> tuple[str, ...]:
     """
-    Return which of names and rate neither the operator nor a file gives. Raises PolicyError.
+    Return the options among names and rate that are unknown. Raises PolicyError.
     """
     whole = with_dataset_defaults(folder, options)
     known = {
@@ -102,11 +102,11 @@ def unspecified_options(folder: Checkpoint, options: LoadOptions) -> tuple[str, 
 
 
 def _missing(options: LoadOptions, state_count: int, action_count: int) -> list[str]:
-    """Return all that is not known or does not fit, so that one start names everything."""
+    """Return all missing or wrong options, so that one start reports all of them."""
     missing = []
     if not 0 < options.trained_fps < float('inf'):
         missing.append(
-            f'trained_fps must be given and above 0, got {options.trained_fps:g}: the fps of the '
+            f'trained_fps must be set and above 0, got {options.trained_fps:g}: the fps of the '
             "data set that the policy was trained on, in its meta/info.json under 'fps'"
         )
     wanted = {'state_names': state_count, 'action_names': action_count}
@@ -153,15 +153,15 @@ def _feature(where: str, entry: object) -> Feature:
 
 def _unsupported_feature(where: str, key: str, kind: str) -> PolicyError:
     return PolicyError(
-        f'{where} has the feature {key!r} of the type {kind}, which no observation here carries; '
-        f'served are {STATE!r}, cameras, and {ACTION!r}: train the policy without it'
+        f'{where} has the feature {key!r} of the type {kind}, which observations do not carry; '
+        f'supported are {STATE!r}, cameras, and {ACTION!r}: train the policy without it'
     )
 
 
 def _count(where: str, features: dict[str, Feature], key: str) -> int:
     shape = features[key].shape
     if shape and shape[0] > SIZE_LIMIT:
-        raise PolicyError(f'{where}: {key!r} has {shape[0]} values, served are {SIZE_LIMIT}')
+        raise PolicyError(f'{where}: {key!r} has {shape[0]} values, over {SIZE_LIMIT}')
     if len(shape) != 1:
         raise PolicyError(f'{where}: {key!r} must be a list of values, got the shape {shape}')
     return shape[0]
@@ -172,7 +172,7 @@ def _cameras(
 ) -> tuple[PolicyCamera, ...]:
     cameras = []
     for key, feature in inputs.items():
-        # the network fills these in itself
+        # the network fills in these itself
         if feature.type != 'VISUAL' or (config.get('empty_cameras') and _is_empty(key)):
             continue
         if len(feature.shape) != 3:
@@ -183,15 +183,15 @@ def _cameras(
         channels, height, width = feature.shape
         if channels > CHANNEL_LIMIT or max(height, width) > SIZE_LIMIT:
             raise PolicyError(
-                f'{where}: the camera {key!r} is {feature.shape}; served are at most '
-                f'{CHANNEL_LIMIT} x {SIZE_LIMIT} x {SIZE_LIMIT}'
+                f'{where}: the camera {key!r} is {feature.shape}; supported are at '
+                f'most {CHANNEL_LIMIT} x {SIZE_LIMIT} x {SIZE_LIMIT}'
             )
         cameras.append(PolicyCamera(key, height, width, channels))
     pixels = config.get('n_obs_steps', 1) * sum(each.height * each.width for each in cameras)
     if pixels > PIXEL_LIMIT:
         raise PolicyError(
             f'{where}: an observation has {pixels} pixels, over all cameras and n_obs_steps; '
-            f'served are at most {PIXEL_LIMIT}'
+            f'at most {PIXEL_LIMIT} are supported'
         )
     return tuple(cameras)
 
@@ -204,7 +204,7 @@ def _wrong_names_text(parameter: str, names: tuple[str, ...], count: int) -> str
     feature = DATASET_FEATURES[parameter]
     return (
         f'{parameter} must be {count} different names in the order of the training data, got '
-        f'{list(names)}; the policy does not hold them: they are in the meta/info.json of the '
+        f'{list(names)}; the policy files lack them: they are in the meta/info.json of the '
         f'data set it was trained on, under features.{feature}.names'
     )
 
@@ -216,6 +216,6 @@ def _checked_action_names(held: Any, options: LoadOptions) -> tuple[str, ...]:
     if options.action_names and list(options.action_names) != list(held):
         raise PolicyError(
             f'action_names is {list(options.action_names)}, but the policy was trained with '
-            f'{list(held)} (its {ACTION_NAMES}); give these, or none'
+            f'{list(held)} (its {ACTION_NAMES}); set these, or none'
         )
     return tuple(map(str, held))

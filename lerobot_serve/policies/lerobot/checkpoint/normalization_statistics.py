@@ -2,8 +2,8 @@
 """
 Check the normalization statistics in the state files of processor steps.
 
-LeRobot passes a value without statistics unchanged; the robot would receive numbers of another
-unit. Here missing statistics are an error. Thread: the one that loads a policy.
+LeRobot passes a value without statistics unchanged, so the robot would receive numbers in another
+unit. This module raises an error for missing statistics. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ REQUIRED_STATISTICS = {
 RANGE_STATISTICS = (('min', 'max'), ('q01', 'q99'), ('q10', 'q90'))
 # standard deviations on each side of the mean
 RANGE_DEVIATIONS = 3
-# these two normalise without a table of features
+# these two normalize without a table of features
 GROOT_STEPS = {'groot_pack_inputs_v3': STATE, 'groot_action_unpack_unnormalize_v1': ACTION}
 
 
 def check_statistics(folder: Checkpoint, allow_missing: bool) -> tuple[str, ...]:
-    """Return what an operator should know of the statistics. Raises PolicyError."""
+    """Return warnings about the statistics for the operator. Raises PolicyError."""
     notes: list[str] = []
     for step in folder.preprocessor:
         # actions pass the preprocessor only in training
@@ -49,8 +49,8 @@ def check_statistics(folder: Checkpoint, allow_missing: bool) -> tuple[str, ...]
 
 def action_range(folder: Checkpoint) -> ActionRange | None:
     """
-    Return the range of the actions in the training data as a robot gets them, None when the files
-    do not hold it: the ends, or what nearly all of it lies between.
+    Return the range of the actions of the training data in robot units: min and max, quantiles, or
+    mean +- RANGE_DEVIATIONS deviations. None if the files lack it.
     """
     for step in folder.postprocessor:
         held = _read_statistics(step.state_file) if step.state_file else {}
@@ -65,7 +65,7 @@ def action_range(folder: Checkpoint) -> ActionRange | None:
 
 
 def _range(low: torch.Tensor, high: torch.Tensor) -> ActionRange | None:
-    """Statistics that make no range are left to the check of those that are used."""
+    """Return a range; None for values that are none, which another check reports."""
     with contextlib.suppress(ValueError):
         return ActionRange(tuple(low.tolist()), tuple(high.tolist()))
     return None
@@ -74,7 +74,7 @@ def _range(low: torch.Tensor, high: torch.Tensor) -> ActionRange | None:
 def _normalized_features(
     step: ProcessorStepSpec,
 ) -> Iterator[tuple[str, str, tuple[int, ...], bool]]:
-    """Give the name, mode, shape, and whether it is an image, of each value a step normalises."""
+    """Yield name, mode, shape and whether it is an image of each value that a step normalizes."""
     if step.registry_name in GROOT_STEPS and step.config.get('normalize_min_max', True):
         yield GROOT_STEPS[step.registry_name], 'MIN_MAX', (), False
     modes, only = step.config.get('norm_map'), step.config.get('normalize_observation_keys')
@@ -114,8 +114,8 @@ def _missing_text(where: str, mode: str, allow_missing: bool) -> str:
     if not allow_missing:
         raise PolicyError(
             f'{where} has no statistics for its mode {mode}, so its values would pass unscaled; '
-            'copy the whole directory or train the policy again, or set allow_missing_statistics '
-            'when that is meant'
+            'copy the whole directory or train the policy again; set allow_missing_statistics '
+            'if this is intended'
         )
     return f'{where} has no statistics: its values pass unscaled (allow_missing_statistics)'
 
@@ -128,7 +128,7 @@ def _check_values(where: str, values: torch.Tensor, shape: tuple[int, ...], imag
     if shape and not _shape_fits(tuple(values.shape), shape, image):
         raise PolicyError(
             f'{where} has the shape {tuple(values.shape)}, but the policy has {shape}; the '
-            'statistics are of another policy, copy the whole directory again'
+            'statistics are of another policy; copy the whole directory again'
         )
 
 
@@ -142,7 +142,7 @@ def _shape_fits(values: tuple[int, ...], shape: tuple[int, ...], image: bool) ->
 
 
 def _zero_spread_warnings(where: str, mode: str, found: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Give a warning of a value that never varied in the training data."""
+    """Yield a warning for a value that never varied in the training data."""
     low, high = (found[name] for name in REQUIRED_STATISTICS.get(mode, (next(iter(found)),) * 2))
     spread = high if mode == 'MEAN_STD' else high - low
     if mode in REQUIRED_STATISTICS and not spread.any():

@@ -2,7 +2,7 @@
 """
 The allowed processor steps of a policy folder: names, keys and types of values.
 
-Any other step is refused, also one of a later LeRobot: it may import, download or unpickle. Plain
+Any other step, also of a later LeRobot, is refused: it may import, download or unpickle. Plain
 data, any thread.
 """
 
@@ -56,7 +56,7 @@ STEP_RULES: dict[str, Rules] = {
         'max_state_dim': SIZE,
         'task_key': one_of('task'),
     },
-    # of LeRobot 0.5 and later: they add and take away the state
+    # LeRobot 0.5 and later: subtract and add the state
     'relative_actions_processor': {
         'enabled': FLAG,
         'exclude_joints': NAMES,
@@ -72,7 +72,7 @@ COMMON_STEPS = (
     'unnormalizer_processor',
 )
 RELATIVE_STEPS = ('relative_actions_processor', 'absolute_actions_processor')
-# what a type of policy has beside the common steps
+# steps of a policy type beside the common ones
 STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
     'act': COMMON_STEPS,
     'diffusion': COMMON_STEPS,
@@ -93,8 +93,8 @@ STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
     ),
 }
 REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
-TELEOPERATION = 'it belongs to teleoperation or training, and has no part in serving'
-OTHER_ACTIONS = 'it turns actions into those of a certain robot; here a robot file does that'
+TELEOPERATION = 'it belongs to teleoperation or training'
+OTHER_ACTIONS = 'it converts actions for one robot; use a robot file'
 XVLA = 'it is of xvla policies, which are not served'
 PART_OF_BATCH_STEP = 'it does a part of to_batch_processor, which LeRobot saves instead'
 REFUSED_STEPS = {
@@ -147,7 +147,7 @@ REFUSED_STEPS = {
 def check_step(policy_type: str, name: str, config: dict[str, object], where: str) -> None:
     """Raise PolicyError unless a policy of this type may have this step with these settings."""
     if name not in STEP_RULES:
-        reason = REFUSED_STEPS.get(name, 'it is not known here, and a step may run anything')
+        reason = REFUSED_STEPS.get(name, 'it is unknown, and a step may run any code')
         raise PolicyError(
             f'{where}: the processor step {name!r:.80} is refused: {reason}; allowed are '
             f'{", ".join(STEP_RULES)}, and steps of installed packages that trusted_packages names'

@@ -22,7 +22,7 @@ Rules = Mapping[str, FieldRule]
 
 
 def integer_range(low: int, high: int) -> FieldRule:
-    """Return the rule that a value is a whole number in a range."""
+    """Return the rule for a whole number in a range."""
     return FieldRule(
         f'a whole number from {low} to {high}',
         lambda value: type(value) is int and low <= value <= high,
@@ -30,7 +30,7 @@ def integer_range(low: int, high: int) -> FieldRule:
 
 
 def number_range(low: float, high: float) -> FieldRule:
-    """Return the rule that a value is a finite number in a range."""
+    """Return the rule for a finite number in a range."""
     return FieldRule(
         f'a number from {low:g} to {high:g}',
         lambda value: _is_number(value) and low <= value <= high,
@@ -38,12 +38,12 @@ def number_range(low: float, high: float) -> FieldRule:
 
 
 def optional(rule: FieldRule) -> FieldRule:
-    """Return a rule that null holds, too."""
+    """Return a rule that also allows null."""
     return FieldRule(f'null or {rule.text}', lambda value: value is None or rule.is_valid(value))
 
 
 def list_of(rule: FieldRule, *counts: int) -> FieldRule:
-    """Return the rule for a list; `counts` are how many there may be, any number without."""
+    """Return the rule for a list; `counts` are the allowed lengths, any length if empty."""
     text = ' or '.join(map(str, counts)) if counts else f'up to {ITEM_LIMIT}'
     return FieldRule(
         f'a list of {text}, each {rule.text}',
@@ -113,9 +113,9 @@ NORMALIZATION = object_of(
 
 def check_keys(values: Mapping[str, Any], rules: Rules, where: str, what: str) -> None:
     """
-    Raise PolicyError unless each key has a rule, and each value holds it.
+    Raise PolicyError unless each key has a rule and each value follows it.
 
-    A key that is missing is LeRobot's default. `what` names in words whose keys they are.
+    A missing key has LeRobot's default. `what` names the owner of the keys in error texts.
     """
     for name, value in values.items():
         rule = rules.get(name)

@@ -14,7 +14,7 @@ from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TY
 from lerobot_serve.wire.schema import StateClass
 
 RTC_OFF_NOTE = (
-    'actions are relative to the state, by steps that this server cannot carry a prefix through: '
+    'actions are relative to the state, by steps that cannot convert a prefix: '
     'real-time chunking is off'
 )
 
@@ -32,8 +32,8 @@ def describe_policy(
     """
     Return the description without the chunk size, which a first prediction determines.
 
-    `relative` actions are relative to a state, and no prefix of them can be carried over to
-    another; `notes` come before ours. Raises PolicyError.
+    `relative`: actions are relative to a state, and their prefix cannot be converted to another
+    state. `notes` precede those of the configuration. Raises PolicyError.
     """
     steps, stride = _history(config) if kind.state_class is StateClass.NEEDS_HISTORY else (1, 1)
     rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
@@ -58,7 +58,10 @@ def describe_policy(
 
 
 def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
-    """Return the fingerprint: of all files that are read, and of the precision if one is given."""
+    """
+    Return the fingerprint of all files that are read, and of the precision if the operator sets
+    one.
+    """
     assets = {
         f'{number}/{file.name}': file
         for number, asset in enumerate(folder.assets)
@@ -69,19 +72,19 @@ def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
 
 
 def _history(config: Any) -> tuple[int, int]:
-    """Return how many observations there are and how many control steps apart."""
+    """Return the number of observations and their distance in control steps."""
     deltas = list(config.observation_delta_indices)
     gaps = {later - earlier for earlier, later in pairwise(deltas)} or {1}
     if len(gaps) != 1 or min(gaps) < 1 or deltas[-1] != 0:
         raise PolicyError(
-            f'the policy looks at the observations {deltas} control steps from now; served are '
+            f'the policy uses the observations {deltas} control steps from now; supported are '
             'evenly spaced ones that end with the present'
         )
     return len(deltas), gaps.pop()
 
 
 def denoise_steps(kind: PolicyTypeSpec, config: Any) -> int:
-    """Return how often a chunk is denoised, 0 for a policy that does not."""
+    """Return the number of denoising steps of a chunk, 0 for none."""
     counts = (getattr(config, name, None) for name in kind.steps)
     return next((int(count) for count in counts if count), 0)
 
@@ -91,7 +94,7 @@ def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: b
     if kind is EXTERNAL_TYPE:
         notes.append(
             f'{folder.policy_type} is of an installed package ({", ".join(POLICY_TYPES)} are '
-            'known): it serves one session at a time'
+            'known): one session at a time'
         )
     if relative:
         notes.append(RTC_OFF_NOTE)
@@ -100,6 +103,6 @@ def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: b
     if getattr(config, 'n_action_repeats', 1) > 1:
         notes.append(
             f'n_action_repeats {config.n_action_repeats} is not applied: the planned actions are '
-            'served one a control step'
+            'served one per control step'
         )
     return notes

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a first prediction to learn what no file declares. Thread: the one that loads."""
+"""
+Run a first prediction to determine properties that no file declares. Thread: the one that loads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from lerobot_serve.policies.runtime.request_inputs import blank_request
 TRIAL_SESSION = 'trial'
 
 
-def try_policy(
+def run_first_prediction(
     network: Any,
     processors: ProcessorPairFactory,
     description: PolicyDescription,
@@ -81,7 +83,7 @@ def _can_reanchor(
     request: PolicyRequest,
     predicted: torch.Tensor,
 ) -> bool:
-    """Try a prefix at a state that is not zero, where a wrong anchor shows."""
+    """Return whether a prefix is re-anchored correctly at a state other than zero."""
     state = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
     moved = replace(request, state=np.broadcast_to(state, request.state.shape))
     return processors.check_reanchoring(observations.build(moved)[-1], predicted)

@@ -46,22 +46,22 @@ def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str
 
 
 def check_weights(folder: Checkpoint, network: Any) -> None:
-    """Raise PolicyError unless the network's weights are those of the file, all and no others."""
+    """Raise PolicyError unless the network has exactly the weights of the file."""
     file = load_file(folder.weights_file)
     if hasattr(network, RENAME_METHOD):
         file = getattr(network, RENAME_METHOD)(file, network.config)
     held = network.state_dict()
     file = {key if key in held else WEIGHT_PREFIX + key: value for key, value in file.items()}
     if unknown := sorted(file.keys() - held.keys()):
-        raise _mismatch(folder, f'unknown are {_shortened(unknown)}')
+        raise _mismatch(folder, f'unknown weights {_shortened(unknown)}')
     stored = {held[key].data_ptr() for key in file}
     missing = sorted(
         key for key in held.keys() - file.keys() if held[key].data_ptr() not in stored
     )
     if missing:
-        raise _mismatch(folder, f'missing are {_shortened(missing)}')
+        raise _mismatch(folder, f'missing weights {_shortened(missing)}')
     if wrong := sorted(key for key in file if not _equal(file[key], held[key])):
-        raise _mismatch(folder, f'not loaded are {_shortened(wrong)}')
+        raise _mismatch(folder, f'not loaded {_shortened(wrong)}')
 
 
 def _has_own_loader(network_class: Any) -> bool:
@@ -88,7 +88,7 @@ def _mismatch(folder: Checkpoint, what: str) -> PolicyError:
     advice = 'copy the whole directory again, or load it with the LeRobot that wrote it'
     if any(name in what for name in OLD_NORMALIZERS):
         advice = (
-            'the policy is from before processors were saved beside it: migrate it with '
+            'the policy is of a LeRobot that did not save processors: migrate it with '
             f'lerobot/processor/migrate_policy_normalization.py --pretrained-path {folder.path}'
         )
     return PolicyError(

@@ -3,7 +3,7 @@
 Compare the sizes of a network with the weights file before the network is built.
 
 The network is first created without memory, on torch's device meta, which gives its sizes; the
-header of the file declares its own. Thread: the one that loads a policy.
+header of the file declares the stored sizes. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
 
 WEIGHT_PREFIX = 'model.'
 RENAME_METHOD = '_fix_pytorch_state_dict_keys'
-# values that a network has beside those of its file: tables of positions, masks, tied weights
+# allowed values of a network that are not in its file: tables of positions, masks, tied weights
 SPARE_RATIO, SPARE_VALUES = 0.5, 1 << 24
 # LeRobot fills ACT's table of positions value by value, in Python
 TABLE_LIMIT = 1 << 21
@@ -32,9 +32,9 @@ def check_network_sizes(
     folder: Checkpoint, network_class: Any, config: Any, headers: dict[str, TensorHeader]
 ) -> None:
     """
-    Raise PolicyError for a network whose shapes or size are not those of the file.
+    Raise PolicyError for a network whose shapes or size differ from those of the file.
 
-    Raises any error of LeRobot when it makes the network.
+    Raises any error of LeRobot that creates the network.
     """
     _check_table(folder, config)
     with torch.device('meta'):
@@ -53,8 +53,8 @@ def check_network_sizes(
     if built > held * (1 + SPARE_RATIO) + SPARE_VALUES:
         raise PolicyError(
             f'the network that {folder.path / CONFIG_FILE} describes has {built} values, but '
-            f'{WEIGHTS_FILE} holds {held}; they are not of one policy, copy the whole directory '
-            'again'
+            f'{WEIGHTS_FILE} holds {held}; they are of different policies; copy the whole '
+            'directory again'
         )
 
 
@@ -68,7 +68,7 @@ def _check_table(folder: Checkpoint, config: Any) -> None:
 
 
 def _file_tensors(network: Any, headers: dict[str, TensorHeader]) -> dict[str, torch.Tensor]:
-    """Return what the file holds under the network's names, without storage."""
+    """Return the tensors of the file by the names of the network, without storage."""
     stored = {name: torch.empty(each.shape, device='meta') for name, each in headers.items()}
     if hasattr(network, RENAME_METHOD):
         stored = getattr(network, RENAME_METHOD)(stored, network.config)

@@ -2,8 +2,8 @@
 """
 The precision of a network: its own, or the one the operator sets. Thread: the one that loads.
 
-Some types have a setting for it; the others compute under torch's autocast, which keeps weights in
-float32 and is measured against float32 in the tests.
+Some policy types have a setting for the precision; the others compute under torch's autocast,
+which keeps weights in float32 and is measured against float32 in the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AUTOCAST_DTYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
 
 def set_dtype(config: Any, dtype: str) -> None:
-    """Write a chosen precision into a configuration; an empty one changes nothing."""
+    """Set the precision in a configuration; an empty one changes nothing."""
     if dtype and hasattr(config, 'dtype'):
         config.dtype = dtype
     elif dtype:
@@ -24,7 +24,7 @@ def set_dtype(config: Any, dtype: str) -> None:
 
 
 def autocast_dtype(config: Any, dtype: str) -> torch.dtype | None:
-    """Return the precision of autocast, None where the network computes in that of its weights."""
+    """Return the precision of autocast; None if the network computes in that of its weights."""
     if dtype:
         return None if hasattr(config, 'dtype') else AUTOCAST_DTYPES.get(dtype)
     uses_amp = config.use_amp and config.device.startswith('cuda')

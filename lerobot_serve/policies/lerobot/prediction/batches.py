@@ -29,14 +29,14 @@ class RtcGuidance:
 
     @property
     def key(self) -> Hashable:
-        """Equal for requests that one forward pass may answer."""
+        """Key of a batch: requests with equal keys may share a forward pass."""
         if self.prefix is None:
             return None
         return self.delay_steps, self.horizon, self.prefix.shape[0]
 
 
 class ObservationBuilder:
-    """Makes of a request the observations that LeRobot would have seen, one a control step."""
+    """Converts a request to the observations that LeRobot expects, one per control step."""
 
     def __init__(
         self, description: PolicyDescription, device: torch.device, *, resizes: bool
@@ -44,7 +44,7 @@ class ObservationBuilder:
         self._description = description
         self._device = device
         self._resizes = resizes
-        # dividing by a tensor rounds alike on every device
+        # division by a tensor rounds equally on every device
         self._full = torch.tensor(255.0, device=device)
 
     def build(self, request: PolicyRequest) -> list[Row]:
@@ -54,7 +54,7 @@ class ObservationBuilder:
         if request.state.shape != shape:
             raise PolicyError(
                 f'the state must be {shape[0]} x {shape[1]} (steps x values), got '
-                f'{request.state.shape}; send the history that OpenSession asked for'
+                f'{request.state.shape}; send the history that OpenSession requires'
             )
         frames = {camera.name: self._frames(request, camera) for camera in wanted.cameras}
         return [self._observation(request, frames, step) for step in range(steps)]
@@ -64,13 +64,13 @@ class ObservationBuilder:
         steps = self._description.observation_steps
         if len(frames) != steps:
             raise PolicyError(
-                f'the camera {camera.name!r} must come with {steps} frames, got {len(frames)}; '
+                f'the camera {camera.name!r} must have {steps} frames, got {len(frames)}; '
                 'send every camera with every observation'
             )
         return [self._fitted(frame, camera) for frame in frames]
 
     def _fitted(self, frame: FrameArray, camera: PolicyCamera) -> FrameArray:
-        """Return a frame of the size that the network takes."""
+        """Return a frame in the size of the network input."""
         good = frame.ndim == 3 and frame.shape[2] == camera.channels and frame.size > 0
         if not good or frame.dtype != np.uint8:
             raise PolicyError(
@@ -93,7 +93,9 @@ class ObservationBuilder:
         return row | {'task': request.task, 'robot_type': request.robot_type}
 
     def _image(self, frame: FrameArray) -> torch.Tensor:
-        """Return 1 x channels x height x width in 0..1; bytes travel to the device, not floats."""
+        """
+        Return 1 x channels x height x width in 0..1; bytes are copied to the device, not floats.
+        """
         writable = frame if frame.flags.writeable else frame.copy()
         pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
         image = pixels.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
@@ -109,8 +111,8 @@ def make_guidance(
     """
     Return the RTC inputs of a request; a prefix is never longer than the chunk.
 
-    With an `anchor`, that of the request's own observation, it is made of the prefix in the
-    robot's units. Raises PolicyError for a prefix of other actions.
+    With a `reanchorer`, that of the request's own observation, the prefix in the robot's units is
+    converted. Raises PolicyError for a prefix with another number of actions.
     """
     given = request.prefix_robot if reanchorer else request.prefix_model
     rows = given[: description.chunk_size]
@@ -141,7 +143,10 @@ def tensor_shapes(rows: list[Row]) -> Hashable:
 
 
 def merge_rows(rows: list[Row]) -> Row:
-    """Return one batch of processed rows: tensors and lists joined, the rest of the first."""
+    """
+    Return one batch of processed rows: tensors and lists are joined, other values are those of the
+    first row.
+    """
     return {key: _joined([row[key] for row in rows]) for key in rows[0] if key != ACTION}
 
 

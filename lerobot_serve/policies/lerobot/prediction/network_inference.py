@@ -16,7 +16,7 @@ from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.prediction.batches import merge_rows, Row, RtcGuidance
 from lerobot_serve.wire.schema import StateClass
 
-# the names that LeRobot's queues have for images, and TD-MPC's for its one
+# names of images in LeRobot's queues, and of the single image of TD-MPC
 QUEUED_IMAGES, QUEUED_IMAGE = 'observation.images', 'observation.image'
 
 
@@ -71,14 +71,14 @@ class HistoryInference:
 
 
 class TdmpcInference:
-    """TD-MPC: its last plan, which the next one starts from, is the hidden state."""
+    """TD-MPC. The hidden state is its last plan, which initializes the next one."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
         self.plan: torch.Tensor | None = None
 
     def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
-        """Return batch x rows x actions, going on from `plan` and leaving the new one there."""
+        """Return batch x rows x actions, continued from `plan`, which is updated."""
         network = self._network
         batch = merge_rows([steps[-1] for steps in histories])
         for name in network.config.image_features:
@@ -95,7 +95,7 @@ class TdmpcInference:
 
 
 class ExternalInference:
-    """A network of another package, alone with its one session."""
+    """A network of another package, which serves one session."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -107,7 +107,7 @@ class ExternalInference:
         return chunks
 
     def start_episode(self) -> None:
-        """Forget everything: an episode begins."""
+        """Reset all state for a new episode."""
         self._network.reset()
 
 

@@ -87,10 +87,10 @@ class LeRobotPolicy:
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
         """
-        Return one prediction each; those that fit together share a forward pass.
+        Return one prediction each; compatible requests share a forward pass.
 
-        Raises PolicyError for a wrong request, and any error of LeRobot. The same request gives
-        the same bits alone; in a batch it may differ by rounding.
+        Raises PolicyError for a wrong request, and any error of LeRobot. A single request is
+        reproducible bit by bit; in a batch it may differ by rounding.
         """
         prepared = [self._prepare(request) for request in requests]
         predictions: dict[int, Prediction] = {}
@@ -107,10 +107,10 @@ class LeRobotPolicy:
         return [predictions[number] for number in range(len(requests))]
 
     def reset(self, session_id: str) -> None:
-        self._states.forget(session_id)
+        self._states.discard(session_id)
 
     def _prepare(self, request: PolicyRequest) -> PreparedRequest:
-        """Return a request as the network takes it. Raises PolicyError."""
+        """Return a request prepared for the network. Raises PolicyError."""
         memory, lost = self._states.take(
             request.session_id, request.episode, request.episode_start
         )
@@ -118,17 +118,17 @@ class LeRobotPolicy:
         if memory is None:
             memory = SessionMemory(self.processors.new_pair())
         elif self.processors.is_stateful:
-            # until all went well the session's own must not change
+            # a copy: the state of the session must not change if the batch fails
             memory = replace(memory, pair=self.processors.copy(memory.pair))
         observations = self._observations.build(request)
         history = [memory.pair.preprocess(observation) for observation in observations]
-        # relative to the present state, which the pair has just seen
+        # relative to the current state, which the pair has just processed
         reanchorer = memory.pair.reanchorer if self.processors.can_reanchor else None
         guidance = make_guidance(request, self._description, self._device, reanchorer)
         return PreparedRequest(request, memory, is_episode_start, lost, history, guidance)
 
     def _groups(self, prepared: list[PreparedRequest]) -> list[list[int]]:
-        """Return the positions of requests that one forward pass answers."""
+        """Return the indices of requests that share a forward pass."""
         groups: dict[Hashable, list[int]] = {}
         for number, each in enumerate(prepared):
             alone = number if self._description.batch_limit == 1 else None
@@ -137,7 +137,7 @@ class LeRobotPolicy:
         return list(groups.values())
 
     def _forward(self, group: list[PreparedRequest]) -> tuple[torch.Tensor, float]:
-        """Return batch x rows x actions, and how long that took."""
+        """Return batch x rows x actions, and the duration."""
         inference = self._inference
         if isinstance(inference, TdmpcInference):
             inference.plan = group[0].memory.plan
@@ -154,11 +154,11 @@ class LeRobotPolicy:
             self._synchronize()
             forward_ms = (time.perf_counter() - start_s) * 1e3
         self._check_shape(chunks, len(group))
-        # statistics are float32, and so is what leaves
+        # statistics and outputs are float32
         return chunks.float(), forward_ms
 
     def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
-        # RTC's guidance needs gradients, which inference mode forbids for good
+        # RTC guidance needs gradients, which inference mode disables irrevocably
         rtc = self._description.supports_rtc
         contexts: list[AbstractContextManager[Any]] = [
             torch.no_grad() if rtc else torch.inference_mode()
@@ -177,7 +177,7 @@ class LeRobotPolicy:
         actions = len(self._description.action_names)
         if chunks.ndim != 3 or chunks.shape[::2] != (count, actions):
             raise PolicyError(
-                f'the policy answered {count} requests with {tuple(chunks.shape)}, which must be '
+                f'the policy returned {tuple(chunks.shape)} for {count} requests, expected '
                 f'{count} x rows x {actions} actions'
             )
 
@@ -200,6 +200,6 @@ class LeRobotPolicy:
 
 
 def _array(chunk: torch.Tensor) -> Float32Array:
-    """Return rows x actions of float32, memory of its own."""
+    """Return rows x actions of float32 as a copy."""
     rows: Float32Array = chunk[0].to('cpu', torch.float32, copy=True).numpy()
     return rows

@@ -36,18 +36,18 @@ class ProcessorPair:
     """
     The processors of one session: observations to the network's input, chunks to robot units.
 
-    Both hold what they remember; they are copied together, as one may refer to the other.
+    Both hold their state; they are copied together, because one may refer to the other.
     """
 
     pre: Any
     post: Any
 
     def preprocess(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Return what the network takes, for one observation of batch size 1."""
+        """Return the input of the network for one observation of batch size 1."""
         with torch.no_grad():
             row: dict[str, Any] = self.pre(observation)
         for step in self.pre.steps:
-            # steps hold on to the last observation, images and all
+            # steps keep a reference to the last observation, images included
             if hasattr(step, '_current_transition'):
                 step._current_transition = None
         return row
@@ -94,7 +94,7 @@ class ProcessorPairFactory:
         return copy.deepcopy(pair, {id(value): value for value in self._shared})
 
     def check_whole_chunk(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
-        """Return whether a chunk comes out the same at once as row by row, which is the rule."""
+        """Return whether processing a whole chunk gives the same result as row by row."""
         pair = self.new_pair()
         pair.preprocess(observation)
         rows = self.copy(pair).postprocess(chunk, whole=False)
@@ -106,7 +106,7 @@ class ProcessorPairFactory:
         return is_same
 
     def check_reanchoring(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
-        """Return whether a prefix of relative actions comes out right at another state."""
+        """Return whether a prefix of relative actions is converted correctly to another state."""
         pair = self.new_pair()
         pair.preprocess(observation)
         robot = pair.postprocess(chunk, whole=self.takes_whole_chunk)
@@ -119,7 +119,7 @@ def load_processors(
     """
     Return the processors of a policy folder. Raises any error of LeRobot.
 
-    Raises PolicyError for a step that is neither known here nor of a trusted package.
+    Raises PolicyError for a step that is neither known nor of a trusted package.
     """
     import_steps(type(config))
     for step in folder.steps:
@@ -128,7 +128,7 @@ def load_processors(
         config,
         pretrained_path=str(folder.path),
         preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
-        # the chunk leaves as numpy, so it goes to the CPU, whatever the file has
+        # the chunk is converted to numpy, so its device is the CPU, independent of the file
         postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
     )
     pair = ProcessorPair(pre, post)
@@ -141,16 +141,16 @@ def load_processors(
 def _check_owner(step: ProcessorStepSpec, trusted_packages: tuple[str, ...]) -> None:
     owner = lerobot().registered_step(step.registry_name)
     if step.registry_name in STEP_RULES and (owner is None or _is_of_lerobot(owner)):
-        return  # LeRobot reports a name that it does not have
+        return  # LeRobot reports an unknown name
     if owner is None or not is_trusted(owner, trusted_packages):
         raise PolicyError(
-            f'the processor step {step.registry_name!r:.80} is neither known here nor of '
+            f'the processor step {step.registry_name!r:.80} is neither known nor of '
             f'{", ".join(trusted_packages) or "a package that trusted_packages names"}'
         )
 
 
 def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
-    """Return tensors of their own memory: what was read from a file follows the file's changes."""
+    """Return copies of the tensors: a mapped file may change."""
     return {
         key: {name: value.clone() for name, value in values.items()}
         for key, values in statistics.items()
@@ -164,7 +164,7 @@ def _overrides(
     *,
     normalizes: bool = True,
 ) -> dict[str, dict[str, str]]:
-    """Return where steps compute and tokenizers lie; only of steps that are there."""
+    """Return device and tokenizer folder of the steps that the policy has."""
     names = {DEVICE_STEP, NORMALIZER_STEP} if normalizes else {DEVICE_STEP}
     computing = {
         step.registry_name: {'device': device} for step in steps if step.registry_name in names
@@ -183,7 +183,7 @@ def _is_relative(step: ProcessorStepSpec) -> bool:
 
 
 def _is_own_step(step: object) -> bool:
-    """Whether a step is LeRobot's own: of these, only relative ones remember anything."""
+    """Return whether a step is LeRobot's own; of these, only relative ones keep state."""
     return _is_of_lerobot(type(step))
 
 

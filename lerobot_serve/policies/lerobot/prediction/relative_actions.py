@@ -4,8 +4,8 @@ Re-anchor a prefix of relative actions to the state of the request.
 
 A policy with relative actions predicts differences from the state of its observation. So the
 prefix is sent in the robot's units and converted to differences from the current state, by the
-same steps as in training: the one that makes actions relative, then the normalizer. LeRobot's own
-loop does the same before it guides such a policy. Inference thread.
+same steps as in training: the step that makes actions relative, then the normalizer. LeRobot's own
+loop converts the prefix in the same way. Inference thread.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from lerobot_serve.policies.lerobot.compat import lerobot
 
 # LeRobot's names of the step that makes actions relative in training, and of the normalizer
 RELATIVE_STEP, NORMALIZER_STEP = 'relative_actions_processor', 'normalizer_processor'
-# of values as large as they are here; float32 has seven digits
+# relative tolerance; float32 has seven digits
 TOLERANCE = 1e-3
 
 
 class PrefixReanchorer:
-    """The preprocessor steps of a session that re-anchor a prefix; they may raise anything."""
+    """The preprocessor steps of a session that re-anchor a prefix. They may raise any error."""
 
     def __init__(self, relative: Any, normalizer: Any | None) -> None:
         self._relative, self._normalizer = relative, normalizer
 
     def reanchor_prefix(self, robot: torch.Tensor) -> torch.Tensor:
         """
-        Return rows of absolute actions as the network has them, relative to the last state that
-        went through the preprocessor.
+        Return rows of absolute actions in model space, relative to the last state that the
+        preprocessor processed.
         """
         parts = lerobot()
         state = self._relative.get_cached_state()
-        # the normalizer moves its statistics to the device of what it gets, and leaves them there
+        # the normalizer moves its statistics to the device of its input and leaves them there
         robot = robot.to(state.device)
         transition = parts.create_transition(observation={STATE: state}, action=robot)
         action: torch.Tensor = self._relative(transition)[parts.transition_key.ACTION]
@@ -58,7 +58,7 @@ def find_reanchorer(steps: Iterable[Any]) -> PrefixReanchorer | None:
 
 
 def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
-    """Return where a normalizer computes."""
+    """Return the device of a normalizer."""
     for values in normalizer._tensor_stats.values():
         for value in values.values():
             device: torch.device = value.device
@@ -68,9 +68,9 @@ def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
 
 def can_reanchor(reanchorer: PrefixReanchorer, model: torch.Tensor, robot: torch.Tensor) -> bool:
     """
-    Return whether re-anchoring a chunk at its own state gives the chunk again.
+    Return whether re-anchoring a chunk at its own state returns the same chunk.
 
-    If it does not, a step in between does something to actions that is not undone here.
+    If not, a step in between changes actions in a way that re-anchoring does not invert.
     """
     again = reanchorer.reanchor_prefix(robot).to(model.device)
     if again.shape != model.shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file metadata.yaml of a bag's folder, by which `ros2 bag` knows it. Pure; any thread."""
+"""The file metadata.yaml of a bag folder, which `ros2 bag` requires. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
 
 METADATA_FILE = 'metadata.yaml'
 METADATA_ROOT = 'rosbag2_bagfile_information'
-# of ROS 2 Jazzy
+# version of ROS 2 Jazzy
 VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
 class BagTopic:
     """
-    One topic of a bag; `encoding` and `definition` are what definitions.definition returns.
+    One topic of a bag; `encoding` and `definition` are the result of type_definition.
     """
 
     name: str
@@ -33,7 +33,7 @@ class BagTopic:
 
 @dataclass(slots=True)
 class BagContents:
-    """What is in a bag: topics with their numbers of messages, and when they were received."""
+    """The contents of a bag: topics, their message counts, and the period of reception."""
 
     topics: dict[str, BagTopic]
     counts: dict[str, int]
@@ -41,7 +41,7 @@ class BagContents:
     last_ns: int = 0
 
     def add(self, topic: str, stamp_ns: int) -> None:
-        """Note one message."""
+        """Count one message."""
         self.counts[topic] += 1
         self.first_ns = stamp_ns if self.first_ns is None else min(self.first_ns, stamp_ns)
         self.last_ns = max(self.last_ns, stamp_ns)
@@ -80,7 +80,7 @@ def bag_information(contents: BagContents, files: Sequence[str], distro: str) ->
 
 
 def as_yaml(content: dict[str, Any]) -> str:
-    """Return the YAML without aliases, which rosbag2 would understand and people would not."""
+    """Return the YAML without aliases, for readability."""
     return str(yaml.dump(content, Dumper=_PlainDumper, sort_keys=False))
 
 

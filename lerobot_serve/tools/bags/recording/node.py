@@ -2,8 +2,8 @@
 """
 The node recorder: records topics of the ROS graph into a bag.
 
-The executor's thread finds topics and deposits their messages as bytes; the thread `writing` owns
-the bag.
+The executor thread discovers topics and deposits their messages as bytes; the thread `writing`
+owns the bag.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event, TYPE_END
 
 GRAPH_POLL_S = 0.2
-# as the most that any of our publishers keeps: a recorder is behind for moments only
+# the largest depth of our publishers: a recorder falls behind only briefly
 SUBSCRIPTION_DEPTH = 1024
 DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
@@ -46,7 +46,7 @@ INVALID = 'INVALID'
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """Selects topics: these, all, or, where neither is given, those of this package."""
+    """Selects topics: the named ones, all, or by default those of this package."""
 
     topics: frozenset[str] = frozenset()
     all: bool = False
@@ -61,7 +61,7 @@ class TopicFilter:
 
 
 class MessageInfo(TypedDict):
-    """What rclpy adds to a message."""
+    """Times that rclpy passes with a message."""
 
     received_timestamp: int
     source_timestamp: int
@@ -79,7 +79,7 @@ class BagRecorderNode(SteadyClockNode):
         topics: TopicFilter,
         limits: RecordingLimits = NO_LIMITS,
     ) -> None:
-        """Raises BagError."""
+        """Create the bag. Raises BagError."""
         writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
         super().__init__('recorder', context=runtime.context, enable_rosout=False)
         self._filter, self.folder = topics, folder
@@ -97,7 +97,7 @@ class BagRecorderNode(SteadyClockNode):
         self._writing.join()
 
     def _poll_graph(self) -> None:
-        """Subscribe to topics that are new."""
+        """Subscribe to new topics."""
         for name, kinds in self.get_topic_names_and_types():
             is_selected = len(kinds) == 1 and self._filter.takes(name, kinds[0])
             if is_selected and name not in self._recorded | self._refused:
@@ -106,16 +106,16 @@ class BagRecorderNode(SteadyClockNode):
     def _begin(self, name: str, kind: str) -> None:
         ends = self.get_publishers_info_by_topic(name)
         if not ends and is_own_type(kind):
-            # a subscriber waits for the first chunk, which must not be missed
+            # a subscription appears before the first chunk, so record from now on
             ends = self.get_subscriptions_info_by_topic(name)
         if not ends:
-            # the publisher decides the profile; it will come
+            # the profile depends on the publisher; wait for one
             return
         try:
             message_type = message_class(kind)
         except (ImportError, AttributeError, ValueError):
             self._refused.add(name)
-            self.get_logger().warning(f'{name} is not recorded: {kind} is not installed here')
+            self.get_logger().warning(f'{name} is not recorded: {kind} is not installed')
             return
         self._recorded.add(name)
         self.recording.add(bag_topic(name, kind, ends))
@@ -124,7 +124,7 @@ class BagRecorderNode(SteadyClockNode):
         self.get_logger().info(f'recording {name} ({kind})')
 
     def _deposit_callback(self, topic: str) -> Callable[[bytes, MessageInfo], None]:
-        # rclpy inspects the parameters of a callback and would not see those of a partial
+        # a function, because rclpy inspects the parameters of a callback, also of a partial
         def deposit(data: bytes, info: MessageInfo) -> None:
             received_ns = info['received_timestamp'] or time.time_ns()
             sent_ns = info['source_timestamp'] or received_ns
@@ -138,7 +138,7 @@ def is_own_type(kind: str) -> bool:
 
 
 def message_class(kind: str) -> type:
-    """Return a message's class. Raises ImportError, AttributeError and ValueError."""
+    """Return the class of a message type. Raises ImportError, AttributeError and ValueError."""
     package, room, name = kind.split('/')
     module = import_module(f'{package}.{room}')
     if room == 'srv':
@@ -153,7 +153,7 @@ def bag_topic(name: str, kind: str, ends: list[TopicEndpointInfo]) -> BagTopic:
     encoding, text = type_definition(kind, share_folder)
     type_hash = str(ends[0].topic_type_hash)
     if type_hash == INVALID or is_service_event(name, kind):
-        # readers that do not know such events refuse the whole bag over a hash they cannot check
+        # readers that do not know such events refuse the whole bag for a hash they cannot check
         type_hash = ''
     offered = tuple(offered_profile(end.qos_profile) for end in ends)
     return BagTopic(name, kind, encoding, text, offered, type_hash)
@@ -181,7 +181,7 @@ def strictest_profile(ends: list[TopicEndpointInfo]) -> QoSProfile:
 
 
 def offered_profile(profile: QoSProfile) -> OfferedProfile:
-    """Return a profile in the words of rmw."""
+    """Return a profile in the terms of rmw."""
     return OfferedProfile(
         history=_name(profile.history),
         depth=profile.depth,

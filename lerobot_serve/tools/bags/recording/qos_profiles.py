@@ -27,7 +27,7 @@ class OfferedProfile:
     liveliness_lease_ns: int = INFINITE_NS
 
     def as_table(self) -> dict[str, Any]:
-        """Return the profile as a bag records it."""
+        """Return the profile in the format of a bag."""
         return {
             'history': self.history,
             'depth': self.depth,
@@ -42,7 +42,7 @@ class OfferedProfile:
 
 
 def as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
-    """Return the profiles as a channel of a bag holds them."""
+    """Return the profiles in the format of the channel of a bag."""
     return str(yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False))
 
 

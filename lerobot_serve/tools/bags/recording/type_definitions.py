@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The definition of a type: its .msg file, and those of all types in it. A service event,
-which has no file, is put together from its .srv file.
+Builds the definition of a type: its .msg file and those of all types it refers to. The definition
+of a service event, which has no file, is built from its .srv file.
 
-Each of the others stands behind a line of 80 equals signs and its name. Whoever finds the text in
-a bag can read the messages without having the packages. Reads files; any thread.
+Each referenced type follows a line of 80 equals signs and its name. With this text a reader can
+decode the messages of a bag without the packages. Reads files; any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 ENCODING = 'ros2msg'
 UNKNOWN = 'unknown'
 SEPARATOR = '=' * 80
-# of a service event and of its halves; names of messages hold no underscore
+# names of a service event and of its halves; names of messages have no underscore
 EVENT = 'Event'
 HALVES = ('Request', 'Response')
 PRIMITIVE = frozenset(
@@ -25,7 +25,7 @@ PRIMITIVE = frozenset(
         *(f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)),
     )
 )
-# type, bound of a string, array; name; a constant goes on with =
+# type, bound of a string, array; name; a constant continues with =
 FIELD = re.compile(
     r'\s*([A-Za-z][A-Za-z0-9_/]*)(<=\d+)?(\[[^\]]*\])?\s+[A-Za-z]\w*\s*(?P<rest>.*)'
 )
@@ -38,20 +38,20 @@ def type_definition(type_name: str, find_share: FindShare) -> tuple[str, str]:
     Return the encoding and the text of a type such as std_msgs/msg/String, or of the events of a
     service such as std_srvs/srv/Empty_Event.
 
-    `find_share` returns the share folder of a package and raises LookupError for one that is not
-    installed. What cannot be found has the encoding UNKNOWN and no text.
+    `find_share` returns the share folder of a package and raises LookupError if it is not
+    installed. A missing type has the encoding UNKNOWN and no text.
     """
     try:
         package, _, name = type_name.split('/')
-        return ENCODING, _whole(f'{package}/{name}', find_share)
+        return ENCODING, _full_definition(f'{package}/{name}', find_share)
     except (LookupError, ValueError, OSError):
         return UNKNOWN, ''
 
 
-def _whole(root: str, find_share: FindShare) -> str:
+def _full_definition(root: str, find_share: FindShare) -> str:
     text = _read(root, find_share)
     parts, seen = [text], {root}
-    # depth first: what a type needs stands behind it
+    # depth first: a type precedes the types it refers to
     waiting = referenced_types(text, root)[::-1]
     while waiting:
         name = waiting.pop()

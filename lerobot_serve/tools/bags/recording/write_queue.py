@@ -2,8 +2,8 @@
 """
 Queues received messages for the disk; `run` is the body of the thread that writes them.
 
-The executor deposits and never waits for the disk. The thread writes at least every FLUSH_S, so
-a process that is killed loses no more than that.
+The executor deposits and never waits for the disk. The thread writes at least every FLUSH_S, so a
+killed process loses at most the messages of that time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 
 FLUSH_S = 0.5
-# so much may wait while the disk is slow: seconds of a fleet with cameras
+# limit of queued bytes while the disk is slow: some seconds of a fleet with cameras
 WAITING_LIMIT_BYTES = 256 << 20
 
 
@@ -34,7 +34,7 @@ class ReceivedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordingLimits:
-    """When a recording ends by itself; 0 is no limit."""
+    """Limits after which a recording ends by itself; 0: no limit."""
 
     size_bytes: int = 0
     duration_s: float = 0.0
@@ -45,8 +45,8 @@ NO_LIMITS = RecordingLimits()
 
 class WriteQueue:
     """
-    `on_end` is called by the writing thread when the recording ends by itself; `ended` has the
-    reason, and `failed` is set when that was an error.
+    The writing thread calls `on_end` when the recording ends by itself; `ended` is the reason, and
+    `failed` is true after an error.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class WriteQueue:
         self._deposit(topic, 0)
 
     def put(self, message: ReceivedMessage) -> None:
-        """Deposit a message; it is counted as dropped when too much waits."""
+        """Deposit a message, or count it as dropped if the queue is full."""
         self._deposit(message, len(message.data))
 
     def _deposit(self, item: BagTopic | ReceivedMessage, size: int) -> None:
@@ -88,7 +88,7 @@ class WriteQueue:
             self._waiting.append(item)
 
     def close(self) -> None:
-        """Make the thread write what waits, finish the file and end."""
+        """Make the thread write all queued messages, finish the file and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -111,11 +111,11 @@ class WriteQueue:
         except OSError as error:
             self.failed = True
             self.ended = f'{self._writer.folder} cannot be written: {error.strerror or error}'
-            self._writer.give_up()
+            self._writer.abort()
         self._on_end()
 
     def _write(self) -> None:
-        """Write what waits, up to the limit of the file. Raises OSError."""
+        """Write the queued messages, up to the limit of the file. Raises OSError."""
         with self._changed:
             taken, self._waiting = self._waiting, deque()
             self._waiting_bytes = 0

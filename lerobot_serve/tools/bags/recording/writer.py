@@ -20,25 +20,25 @@ from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.recording import metadata, qos_profiles
 from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 
-# a larger one is ended by the next message
+# the next message ends a larger chunk
 CHUNK_BYTES = 1 << 20
 
 
 class BagWriter:
-    """See the module. Raises OSError when the disk is full; then call `give_up`."""
+    """See the module. Raises OSError when the disk is full; then call `abort`."""
 
     def __init__(self, folder: Path, *, distro: str = '') -> None:
-        """Raises BagError for a folder that exists or cannot be made."""
+        """Raises BagError for a folder that exists or cannot be created."""
         self.folder, self._distro = folder, distro
         self.path = folder / f'{folder.name}_0.mcap'
         try:
             folder.mkdir(parents=True)
             self._file = RevertibleFile(self.path)
         except FileExistsError:
-            raise BagError(f'{folder} is there already; name a folder that is not') from None
+            raise BagError(f'{folder} exists already; name a new folder') from None
         except OSError as error:
-            raise BagError(f'{folder} cannot be made: {error.strerror or error}') from error
-        # not compressed, as rosbag2 by default: pictures are compressed already
+            raise BagError(f'{folder} cannot be created: {error.strerror or error}') from error
+        # uncompressed, as rosbag2 by default: images are already compressed
         output = cast(IO[Any], self._file)
         self._mcap = Writer(output, chunk_size=CHUNK_BYTES, compression=CompressionType.NONE)
         self._mcap.start(profile='ros2', library=f'lerobot_serve {__version__}')
@@ -49,11 +49,11 @@ class BagWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file, without what waits for a flush."""
+        """The size of the file without unflushed messages."""
         return self._file.tell()
 
     def add_topic(self, topic: BagTopic) -> None:
-        """Make a channel for a topic; a known topic stays as it is."""
+        """Create a channel for a topic; ignores a known topic."""
         if topic.name in self._channels:
             return
         if topic.type not in self._schemas:
@@ -81,7 +81,7 @@ class BagWriter:
         self._file.keep()
 
     def close(self) -> None:
-        """Finish the file, and write the metadata beside it."""
+        """Finish the file and write metadata.yaml."""
         self.flush()
         content = metadata.bag_information(self.contents, [self.path.name], self._distro)
         self._mcap.add_metadata('rosbag2', {'serialized_metadata': metadata.as_yaml(content)})
@@ -91,7 +91,7 @@ class BagWriter:
         self._write_metadata(metadata.as_yaml({metadata.METADATA_ROOT: content}))
 
     def _write_metadata(self, text: str) -> None:
-        """Write it whole or not at all: `ros2 bag` refuses half of one. Raises OSError."""
+        """Write the file atomically: `ros2 bag` refuses a partial one. Raises OSError."""
         file = self.folder / metadata.METADATA_FILE
         try:
             file.write_text(text)
@@ -99,21 +99,21 @@ class BagWriter:
             file.unlink(missing_ok=True)
             raise
 
-    def give_up(self) -> None:
-        """Close the file as it stands behind the last whole chunk; it has no footer then."""
+    def abort(self) -> None:
+        """Close the file after its last complete chunk, without a footer."""
         self._file.close()
 
 
 class RevertibleFile:
-    """The file: each write goes to the system at once, and half of one can be taken back."""
+    """Unbuffered output file; reverts a partial write."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, FileExistsError for a file that is there."""
+        """Raises OSError, FileExistsError for an existing file."""
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._size = self._kept = 0
 
     def write(self, data: bytes) -> int:
-        """Raises OSError; then the file is again as it was at the last `keep`."""
+        """Write the data. Raises OSError after reverting the file to the last `keep`."""
         left = memoryview(data)
         try:
             while left:
@@ -121,18 +121,18 @@ class RevertibleFile:
                 left = left[count:]
                 self._size += count
         except OSError:
-            self._take_back()
+            self._revert()
             raise
         return len(data)
 
-    def _take_back(self) -> None:
+    def _revert(self) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(self._handle, self._kept)
             os.lseek(self._handle, self._kept, os.SEEK_SET)
         self._size = self._kept
 
     def keep(self) -> None:
-        """What was written so far stays."""
+        """Keep all data written so far."""
         self._kept = self._size
 
     def tell(self) -> int:
@@ -142,7 +142,7 @@ class RevertibleFile:
         pass
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file; may be called twice."""
         if self._handle >= 0:
             os.close(self._handle)
         self._handle = -1

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 HELP = 'check traces and bags against the safety invariants'
 EXAMPLE = (
     'example: lerobot-serve audit traces/  | exit status 0 when all judged checks hold, 1 for '
-    'files that cannot be read, 2 for a wrong command line, 3 for a violation, 4 when nothing '
-    'could be judged, 5 when all judged checks hold but a trace is incomplete'
+    'unreadable files, 2 for a wrong command line, 3 for a violation, 4 when nothing could be '
+    'judged, 5 when all judged checks hold but a trace is incomplete'
 )
 # outcome -> exit status
 STATUS = {'holds': 0, 'holds_as_recorded': 0, 'violated': 3, 'not_judged': 4, 'incomplete': 5}
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--show',
         type=int,
         default=SHOWN_DEFAULT,
-        help=f'violations shown of each check ({SHOWN_DEFAULT})',
+        help=f'violations shown for each check ({SHOWN_DEFAULT})',
     )
-    parser.add_argument('--json', action='store_true', help='print one object')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
 def main(options: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def judge(options: argparse.Namespace) -> AuditResult:
-    """Raises TraceError, BagError, OSError, ParameterError."""
+    """Audit the given files. Raises TraceError, BagError, OSError, ParameterError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.tools.audit.engine import run_audit
     from lerobot_serve.tools.bags.reader import split_bags_and_traces
@@ -92,7 +92,7 @@ def judge(options: argparse.Namespace) -> AuditResult:
 
 
 def limits_of(file: Path) -> str:
-    """Return the limits of a robot file, as an edge with default parameters records them."""
+    """Return the limits of a robot file in the format of an edge with default parameters."""
     from lerobot_serve.edge.parameters import EdgeParameters
     from lerobot_serve.edge.session_request import encode_robot_limits
     from lerobot_serve.edge.wiring import load_robot

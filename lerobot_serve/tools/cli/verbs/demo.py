@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve demo`: promotes a good policy and rolls a bad one back, on simulated robots."""
+"""`lerobot-serve demo`: promotes a good policy and rolls back a bad one on simulated robots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HELP = 'run simulated robots, promote a good policy and roll back a bad one'
 EXAMPLE = (
-    'example: lerobot-serve demo --acts kill  | exit status 0 when every phase showed its claim'
+    'example: lerobot-serve demo --phases kill  | exit status 0 when every phase proves its claim'
 )
 OUT = Path('out/demo')
 PLAN = '25:2,50:4,100'
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from lerobot_serve.demo import process_specs
 
     parser.add_argument(
-        '--acts',
+        '--phases',
         default=','.join(process_specs.PHASE_CLAIMS),
         metavar='PHASE,...',
         help='phases to run, with those that they require (all): '
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0 when every phase showed its claim. Raises UserError, ParameterError."""
+    """Return 0 if every phase proves its claim. Raises UserError, ParameterError."""
     import json
 
     from lerobot_serve.demo import process_specs
@@ -118,10 +118,11 @@ def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
-    names = [name for name in options.acts.split(',') if name]
+    names = [name for name in options.phases.split(',') if name]
     if unknown := [name for name in names if name not in process_specs.PHASE_CLAIMS]:
         raise ParameterError(
-            f'--acts: unknown phase {unknown[0]!r}; known: {", ".join(process_specs.PHASE_CLAIMS)}'
+            f'--phases: unknown phase {unknown[0]!r}; known: '
+            f'{", ".join(process_specs.PHASE_CLAIMS)}'
         )
     if not 1 <= options.robots <= process_specs.ROBOTS_LIMIT:
         raise ParameterError(

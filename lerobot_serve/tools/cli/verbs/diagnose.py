@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 HELP = 'explain from traces why a robot stalled: a timeline, causes and remedies'
 EXAMPLE = (
     'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03  | exit status 0 when '
-    'the stall is explained, lacks evidence or did not happen, 1 for files that cannot be read, 2 '
-    'for a wrong command line, 4 when no record of that robot or that time exists'
+    'the stall is explained, lacks evidence or did not happen, 1 for unreadable files, 2 for a '
+    'wrong command line, 4 when no record of that robot or that time exists'
 )
 STATUS = {'unknown_client': 4, 'not_covered': 4}
 AROUND_LIMIT_S = 3600.0
@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_argument,
         default=AROUND_S,
         metavar='S',
-        help=f'seconds examined before and after it [s] ({AROUND_S:g})',
+        help=f'time examined before and after the stall [s] ({AROUND_S:g})',
     )
     parser.add_argument('--brief', action='store_true', help='omit the timeline')
-    parser.add_argument('--json', action='store_true', help='print one object')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
 def main(options: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def time_argument(given: str) -> TimeOfDay:
-    """Raises ArgumentTypeError."""
+    """Parse the time of day. Raises ArgumentTypeError."""
     from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
 
     try:
@@ -83,7 +83,7 @@ def time_argument(given: str) -> TimeOfDay:
 
 
 def seconds_argument(given: str) -> float:
-    """Raises ArgumentTypeError."""
+    """Parse a duration. Raises ArgumentTypeError."""
     try:
         seconds = float(given)
     except ValueError:

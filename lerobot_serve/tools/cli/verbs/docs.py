@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises UserError."""
+    """Print or write the pages. Raises UserError."""
     from lerobot_serve.tools.reference import diagrams, parameter_files
     from lerobot_serve.tools.reference.pages import NODES, PAGES, PARAMETER_FILES
 
@@ -34,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
         return 0
     docs, config = Path('docs'), Path('config')
     if not docs.is_dir() or not config.is_dir():
-        raise UserError('no folders docs and config here; run this at the top of the repository')
+        raise UserError('no folders docs and config here; run this in the root of the repository')
     pages = {docs / name: make() for name, make in PAGES.items()}
     files = {
         path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES

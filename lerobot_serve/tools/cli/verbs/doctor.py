@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         'policy', metavar='POLICY_DIR', nargs='?', default='', help='directory of a policy'
     )
-    parser.add_argument('--robot', metavar='FILE', help='robot file, as robot_file of an edge')
+    parser.add_argument('--robot', metavar='FILE', help='robot file of the edge (robot_file)')
     parser.add_argument(
         '--kind',
         default='',
@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_argument,
         default=WAIT_S,
         metavar='S',
-        help=f'how long to wait for topics and nodes [s] ({WAIT_S:g})',
+        help=f'time limit for topics and nodes [s] ({WAIT_S:g})',
     )
-    parser.add_argument('--json', action='store_true', help='print one object')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
 def main(options: argparse.Namespace) -> int:
@@ -87,7 +87,7 @@ def examination_request(options: argparse.Namespace) -> ExaminationRequest:
     unknown: tuple[Finding, ...] = ()
     if options.policy and not kind:
         kind, unknown = find_kind(options.policy)
-    # refuses a wrong --parameter before the slow checks
+    # reject a wrong --parameter before the slow checks
     parameters = server_parameters(argparse.Namespace(**{**vars(options), 'kind': kind}))
     is_requested = bool(options.policy or options.kind)
     return ExaminationRequest(
@@ -115,7 +115,7 @@ def stdout_to_stderr() -> Iterator[None]:
 
 
 def namespace_argument(given: str) -> str:
-    """Raises ArgumentTypeError."""
+    """Check a namespace. Raises ArgumentTypeError."""
     from rclpy.exceptions import InvalidNamespaceException
     from rclpy.validate_namespace import validate_namespace
 
@@ -129,7 +129,7 @@ def namespace_argument(given: str) -> str:
 
 
 def seconds_argument(given: str) -> float:
-    """Raises ArgumentTypeError."""
+    """Parse a duration. Raises ArgumentTypeError."""
     try:
         number = float(given)
     except ValueError:

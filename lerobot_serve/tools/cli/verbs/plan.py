@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar='N' if option.kind is int else option.name.rpartition('-')[2].upper(),
             help=option.text,
         )
-    parser.add_argument('--json', action='store_true', help='print one object')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
 def main(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='FOLDER',
         nargs='?',
         type=Path,
-        help='folder of the bag, which must not exist yet (bag_ and the time)',
+        help='folder of the bag, which must not exist yet (bag_TIME)',
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         action='extend',
         default=[],
-        help='record these; without it all topics of lerobot_serve_interfaces, and /diagnostics',
+        help='topics to record (all topics of lerobot_serve_interfaces, and /diagnostics)',
     )
     which.add_argument('--all', action='store_true', help='record every topic')
     parser.add_argument(
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises ParameterError."""
+    """Record a bag; return the exit status. Raises ParameterError."""
     from datetime import datetime
 
     from lerobot_serve.parameters import ParameterError

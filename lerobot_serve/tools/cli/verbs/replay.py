@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 HELP = 'send recorded observations to a policy and compare the chunks'
 EXAMPLE = (
     'example: lerobot-serve replay bags/monday --kind lerobot --policy policies/v2  | exit '
-    'status 0 when all chunks pass --fail-on, 1 for what cannot be read or loaded, 2 for a wrong '
-    'command line, 3 when a chunk fails, 4 when there is nothing to compare'
+    'status 0 when all chunks pass --fail-on, 1 for an unreadable recording or policy, 2 for a '
+    'wrong command line, 3 when a chunk fails, 4 when there is nothing to compare'
 )
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--policy',
         metavar='DIR',
         default='',
-        help='directory of the policy (the reaching policy of config/policies)',
+        help='directory of the policy (config/policies/reach)',
     )
     parser.add_argument('--kind', default='builtin', help='kind of policy (builtin)')
     parser.add_argument('--device', default='cpu', help='device of the policy (cpu)')
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--tolerance',
         type=float,
         default=TOLERANCE,
-        help=f'largest difference of two values, relative for values above 1 ({TOLERANCE:g})',
+        help=f'tolerated difference of two values, relative for values above 1 ({TOLERANCE:g})',
     )
     parser.add_argument(
         '--fail-on',
         choices=tuple(FAIL_ON),
         default='beyond',
         help='exit status 3 when a chunk is missing; missing or beyond the tolerance; missing or '
-        'different at all; or never (beyond)',
+        'not identical; or never (beyond)',
     )
     parser.add_argument(
         '--parameter',
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help='execution_horizon of the edges, if the recording lacks it',
     )
-    parser.add_argument('--json', action='store_true', help='print one object')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
 def main(options: argparse.Namespace) -> int:
@@ -100,7 +100,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> ReplayResult:
-    """Raises BagError, IncidentError, TraceError, ReplayError, PolicyError, ParameterError."""
+    """
+    Replay the recording. Raises BagError, IncidentError, TraceError, ReplayError, PolicyError,
+    ParameterError.
+    """
     from lerobot_serve.ros.package_share import shared_file
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count

@@ -18,16 +18,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'episodes',
         metavar='EPISODE',
         nargs='+',
-        help='an episode id; a single - reads them from standard input, one a line',
+        help='an episode id; a single - reads ids from standard input, one per line',
     )
     parser.add_argument(
-        '--split', type=int, required=True, help='share of the episodes to slot a, 0 to 100 [%%]'
+        '--split', type=int, required=True, help='share of episodes for slot a, 0 to 100 [%%]'
     )
-    parser.add_argument('--json', action='store_true', help='print a list of objects')
+    parser.add_argument('--json', action='store_true', help='print a list of JSON objects')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises UserError."""
+    """Print the slots of the episodes. Raises UserError."""
     import json
 
     if not 0 <= options.split <= 100:
@@ -48,11 +48,13 @@ def lines(file: Iterable[bytes]) -> list[str]:
 
 
 def route(episode_id: str, split_percent: int) -> dict[str, object]:
-    """Return where a router with this split places a new episode. Raises UserError."""
+    """Return the placement of a new episode by a router with this split. Raises UserError."""
     from lerobot_serve.router.placement.split import bucket, slot
 
     if not episode_id:
-        raise UserError('EPISODE must not be empty: without an id requests are placed singly')
+        raise UserError(
+            'EPISODE must not be empty: requests without an id are placed individually'
+        )
     try:
         number = bucket(episode_id)
     except UnicodeEncodeError as error:

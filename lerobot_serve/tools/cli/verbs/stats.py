@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve stats`: aggregates traces as a table, as JSON or as a page with charts."""
+"""`lerobot-serve stats`: aggregates traces as a table, as JSON or as an HTML page with charts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         help='trace file of an edge, a router or a server, a folder with traces, or a bag',
     )
-    parser.add_argument('--json', action='store_true', help='print one object')
-    parser.add_argument('--html', type=Path, metavar='FILE', help='write a page with charts')
+    parser.add_argument('--json', action='store_true', help='print a JSON object')
+    parser.add_argument('--html', type=Path, metavar='FILE', help='write an HTML page with charts')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises ParameterError."""
+    """Print or write the statistics. Raises ParameterError."""
     import json
 
     from lerobot_serve.parameters import ParameterError

@@ -25,24 +25,24 @@ from lerobot_serve.wire.errors import Malformed
 
 
 class Beat:
-    """So many beats, then the end."""
+    """So many cycles, then the end."""
 
-    def __init__(self, beats: int) -> None:
-        self.beats = self.missed = 0
-        self._left = beats
+    def __init__(self, cycles: int) -> None:
+        self.cycles = self.missed = 0
+        self._left = cycles
 
     def wait(self, stop: threading.Event) -> bool:
         self._left -= 1
-        self.beats += 1
+        self.cycles += 1
         return self._left >= 0
 
 
 class Arm(EdgeListener):
     """Everything that a control loop calls, in the order of the calls."""
 
-    def __init__(self, bench: Bench, beats: int, *, commands_per_action: int = 1) -> None:
+    def __init__(self, bench: Bench, cycles: int, *, commands_per_action: int = 1) -> None:
         self.calls: list[tuple] = []
-        self.bench, self.rate = bench, Beat(beats)
+        self.bench, self.rate = bench, Beat(cycles)
         operator = SimpleNamespace(update=self._update, authority=ControlAuthority.POLICY)
         history = SimpleNamespace(record=lambda step, now_ns: self._note('history', step))
         self.loop = ControlLoop(

@@ -219,9 +219,9 @@ def test_after_a_stop_that_is_lifted_nothing_moves_until_something_is_played():
 
 
 def test_rungs_in_a_wrong_order_are_refused():
-    with pytest.raises(ParameterError, match='the last rung has no end'):
+    with pytest.raises(ParameterError, match='the last rung is unlimited'):
         Ladder(rungs('hold 3'), ARM, step_s=STEP_S, resume_rows=1)
-    with pytest.raises(ParameterError, match='the last rung has no end'):
+    with pytest.raises(ParameterError, match='the last rung is unlimited'):
         Ladder(rungs('hold'), ARM, step_s=STEP_S, resume_rows=1, teardown=rungs('hold 3'))
     with pytest.raises(ParameterError, match='ladder must have at least one rung'):
         Ladder((), ARM, step_s=STEP_S, resume_rows=1)

@@ -36,7 +36,7 @@ class Robot:
         self.tick, self.requests = Tick(arm(0.5), **tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
         self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
-        self.beat = SimpleNamespace(beats=0, missed=0)
+        self.beat = SimpleNamespace(cycles=0, missed=0)
         self.view = EdgeView(
             requester,
             controller,
@@ -124,7 +124,7 @@ def play_and_fall(robot: Robot) -> None:
 
 
 def tick_late(robot: Robot) -> None:
-    robot.beat.beats, robot.beat.missed = 7, 3
+    robot.beat.cycles, robot.beat.missed = 7, 3
     series = robot.series()
     assert (series['control_steps_total',], series['control_steps_missed_total',]) == (7, 3)
 

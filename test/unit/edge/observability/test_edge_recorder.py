@@ -178,7 +178,7 @@ def test_a_prefix_is_told_as_the_audit_looks_at_it(
     bench = asking.bench
     fill(bench, policy=before)
     request = bench.send_request()
-    hear(bench, request, ROWS, header=request.header.answer(flags), policy=answers)
+    hear(bench, request, ROWS, header=request.header.for_reply(flags), policy=answers)
     (told,) = asking.requests
     assert (told['prefix_policy'], told['prefix_ignored']) == (before, ignored)
     assert told['chunk_range'] == [0 if ignored else request.inference_delay_steps, len(ROWS)]

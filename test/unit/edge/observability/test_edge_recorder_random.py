@@ -56,7 +56,7 @@ class World:
             'nan': {'robot': CHUNK * np.nan},
             'foreign': {'client_id': 'robot_2'},
         }.get(kind, {})
-        header = request.header.answer(flags)
+        header = request.header.for_reply(flags)
         raw = reply_bytes(
             request, **{'robot': CHUNK, 'header': header, 'policy': policy, **changes}
         )
@@ -118,7 +118,7 @@ def happen(bench: Simulation, event: str, *details: object) -> None:
     elif event == 'rest':
         bench.requester.set_idle(idle=details[0])
     else:
-        bench.transport.away ^= {details[0]}
+        bench.transport.unavailable ^= {details[0]}
 
 
 @settings(max_examples=40, deadline=None)

@@ -47,7 +47,7 @@ class Robot:
             self.operation,
             self.requests.actions,
             self.requests.history,
-            SimpleNamespace(beats=9, missed=1),
+            SimpleNamespace(cycles=9, missed=1),
         )
 
     @property

@@ -90,14 +90,14 @@ rows = st.integers(0, 200)
 
 
 @pytest.mark.parametrize('rule', DELAY_RULES.values(), ids=DELAY_RULES)
-@given(latency=st.integers(-(10**9), 10**9), lived_rows=rows, chunk=rows)
-def test_no_rule_skips_what_a_chunk_does_not_have(rule, latency, lived_rows, chunk):
-    assert 0 <= rule(latency, lived_rows, chunk) <= chunk
+@given(latency=st.integers(-(10**9), 10**9), taken_rows=rows, chunk=rows)
+def test_no_rule_skips_what_a_chunk_does_not_have(rule, latency, taken_rows, chunk):
+    assert 0 <= rule(latency, taken_rows, chunk) <= chunk
 
 
-@given(latency=st.integers(-(10**9), 10**9), lived_rows=rows, chunk=rows)
-def test_no_row_is_skipped_that_the_robot_was_not_moving_for(latency, lived_rows, chunk):
-    assert moving_time(latency, lived_rows, chunk) <= min(lived_rows, max(0, latency))
+@given(latency=st.integers(-(10**9), 10**9), taken_rows=rows, chunk=rows)
+def test_no_row_is_skipped_that_the_robot_was_not_moving_for(latency, taken_rows, chunk):
+    assert moving_time(latency, taken_rows, chunk) <= min(taken_rows, max(0, latency))
 
 
 @pytest.mark.parametrize(

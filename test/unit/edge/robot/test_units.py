@@ -88,8 +88,13 @@ def test_a_number_of_the_policy_is_so_many_of_the_robot(
         ('range_0_100', 'range_m100_100', (0.0, 1.0), 'cannot be converted'),
         ('rad', 'range_0_100', None, r'needs calibrated: \[at 0, at 100\]'),
         ('rad', 'range_m100_100', (1.0, 1.0), 'two different numbers in rad'),
-        ('rad', 'deg', (0.0, 1.0), 'calibrated is for a policy in range_m100_100 or range_0_100'),
-        ('rad', 'rad', (0.0, 1.0), 'calibrated is for'),
+        (
+            'rad',
+            'deg',
+            (0.0, 1.0),
+            'calibrated is only for a policy in range_m100_100 or range_0_100',
+        ),
+        ('rad', 'rad', (0.0, 1.0), 'calibrated is only for'),
     ],
 )
 def test_units_that_do_not_convert_are_refused(robot, policy, calibrated, text):

@@ -114,7 +114,7 @@ def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
 def test_a_state_that_the_server_lost_is_counted_and_the_chunk_is_played():
     bench = guided()
     request = bench.send_request()
-    hear(bench, request, header=request.header.answer(Flag.STATE_LOST))
+    hear(bench, request, header=request.header.for_reply(Flag.STATE_LOST))
     assert bench.drops == {'state_lost': 1}
     assert played(bench) == CHUNK.tolist()
     hear(bench, bench.send_request())
@@ -125,7 +125,7 @@ def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
     bench = guided()
     request = bench.send_request()
     flags = Flag.POLICY_CHANGED | Flag.STATE_LOST
-    assert hear(bench, request, header=request.header.answer(flags)) is ReplyResult.MERGED
+    assert hear(bench, request, header=request.header.for_reply(flags)) is ReplyResult.MERGED
     assert bench.drops == {'policy_changed': 1, 'state_lost': 1}
     assert played(bench) == CHUNK.tolist()
 

@@ -18,7 +18,7 @@ AGREED = replace(RTC, policy='act@0')
 
 
 def flagged(bench, request, flag: Flag, robot=2 * ROWS, **changes) -> ReplyResult:
-    header = request.header.answer(flag)
+    header = request.header.for_reply(flag)
     raw = reply_bytes(request, robot, header=header, model=10 * robot, **changes)
     return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result
 

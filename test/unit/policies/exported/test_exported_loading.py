@@ -96,13 +96,13 @@ BROKEN = {
     'negative': (change_statistics(state_std=-torch.ones(2)), 'state: std must be at least 0'),
     'reversed': (change_statistics(action_min=torch.full((2,), 9.0)), 'action: .* max at least'),
     'no archive': (data('program.pt2', b'version https://git-lfs'), 'not a readable program arch'),
-    'rows': (change_sidecar(chunk_size=5), r'gives \(1, 4, 2\) of .*requires \(1, 5, 2\)'),
+    'rows': (change_sidecar(chunk_size=5), r'returns \(1, 4, 2\) of .*requires \(1, 5, 2\)'),
     'actions': (
         lambda f: (
             change_sidecar(action_names=['a', 'b', 'c'])(f),
             change_statistics(action_min=torch.zeros(3), action_max=torch.ones(3))(f),
         ),
-        r'gives \(1, 4, 2\) of .*requires \(1, 4, 3\)',
+        r'returns \(1, 4, 2\) of .*requires \(1, 4, 3\)',
     ),
     'order': (change_sidecar(inputs=['state', rig.CAMERA]), 'the program fails on 1 x state, obs'),
 }
@@ -164,11 +164,11 @@ class Two(rig.Network):
     ('make', 'network', 'text'),
     [
         (rig.exported, Memory, 'changes its own buffers'),
-        (rig.exported, Noise, 'answers the same input differently'),
+        (rig.exported, Noise, 'returns different outputs for equal inputs'),
         (rig.exported, Half, 'of torch.float16, but'),
-        (rig.exported, Two, r'gives \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
+        (rig.exported, Two, r'returns \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
         (rig.as_onnx, Half, 'of torch.float16, but'),
-        (rig.as_onnx, Two, r'gives \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
+        (rig.as_onnx, Two, r'returns \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
     ],
 )
 def test_a_program_that_is_no_policy_is_explained(make, network, text, tmp_path):

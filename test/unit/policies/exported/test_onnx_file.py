@@ -170,16 +170,16 @@ def test_places_in_other_files_are_looked_at(others, said):
 def test_another_file_of_the_folder_is_read(tmp_path):
     file, weights = tmp_path / 'program.onnx', tmp_path / 'w.data'
     file.write_bytes(model(initializers=[external('w.data', offset=4)]).SerializeToString())
-    with pytest.raises(PolicyError, match=r"needs 'w.data', which is no file of its folder"):
+    with pytest.raises(PolicyError, match=r"needs 'w.data', which is not a file of its folder"):
         onnx_session.read_model(file)
     secret = tmp_path / 'secret'
     secret.write_bytes(bytes(20))
     weights.symlink_to(secret)
-    with pytest.raises(PolicyError, match=r"needs 'w.data', which is no file of its folder"):
+    with pytest.raises(PolicyError, match=r"needs 'w.data', which is not a file of its folder"):
         onnx_session.read_model(file)
     weights.unlink()
     weights.write_bytes(bytes(19))
-    with pytest.raises(PolicyError, match=r"needs more of 'w.data' than that holds"):
+    with pytest.raises(PolicyError, match=r"needs more bytes of 'w.data' than the file has"):
         onnx_session.read_model(file)
     weights.write_bytes(bytes(4) + np.array([[1, 2], [3, 4]], np.float32).tobytes())
     read = onnx_session.read_model(file)

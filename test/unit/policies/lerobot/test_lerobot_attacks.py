@@ -78,7 +78,7 @@ try:
 except PolicyError as error:
     print(error)
 compat._import_torchvision()
-hardening.go_offline()
+hardening.disable_network()
 hardening.refuse_code()
 """
 
@@ -208,7 +208,7 @@ def test_weights_that_could_be_pickled_are_refused(tmp_path):
     shutil.copy(folder / 'model.safetensors', vlm / 'other.safetensors')
     assert 'has no weights in model.safetensors' in refused(folder)
     (vlm / 'model.safetensors.index.json').write_text('{"weight_map": {"w": "../x.bin"}}')
-    assert 'must name .safetensors files of its folder alone' in refused(folder)
+    assert 'must name only .safetensors files of its folder' in refused(folder)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_features_are_read(folder):
 
 @pytest.mark.parametrize('fps', [0.0, -1.0, float('nan'), float('inf')])
 def test_the_rate_must_be_given(folder, fps):
-    with pytest.raises(PolicyError, match='trained_fps must be given and above 0'):
+    with pytest.raises(PolicyError, match='trained_fps must be set and above 0'):
         features_of(folder, trained_fps=fps)
 
 
@@ -251,15 +251,15 @@ def test_cameras_that_the_network_fills_in_are_not_asked_for(folder):
 @pytest.mark.parametrize(
     ('place', 'key', 'feature', 'said'),
     [
-        ('input', 'observation.environment_state', ('ENV', [3]), 'no observation here carries'),
-        ('input', 'observation.velocity', ('STATE', [3]), 'no observation here carries'),
-        ('input', 'observation.state', ('ENV', [2]), 'no observation here carries'),
+        ('input', 'observation.environment_state', ('ENV', [3]), 'observations do not carry'),
+        ('input', 'observation.velocity', ('STATE', [3]), 'observations do not carry'),
+        ('input', 'observation.state', ('ENV', [2]), 'observations do not carry'),
         ('input', 'observation.state', ('STATE', [2, 2]), 'must be a list of values'),
         ('input', FRONT, ('VISUAL', [48, 64]), 'must be channels x height x width'),
         ('input', FRONT, ('VISUAL', [3, 0, 64]), "must have a 'type' and a 'shape'"),
         ('input', FRONT, ('VISUAL', 3), "must have a 'type' and a 'shape'"),
         ('input', FRONT, (3, [3, 48, 64]), "must have a 'type' and a 'shape'"),
-        ('output', 'next.reward', ('REWARD', [1]), 'no observation here carries'),
+        ('output', 'next.reward', ('REWARD', [1]), 'observations do not carry'),
         ('output', 'action', ('ACTION', []), 'must be a list of values'),
     ],
 )

@@ -107,8 +107,8 @@ def test_an_unknown_field_is_named(copied):
 def test_an_unknown_type_is_named(copied):
     change_json(copied / 'config.json', lambda held: held.update(type='somebodys'))
     text = refused(copied)
-    assert "a policy of the type 'somebodys' is not served" in text
-    assert 'served are act, ' in text
+    assert "a policy of the type 'somebodys' is not supported" in text
+    assert 'supported are act, ' in text
     text = refused(copied, trusted_packages=('json',))
     assert "of the type 'somebodys', which neither LeRobot" in text
 
@@ -121,7 +121,7 @@ def test_an_unknown_step_is_named(copied):
     text = refused(copied)
     assert "the processor step 'somebodys_step' is refused" in text
     text = refused(copied, trusted_packages=('json',))
-    assert "'somebodys_step' is neither known here nor of json" in text
+    assert "'somebodys_step' is neither known nor of json" in text
 
 
 def test_the_device_is_ours_not_the_files(copied, caplog):

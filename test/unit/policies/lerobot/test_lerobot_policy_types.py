@@ -15,7 +15,8 @@ from lerobot_serve.wire.schema import StateClass
 
 @pytest.mark.parametrize('policy_type', ['sac', 'reward_classifier', 'sarm'])
 def test_types_without_chunks_are_refused(policy_type):
-    with pytest.raises(PolicyError, match=f'{policy_type!r} cannot be served.*served are act, '):
+    text = f'{policy_type!r} cannot be served.*supported are act, '
+    with pytest.raises(PolicyError, match=text):
         policy_type_spec(policy_type)
 
 
@@ -47,7 +48,7 @@ def test_types_that_run_code_of_a_folder_are_refused(policy_type):
 
 
 def test_an_unknown_type_serves_one_session_when_its_package_is_trusted():
-    with pytest.raises(PolicyError, match=r"'unknown' is not served.*trusted_packages"):
+    with pytest.raises(PolicyError, match=r"'unknown' is not supported.*trusted_packages"):
         policy_type_spec('unknown')
     assert policy_type_spec('unknown', ('a_package',)) is EXTERNAL_TYPE
     assert EXTERNAL_TYPE.state_class is StateClass.EXCLUSIVE

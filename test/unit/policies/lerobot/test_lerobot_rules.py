@@ -92,7 +92,7 @@ def test_a_type_is_served_or_says_why_not(policy_type):
     if policy_type in POLICY_TYPES:
         assert policy_type_spec(policy_type) is POLICY_TYPES[policy_type]
         return
-    with pytest.raises(PolicyError, match=r'cannot be served: |is not served: '):
+    with pytest.raises(PolicyError, match=r'cannot be served: |is not supported: '):
         policy_type_spec(policy_type)
 
 

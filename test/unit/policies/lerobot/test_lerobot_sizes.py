@@ -74,7 +74,7 @@ def test_a_camera_without_bound_is_never_built(copied, unbuilt, shape):
         held['input_features']['observation.images.front']['shape'] = shape
 
     change_json(copied / 'config.json', change)
-    assert 'served are at most' in refused(copied)
+    assert 'supported are at' in refused(copied)
 
 
 def test_all_cameras_together_are_bounded(copied, unbuilt):

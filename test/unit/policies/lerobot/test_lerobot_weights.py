@@ -81,10 +81,10 @@ class Careless(torch.nn.Module):
     ('change', 'said'),
     [
         (lambda held: None, None),
-        (lambda held: held.update(nothing=torch.zeros(1)), 'unknown are model.nothing'),
-        (lambda held: held.pop('one.bias'), 'missing are model.one.bias'),
-        (lambda held: held['one.bias'].add_(1), 'not loaded are model.one.bias'),
-        (lambda held: held.update({'one.bias': torch.zeros(3)}), 'not loaded are model.one.bias'),
+        (lambda held: held.update(nothing=torch.zeros(1)), 'unknown weights model.nothing'),
+        (lambda held: held.pop('one.bias'), 'missing weights model.one.bias'),
+        (lambda held: held['one.bias'].add_(1), 'not loaded model.one.bias'),
+        (lambda held: held.update({'one.bias': torch.zeros(3)}), 'not loaded model.one.bias'),
     ],
 )
 def test_a_loader_that_goes_on_without_the_file_is_found_out(copied, change, said):
@@ -115,5 +115,5 @@ def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied):
 
     config = LEROBOT.config_class.from_pretrained(str(copied))
     folder = read_checkpoint(str(copied))
-    with pytest.raises(PolicyError, match='not loaded are model'):
+    with pytest.raises(PolicyError, match='not loaded model'):
         network.load_network(folder, Careless, config)

@@ -139,7 +139,7 @@ def test_it_is_reset_when_an_episode_begins(foreign):
     ('answers', 'said'),
     [
         ('nothing', 'a first prediction failed with NotImplementedError: no chunks here'),
-        ('flat', r'answered 1 requests with (1, 6), which must be 1 x rows x 6 actions'),
+        ('flat', r'returned (1, 6) for 1 requests, expected 1 x rows x 6 actions'),
     ],
 )
 def test_one_that_gives_no_chunks_is_refused(foreign, answers, said):

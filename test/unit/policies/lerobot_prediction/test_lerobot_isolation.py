@@ -125,7 +125,7 @@ def test_a_prediction_that_fails_changes_no_session(relative):
     for each in (policy, untouched):
         each.predict(first)
     broken = replace(second[1], images={})
-    with pytest.raises(PolicyError, match=r"camera 'observation.images.front' must come with 1"):
+    with pytest.raises(PolicyError, match=r"camera 'observation.images.front' must have 1"):
         policy.predict([second[0], broken])
     for left, right in zip(policy.predict(second), untouched.predict(second), strict=True):
         assert left.robot.tobytes() == right.robot.tobytes()

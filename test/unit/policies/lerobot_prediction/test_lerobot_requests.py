@@ -70,7 +70,7 @@ def float_camera(request):
     [
         (wrong_state, r'the state must be 1 x 6 \(steps x values\), got \(1, 3\)'),
         (wrong_history, r'the state must be 1 x 6 \(steps x values\), got \(2, 6\)'),
-        (no_camera, 'must come with 1 frames, got 0'),
+        (no_camera, 'must have 1 frames, got 0'),
         (grey_camera, r'must give height x width x 3 of uint8, got \(48, 64, 1\) of uint8'),
         (float_camera, 'must give height x width x 3 of uint8, got .* of float32'),
     ],

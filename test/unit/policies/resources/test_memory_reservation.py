@@ -124,7 +124,7 @@ def test_the_second_waits_until_the_first_has_loaded(tmp_path, host):
     )
     assert turns == [1, 1, 1]
     (sentence,) = told
-    assert f'600 MB are about to be taken by process {os.getpid()}' in sentence
+    assert f'600 MB are reserved by the loading process {os.getpid()}' in sentence
     assert 'waiting for it to finish loading' in sentence
     assert sorted(each.loads for each in ReservationStore(HOST).entries()) == [False, True]
     for each in (first, second):

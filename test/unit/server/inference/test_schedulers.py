@@ -13,9 +13,9 @@ from support.server.request_queue_rig import name_of, queued
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.inference.schedulers import (
     BatchSelection,
-    EarliestDry,
+    DynamicBatching,
+    LowestQueueFirst,
     make_scheduler,
-    MicroBatch,
     RoundRobin,
     Scheduler,
 )
@@ -63,7 +63,7 @@ def test_round_robin_serves_nobody_twice_while_another_one_waits(script):
 
 @given(dry_lines, st.integers(0, 10))
 def test_earliest_dry_serves_who_runs_dry_first_and_of_several_who_came_first(waiting, now_ns):
-    pick = EarliestDry().pick(waiting, now_ns, 4)
+    pick = LowestQueueFirst().pick(waiting, now_ns, 4)
     ((first,), earliest) = pick.positions, min(one.runs_dry_ns for one in waiting)
     assert waiting[first].runs_dry_ns == earliest
     assert all(one.runs_dry_ns > earliest for one in waiting[:first])
@@ -71,7 +71,7 @@ def test_earliest_dry_serves_who_runs_dry_first_and_of_several_who_came_first(wa
 
 
 def test_earliest_dry_goes_before_the_order_of_arrival():
-    request_queue = mailbox_with(EarliestDry())
+    request_queue = mailbox_with(LowestQueueFirst())
     for name, dry in (('a', 30), ('b', 10), ('c', 20), ('d', 10)):
         request_queue.put(queued(name, dry=dry))
     assert [name_of(request_queue.take_batch()[0]) for _ in range(4)] == ['b', 'd', 'c', 'a']
@@ -79,7 +79,7 @@ def test_earliest_dry_goes_before_the_order_of_arrival():
 
 @given(st.lists(st.sampled_from('bcd'), max_size=30))
 def test_earliest_dry_lets_nobody_wait_for_ever_however_often_it_asks(others):
-    request_queue = mailbox_with(EarliestDry())
+    request_queue = mailbox_with(LowestQueueFirst())
     # all stand still: dry at the moment at which they ask; `a` asks again before each turn
     request_queue.put(queued('a', at=0, dry=0))
     for name in 'bcd':
@@ -94,7 +94,7 @@ def test_earliest_dry_lets_nobody_wait_for_ever_however_often_it_asks(others):
 
 @given(lines, st.integers(0, 1500), st.integers(0, 8))
 def test_micro_batch_takes_the_first_of_the_line_or_waits_for_company(waiting, now_ns, clients):
-    pick = MicroBatch(SIZE, WINDOW_NS).pick(waiting, now_ns, clients)
+    pick = DynamicBatching(SIZE, WINDOW_NS).pick(waiting, now_ns, clients)
     left_ns = waiting[0].queued_ns + WINDOW_NS - now_ns
     complete = len(waiting) >= min(SIZE, clients)
     if complete or left_ns <= 0:
@@ -118,27 +118,27 @@ def test_micro_batch_takes_the_first_of_the_line_or_waits_for_company(waiting, n
 )
 def test_micro_batch_by_example(times, now_ns, clients, expected):
     waiting = [Waits(queued_ns) for queued_ns in times]
-    assert MicroBatch(SIZE, WINDOW_NS).pick(waiting, now_ns, clients) == expected
+    assert DynamicBatching(SIZE, WINDOW_NS).pick(waiting, now_ns, clients) == expected
 
 
 def test_a_mailbox_serves_a_batch_in_the_order_of_the_line():
-    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9)
+    request_queue = mailbox_with(DynamicBatching(SIZE, WINDOW_NS), clients=9)
     for name in 'abcde':
         request_queue.put(queued(name))
     assert [name_of(one) for one in request_queue.take_batch()] == ['a', 'b', 'c']
     # the clock stands still, but there are as many as there are clients
-    request_queue.set_scheduler(MicroBatch(SIZE, WINDOW_NS), lambda: 2)
+    request_queue.set_scheduler(DynamicBatching(SIZE, WINDOW_NS), lambda: 2)
     assert [name_of(one) for one in request_queue.take_batch()] == ['d', 'e']
 
 
 def test_who_asks_without_a_session_waits_for_nobody():
-    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=0)
+    request_queue = mailbox_with(DynamicBatching(SIZE, WINDOW_NS), clients=0)
     request_queue.put(queued('a'))
     assert len(request_queue.take_batch()) == 1
 
 
 def test_a_client_that_asks_again_does_not_hold_up_the_batch():
-    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9, now_ns=WINDOW_NS)
+    request_queue = mailbox_with(DynamicBatching(SIZE, WINDOW_NS), clients=9, now_ns=WINDOW_NS)
     request_queue.put(queued('a', at=0))
     request_queue.put(queued('a', at=WINDOW_NS))
     assert len(request_queue.take_batch()) == 1
@@ -147,7 +147,7 @@ def test_a_client_that_asks_again_does_not_hold_up_the_batch():
 def test_a_mailbox_waits_exactly_as_long_as_the_scheduler_says(monkeypatch):
     now_ns, waits = [30_000_000], []
     request_queue = RequestQueue(lambda: now_ns[0])
-    request_queue.set_scheduler(MicroBatch(SIZE, 100_000_000), lambda: 2)
+    request_queue.set_scheduler(DynamicBatching(SIZE, 100_000_000), lambda: 2)
 
     def wait(timeout_s: float | None = None) -> None:
         waits.append(timeout_s)
@@ -160,7 +160,7 @@ def test_a_mailbox_waits_exactly_as_long_as_the_scheduler_says(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('name', 'kind'), [('round_robin', RoundRobin), ('lowest_queue_first', EarliestDry)]
+    ('name', 'kind'), [('round_robin', RoundRobin), ('lowest_queue_first', LowestQueueFirst)]
 )
 def test_a_scheduler_is_made_by_its_name(name, kind):
     assert type(make_scheduler(name, size=1, window_ns=1, batch_limit=0)) is kind

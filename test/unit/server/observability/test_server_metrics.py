@@ -14,7 +14,7 @@ from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS
 
 from lerobot_serve.policies.base import Prediction
-from lerobot_serve.server.inference.schedulers import MicroBatch, RoundRobin
+from lerobot_serve.server.inference.schedulers import DynamicBatching, RoundRobin
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.metrics import (
     collect,
@@ -152,7 +152,7 @@ def test_the_values_are_those_that_were_counted():
 
 def test_a_batch_counts_as_one_pass_and_by_its_size():
     rig = Rig()
-    rig.core.apply_settings(replace(RULES, max_sessions=100), FIXED, MicroBatch(8, 0))
+    rig.core.apply_settings(replace(RULES, max_sessions=100), FIXED, DynamicBatching(8, 0))
     for number in range(3):
         rig.open(number)
         rig.core.enqueue(request(number), 0)

@@ -132,7 +132,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
     with pytest.raises(TraceError, match='name files'):
         run_audit([tmp_path / 'missing.jsonl'])
     (tmp_path / 'notes.jsonl').write_text('no trace\n')
-    with pytest.raises(TraceError, match='no trace'):
+    with pytest.raises(TraceError, match='not a trace'):
         run_audit([tmp_path])
 
 

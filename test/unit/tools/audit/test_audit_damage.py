@@ -113,12 +113,12 @@ def test_the_command_says_how_it_ended(tmp_path, capsys):
     edge, _ = clean.write(tmp_path / 'old')
     assert run(str(tmp_path / 'old')) == 3
     out = capsys.readouterr().out
-    assert 'no action was executed that is older than max_action_age_s' in out
+    assert 'no executed action is older than max_action_age_s' in out
     assert f'{edge}:{clean.index("edge", "executed", 0, age_s=5.0) + 2}: 5 s old' in out
     clean.edge, clean.router = [], []
     clean.write(tmp_path / 'empty')
     assert run(str(tmp_path / 'empty')) == 4
-    with pytest.raises(ParameterError, match='there is no trace'):
+    with pytest.raises(ParameterError, match='is not a trace'):
         run(str(tmp_path / 'missing'))
     with pytest.raises(ParameterError, match='--show'):
         run(str(tmp_path), '--show', '-1')

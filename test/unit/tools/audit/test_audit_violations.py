@@ -5,10 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+import json
 
+import numpy as np
 import pytest
-from support.tools.audit_rig import accusations, Drive, drive, MAX_AGE_S, POLICY
+from support.tools.audit_rig import (
+    accusations,
+    Drive,
+    drive,
+    LIMITS,
+    MAX_AGE_S,
+    POLICY,
+    STEP_S,
+)
 
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import Interlock
+from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 
 # a drive in whose first episode nothing moves, and whose sessions have several requests
@@ -231,3 +244,28 @@ def test_a_robot_that_stood_outside_may_come_back_but_not_go_further(tmp_path):
         ('position', str(edge), 2),
         ('position', str(edge), 5),
     ]
+
+
+@pytest.mark.parametrize('is_immediate', [True, False])
+def test_only_an_immediate_interlock_may_exceed_a_step(tmp_path, is_immediate):
+    interlock = Interlock('near', 'distance', 0.5, None, {'drive': 2.0}, immediate=True)
+    cage = Cage(LIMITS, (interlock,), ('distance',), step_s=STEP_S, latch_after_trips=0)
+    last = LastCommand(np.zeros(3), np.zeros(3))
+    forced = cage.judge(np.zeros(3), last, measured=np.zeros(3), state=np.array([0.1]))
+    reasons = ('', forced.reason, 'near forces drive')
+    spoiled = drive(SEED)
+    limits = json.loads(spoiled.parameters['limits'])
+    spoiled.parameters['limits'] = json.dumps(limits | {'immediate': ['drive'] * is_immediate})
+    spoiled.edge = [
+        {
+            'kind': 'executed',
+            'mono_ns': tick,
+            'control_step': tick,
+            'commanded': [0.0, 0.0, 2.0 * (tick % 2)],
+            'reason': reasons[tick],
+        }
+        for tick in range(3)
+    ]
+    spoiled.write(tmp_path)
+    assert forced.command[2] == 2.0
+    assert len(accusations(run_audit([tmp_path]))) == (0 if is_immediate else 2)

@@ -99,7 +99,7 @@ def test_metadata_of_the_folder(tmp_path):
 def test_a_folder_that_is_there_is_left_alone(tmp_path):
     bag = write(tmp_path / 'bag', texts(3))
     before = (bag / 'bag_0.mcap').read_bytes()
-    with pytest.raises(BagError, match='is there already'):
+    with pytest.raises(BagError, match='exists already'):
         begin(bag, [])
     assert (bag / 'bag_0.mcap').read_bytes() == before
 
@@ -175,7 +175,7 @@ def test_one_byte_is_wrong(data, tmp_path_factory):
 
 def test_no_mcap(tmp_path):
     (tmp_path / 'x.mcap').write_bytes(b'not one at all')
-    with pytest.raises(BagError, match='is no MCAP file'):
+    with pytest.raises(BagError, match='is not an MCAP file'):
         read_all(tmp_path / 'x.mcap')
 
 
@@ -217,7 +217,7 @@ def test_no_bag(tmp_path, name):
 
 def test_empty_folder_is_no_bag(tmp_path):
     assert not is_bag(tmp_path)
-    with pytest.raises(BagError, match='is no bag'):
+    with pytest.raises(BagError, match='is not a bag'):
         Bag(tmp_path)
 
 

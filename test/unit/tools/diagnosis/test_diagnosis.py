@@ -223,7 +223,7 @@ def test_how_it_ends(tmp_path, capsys):
     assert main([*line, 'robot_1', '--at', '15:03']) == 4
     assert 'no record at 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
     assert main(['diagnose', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
-    assert 'there is no trace' in capsys.readouterr().err
+    assert 'is not a trace' in capsys.readouterr().err
     for wrong in (['--at', 'yesterday'], ['--around', '-1'], ['--around', 'nan']):
         with pytest.raises(SystemExit) as ended:
             main([*line, 'robot_1', *wrong])

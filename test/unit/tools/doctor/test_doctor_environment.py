@@ -84,7 +84,7 @@ TROUBLES = [
         variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
         'discovery',
         'failure',
-        'no node finds another',
+        'nodes do not discover each other',
         'unset ROS_AUTOMATIC',
     ),
     (
@@ -170,7 +170,7 @@ def test_each_trouble_alone_is_found_with_its_remedy(machine, name, verdict, fou
 @pytest.mark.parametrize(
     ('middleware', 'name', 'verdict', 'remedy'),
     [
-        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'fix that'),
+        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'fix the error'),
         (
             MiddlewareFacts('rmw_cyclonedds_cpp', 'x is in use'),
             'middleware',

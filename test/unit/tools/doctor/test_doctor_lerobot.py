@@ -56,7 +56,7 @@ def test_missing_statistics_are_found(copied):
 
 @pytest.mark.parametrize(
     ('more', 'text'),
-    [({'trained_fps': 0.0}, 'trained_fps must be given'), ({'state_names': NAMES[:2]}, 'state')],
+    [({'trained_fps': 0.0}, 'trained_fps must be set'), ({'state_names': NAMES[:2]}, 'state')],
 )
 def test_what_the_files_do_not_hold_must_be_given(more, text):
     (finding,) = examined(folder_of('act'), **more).findings

@@ -49,7 +49,7 @@ def test_the_same_policy_gives_the_same_bits(tmp_path, kind):
     result = replay(record(tmp_path, pairs), kind)
     assert counts(result) == (20, 0, 0, 0)
     assert not result.is_other_policy
-    assert (result.unanswered, result.others, result.notes) == (0, 0, [])
+    assert (result.without_reply, result.others, result.notes) == (0, 0, [])
     assert 'ANOTHER' not in as_text(result)
 
 
@@ -68,7 +68,7 @@ def test_what_differs_is_found(tmp_path, way, expected):
     pairs[3] = pairs[3][0], moved(pairs[3][1], way)
     result = replay(record(tmp_path, pairs))
     assert counts(result) == expected
-    (found,) = result.sums.values()
+    (found,) = result.summaries.values()
     assert found.largest_at == ('robot_1', 1, 4)
     assert 'request 4 of robot_1' in as_text(result)
 
@@ -98,7 +98,7 @@ def test_a_longer_chunk_is_no_equal(tmp_path):
     bag = record(tmp_path, answered(episodes(1)))
     result = replay(bag, shape=OTHER_SHAPE)
     assert counts(result) == (0, 0, 4, 0)
-    assert '(5, 3) actions then, (7, 3) now' in as_text(result)
+    assert '(5, 3) actions recorded, (7, 3) replayed' in as_text(result)
 
 
 def test_answers_of_other_policies_are_left_out(tmp_path):
@@ -132,17 +132,17 @@ def test_what_has_no_other_half_is_counted(tmp_path):
     messages = as_messages(pairs)[1:]
     result = replay(write(tmp_path / 'bag', messages))
     assert counts(result) == (2, 0, 0, 0)
-    assert result.unanswered == 1
-    assert result.notes == ['answers without a request in the bag: 1']
+    assert result.without_reply == 1
+    assert result.notes == ['replies without a request in the bag: 1']
 
 
 def test_pairs_wait_for_so_long_only():
     pairs = RequestPairer()
     for seq in range(1, REQUESTS_KEPT + 6):
         pairs.add(BagMessage('/o', OBSERVATION, seq, request(seq)))
-    assert pairs.unanswered == 5
+    assert pairs.without_reply == 5
     pairs.finish()
-    assert pairs.unanswered == REQUESTS_KEPT + 5
+    assert pairs.without_reply == REQUESTS_KEPT + 5
 
 
 def test_nonsense_is_counted():
@@ -174,7 +174,7 @@ def test_what_the_policy_was_not_asked_is_not_asked_now(tmp_path):
     pairs[2] = pairs[2][0], late
     result = replay(record(tmp_path, pairs))
     assert counts(result) == (3, 0, 0, 0)
-    assert result.not_asked == 1
+    assert result.without_inference == 1
 
 
 def test_a_failure_that_is_none_any_more(tmp_path):
@@ -186,14 +186,14 @@ def test_a_failure_that_is_none_any_more(tmp_path):
     pairs[2] = pairs[2][0], failed
     result = replay(record(tmp_path, pairs))
     assert counts(result) == (3, 0, 1, 0)
-    assert 'policy_error then, ok now: broken' in as_text(result)
+    assert 'policy_error recorded, ok replayed: broken' in as_text(result)
 
 
 def test_a_failure_of_now_is_missing():
     (_, raw), *_ = answered(episodes(1))
     then = wire_chunk.decode(raw)
     now = replace(then, status=Status.NOT_FINITE, status_text='NaN')
-    assert compare_replies(then, now).likeness is MatchLevel.MISSING
+    assert compare_replies(then, now).level is MatchLevel.MISSING
 
 
 def test_an_incident_is_replayed(tmp_path):
@@ -205,7 +205,7 @@ def test_an_incident_is_replayed(tmp_path):
     incident_file.write_incident(file, found)
     result = replay(file, 'recurrent')
     assert counts(result) == (8, 0, 0, 0)
-    assert result.unanswered == 1
+    assert result.without_reply == 1
 
 
 def test_a_request_without_a_session_is_replayed(tmp_path):
@@ -219,8 +219,8 @@ def test_a_request_without_a_session_is_replayed(tmp_path):
 @pytest.mark.parametrize(
     ('name', 'words'),
     [
-        ('x.txt', 'neither a bag nor an incident nor a trace'),
-        ('missing.mcap', 'there is no'),
+        ('x.txt', 'neither a bag nor a capture nor a trace'),
+        ('missing.mcap', 'does not exist'),
     ],
 )
 def test_what_cannot_be_replayed(tmp_path, name, words):
@@ -257,6 +257,6 @@ def test_answers_of_two_policies_are_one_question_now(tmp_path):
     both = [m for two in zip(as_messages(pairs), as_messages(other), strict=True) for m in two]
     # asked twice, a hidden state would be another one
     result = replay(write(tmp_path / 'bag', both), 'recurrent')
-    first, second = result.sums.values()
+    first, second = result.summaries.values()
     assert (first.slot, second.slot, first.distances.count) == ('prod', 'b', 8)
     assert first.distances.total.tolist() == second.distances.total.tolist()

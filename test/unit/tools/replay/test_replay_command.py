@@ -51,7 +51,7 @@ def test_parameters_that_are_none(word, text):
         (('x', '--tolerance', '-1'), '--tolerance'),
         (('x', '--tolerance', 'nan'), '--tolerance'),
         (('x', '--execution-horizon', '-1'), '--execution-horizon'),
-        (('missing.mcap',), 'there is no missing.mcap'),
+        (('missing.mcap',), 'missing.mcap does not exist'),
     ],
 )
 def test_mistakes_of_replay(words, text):

@@ -71,7 +71,7 @@ def test_the_same_policy_gives_the_same_bits(tmp_path, kind):
     result = replay(path, kind)
     assert counts(result) == (20, 0, 0, 0)
     assert not result.is_other_policy
-    assert (result.unanswered, result.not_asked, result.notes) == (0, 0, [])
+    assert (result.without_reply, result.without_inference, result.notes) == (0, 0, [])
 
 
 @pytest.mark.parametrize('asked', [request, with_images])
@@ -79,7 +79,7 @@ def test_what_was_sent_and_answered_comes_back_byte_for_byte(tmp_path, asked):
     shape = WITH_CAMERA if asked is with_images else SHAPE
     path, pairs = traced(tmp_path, [asked(1), asked(2)], path=shape)
     found = list(open_source(path).read())
-    assert [(each.request, each.answer) for each in found] == pairs
+    assert [(each.request, each.reply) for each in found] == pairs
     assert all(each.info == {'session_id': 'robot_1#00000001'} for each in found)
 
 
@@ -122,7 +122,7 @@ def test_exit_status_of_the_command(tmp_path, capsys):
     same = ('--kind', 'null', '--policy', SHAPE)
     assert run(tmp_path, *same, '--fail-on', 'different') == 0
     assert run(path, '--kind', 'null', '--policy', OTHER_SHAPE) == 3
-    assert '(5, 3) actions then, (7, 3) now' in capsys.readouterr().out
+    assert '(5, 3) actions recorded, (7, 3) replayed' in capsys.readouterr().out
 
 
 def test_a_server_that_nobody_asked_leaves_nothing_to_compare(tmp_path):
@@ -178,7 +178,7 @@ def test_a_folder_with_all_that_a_fleet_traced(tmp_path):
     result = replay(tmp_path)
     assert counts(result) == (12, 0, 0, 0)
     # what the bare one was asked cannot be asked again
-    assert result.unanswered == 0
+    assert result.without_reply == 0
     assert [note.partition(' has ')[2] for note in result.notes] == [
         'trace_images: none, trace_instructions: full: not compared'
     ]
@@ -202,8 +202,8 @@ def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     server.open(third)
     result = replay(server.end())
     assert counts(result) == (1, 0, 0, 0)
-    assert (result.unanswered, result.not_asked) == (1, 1)
-    assert result.notes == ['requests that could not be read then, and are not in the trace: 1']
+    assert (result.without_reply, result.without_inference) == (1, 1)
+    assert result.notes == ['requests that the server could not read, not in the trace: 1']
 
 
 def test_an_answer_that_reached_nobody_is_compared(tmp_path):
@@ -222,7 +222,7 @@ def test_what_the_trace_lost_is_said(tmp_path):
         records.drop(9, 'trace_overflow', count=3, item='request')
     )
     result = replay(server.end())
-    assert result.notes == ['requests lost to the trace, of which hidden states do not know: 3']
+    assert result.notes == ['requests that the trace lost: hidden states may differ: 3']
 
 
 def test_a_record_waits_with_all_that_it_holds_on_to(tmp_path):

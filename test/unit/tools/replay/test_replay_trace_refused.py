@@ -60,7 +60,7 @@ def test_an_older_trace_is_refused(tmp_path):
 def test_what_is_no_trace_is_refused(tmp_path):
     file = tmp_path / 'x.jsonl'
     file.write_text('{}\n')
-    with pytest.raises(TraceError, match='is no trace'):
+    with pytest.raises(TraceError, match='is not a trace'):
         open_source(file)
 
 

@@ -240,7 +240,7 @@ def test_machines_get_an_object(tmp_path, driven, capsys):
 
 
 def test_what_cannot_be_read_or_written_is_said(tmp_path, driven):
-    with pytest.raises(ParameterError, match='there is no trace'):
+    with pytest.raises(ParameterError, match='is not a trace'):
         run(str(tmp_path / 'missing'))
     driven.write(tmp_path)
     with pytest.raises(ParameterError, match='No such file'):

@@ -64,7 +64,7 @@ def header(change: str) -> Callable[[Observation], dict]:
     name, by = change.split()
 
     def changes(request: Observation) -> dict:
-        echoed: Header = request.header.answer(Flag.NONE)
+        echoed: Header = request.header.for_reply(Flag.NONE)
         return {'header': replace(echoed, **{name: (getattr(echoed, name) + int(by)) % 2**32})}
 
     return changes

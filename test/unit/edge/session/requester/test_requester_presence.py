@@ -87,7 +87,7 @@ def test_a_server_that_is_back_is_asked_before_the_wait_is_over():
 
 def test_a_silent_server_is_left_within_half_of_what_is_buffered():
     bench = streaming(request_timeout_s=5.0)
-    bench.at(1.0, lambda: bench.transport.mute.add('/a'))
+    bench.at(1.0, lambda: bench.transport.unresponsive.add('/a'))
     bench.at(1.0, lambda: bench.answers.update({'/a': None}))
     bench.run(3.0)
     asked_s = {server: at_s for at_s, server, _ in bench.requests if server == '/a'}
@@ -111,7 +111,7 @@ def test_a_server_that_is_slow_and_shows_signs_of_life_is_not_left():
 
 def test_a_single_server_is_not_probed():
     bench = streaming(servers=('/a',))
-    bench.transport.mute.add('/a')
+    bench.transport.unresponsive.add('/a')
     bench.round_trip_s = 0.45
     bench.run(5.0)
     assert bench.transport.probed == []
@@ -121,8 +121,8 @@ def test_a_single_server_is_not_probed():
 @pytest.mark.parametrize('others', [{'/b', '/c'}])
 def test_nobody_is_left_for_a_server_that_is_not_there(others):
     bench = streaming()
-    bench.transport.mute.add('/a')
-    bench.transport.away = others
+    bench.transport.unresponsive.add('/a')
+    bench.transport.unavailable = others
     bench.round_trip_s = 0.45
     bench.run(5.0)
     assert set(bench.transport.servers) == {'/a'}

@@ -176,7 +176,7 @@ def test_what_was_lost_before_the_last_chunk_does_not_count_any_more():
 
 def test_a_server_that_is_not_there_costs_no_time_where_there_are_others():
     bench = Simulation()
-    bench.transport.away = {'/a', '/b'}
+    bench.transport.unavailable = {'/a', '/b'}
     seen = asked_at(bench)
     bench.run(1.0)
     assert seen == [(0.0, '/c')]
@@ -185,7 +185,7 @@ def test_a_server_that_is_not_there_costs_no_time_where_there_are_others():
 
 def test_the_only_server_is_asked_even_where_nobody_sees_it():
     bench = Simulation(servers=('/a',))
-    bench.transport.away = {'/a'}
+    bench.transport.unavailable = {'/a'}
     seen = asked_at(bench)
     bench.run(1.0)
     assert seen == [(0.0, '/a')]
@@ -193,9 +193,9 @@ def test_the_only_server_is_asked_even_where_nobody_sees_it():
 
 def test_it_does_not_go_home_where_nobody_is():
     bench = Simulation()
-    bench.transport.away = {'/a'}
+    bench.transport.unavailable = {'/a'}
     bench.at(2.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'second')))
-    bench.at(3.0, bench.transport.away.clear)
+    bench.at(3.0, bench.transport.unavailable.clear)
     bench.at(4.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'third')))
     seen = asked_at(bench)
     bench.play(10.0)
