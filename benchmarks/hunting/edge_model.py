@@ -289,10 +289,10 @@ class EdgeModel:
 
     # what crosses the boundary
 
-    def send_command(self, executed: Any, control_step: int) -> None:
+    def send_step(self, executed: Any, control_step: int) -> None:
         self._executed = executed
 
-    def send_rest(self, command: np.ndarray) -> None:
+    def send_command(self, command: np.ndarray) -> None:
         pass
 
     def call_stop_service(self, reason: str) -> None:

@@ -21,7 +21,7 @@ from benchmarks.results.windows import (
 )
 
 # counted for requests that were answered all the same, or were counted before
-NO_LOSS = ('late_answer', 'failed_over', 'unanswered', 'no_episode_id')
+NO_LOSS = ('late_reply', 'failed_over', 'unanswered', 'no_episode_id')
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
-from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
@@ -157,7 +157,7 @@ class PolicyRouter(LifecycleNode):
         try:
             links = RouterLinks(
                 replicas.clients,
-                RosTransport(replicas.clients, self._replies, self._drops),
+                ReplicaTransport(replicas.clients, self._replies, self._drops),
                 self._topics.publish,
                 shadow=shadow,
                 recorder=make_recorder(parameters, context),

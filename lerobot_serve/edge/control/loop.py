@@ -33,11 +33,11 @@ class LoopRate(Protocol):
 class RobotOutput(Protocol):
     """The output to the robot; implemented by edge.ros.robot_commands."""
 
-    def send_command(self, executed: ExecutedStep, control_step: int) -> None:
+    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
         """Send the command of a step, if it has one, and publish the record of it."""
 
-    def send_rest(self, command: Float64Array) -> None:
-        """Send the final command."""
+    def send_command(self, command: Float64Array) -> None:
+        """Send a command without a record: the last one, which stops the robot."""
 
     def call_stop_service(self, reason: str) -> None:
         """Call the stop service without waiting."""
@@ -60,7 +60,7 @@ class ControlLoop:
         self._rate, self._controller, self._operator = rate, controller, operator
         self._history, self._read_state = inputs.history, inputs.read_state
         self._commands_per_action = inputs.commands_per_action
-        self._send_command, self._send_rest = output.send_command, output.send_rest
+        self._send_step, self._send_command = output.send_step, output.send_command
         self._call_stop_service = output.call_stop_service
         self._listener, self._clock = listener, clock
 
@@ -73,7 +73,7 @@ class ControlLoop:
             # without a command velocities would continue
             rest = self._controller.rest()
             if rest is not None:
-                self._send_rest(rest)
+                self._send_command(rest)
 
     def run_step(self) -> None:
         """Run one step."""
@@ -89,7 +89,7 @@ class ControlLoop:
         # a skipped step counts as missed and has no number
         control_step = self._rate.cycles - self._controller.steps_skipped
         if executed:
-            self._send_command(executed, control_step)
+            self._send_step(executed, control_step)
         if call_stop_service:
             self._call_stop_service(self._controller.rung_reason)
         # after the command is sent

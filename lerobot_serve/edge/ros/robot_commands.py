@@ -82,12 +82,12 @@ class RobotCommands:
 
     # tick thread
 
-    def send_command(self, executed: ExecutedStep, control_step: int) -> None:
+    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
         """Send the command of a step, if it has one, and publish the record of it."""
         if self._conflict.is_silent:
             return
         if executed.judgement.command is not None:
-            self.send_rest(executed.judgement.command)
+            self.send_command(executed.judgement.command)
         record = reports.executed_action(
             executed,
             stamp=self._node.get_clock().now().to_msg(),
@@ -96,8 +96,8 @@ class RobotCommands:
         )
         self._executed.publish(record)
 
-    def send_rest(self, command: Float64Array) -> None:
-        """Send a command without a record."""
+    def send_command(self, command: Float64Array) -> None:
+        """Send a command; without a record, when the loop ends."""
         stamp = self._node.get_clock().now().to_msg()
         message = command_message(command, self._robot, stamp, self._step_s)
         with self._sending:

@@ -185,7 +185,7 @@ class Dispatcher:
                 server, client_id, header.session_epoch, header.seq
             )
             if pending is None:
-                self._drops.add('late_answer')
+                self._drops.add('late_reply')
                 return
             replica.latency.add((now_ns - pending.sent_ns) / 1e6)
             reply = ReceivedReply(pending, replica, raw, summary)
@@ -206,7 +206,7 @@ class Dispatcher:
         if reply.is_probe:
             return
         if request.is_done:
-            self._drops.add('late_answer')
+            self._drops.add('late_reply')
             return
         # the replica is healthy: only a drain or a verdict withholds the reply
         conditions = table.slots[request.slot].conditions(step.now_ns, Reachability.HEALTHY)
@@ -252,7 +252,7 @@ class Dispatcher:
                 self._record_failed_probe(reply.replica, step.now_ns)
             return
         if request.is_done:
-            self._drops.add('late_answer')
+            self._drops.add('late_reply')
             return
         if self._table.in_flight.pending_servers(request):
             self._drops.add('failed_over')

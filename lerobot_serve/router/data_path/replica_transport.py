@@ -31,7 +31,7 @@ class ReplySender(Protocol):
     def send(self, topic: str, raw: bytes) -> bool: ...
 
 
-class RosTransport:
+class ReplicaTransport:
     """The Transport of the node."""
 
     def __init__(

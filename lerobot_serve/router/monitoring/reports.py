@@ -59,7 +59,7 @@ def router_state(
         slots=slots,
         hedges=hedging.hedges,
         hedges_won=hedging.won,
-        late_replies=drops.get('late_answer', 0),
+        late_replies=drops.get('late_reply', 0),
         dropped=drop_messages(drops),
     )
 

@@ -25,7 +25,7 @@ def run(cpu_s: float, held_mb: float, requests: int = 100, **given: int) -> Flee
         ({}, {}, 0),
         ({'answered': 97, 'lost': 3}, {'timeout': 3}, 0),
         ({'answered': 97, 'lost': 3}, {'timeout': 1}, 2),
-        ({'answered': 97, 'lost': 3}, {'late_answer': 3, 'failed_over': 3}, 3),
+        ({'answered': 97, 'lost': 3}, {'late_reply': 3, 'failed_over': 3}, 3),
         ({'answered': 97, 'lost': 3, 'late': 3}, {}, 0),
         ({'answered': 97}, {'timeout': 3}, 3),
         ({'answered': 97, 'lost': 5}, {'timeout': 5}, 2),

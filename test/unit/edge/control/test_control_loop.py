@@ -55,10 +55,10 @@ class Arm(EdgeListener):
             clock=lambda: bench.now_ns,
         )
 
-    def send_command(self, executed: ExecutedStep, control_step: int) -> None:
+    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
         self._note('command', control_step)
 
-    def send_rest(self, command: np.ndarray) -> None:
+    def send_command(self, command: np.ndarray) -> None:
         self._note('rest', *command)
 
     def call_stop_service(self, reason: str) -> None:

@@ -92,11 +92,11 @@ def test_a_newer_request_takes_the_place_of_an_older_one(rig):
     old, new = rig.request(episode=episode), rig.request(episode=episode)
     assert rig.drop('superseded') == 1
     rig.answer('/a1', old)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     rig.answer('/a1', new)
     assert [seq for seq, _, _ in rig.replies] == [2]
     rig.answer('/a1', new)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 2)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 2)
 
 
 def test_an_answer_of_an_older_session_is_late(rig):
@@ -115,7 +115,7 @@ def test_who_was_not_asked_has_nothing_to_say(rig):
     other = next(server for server in SLOTS['a'] if server != asked)
     rig.answer(other, raw)
     rig.answer('/b1', raw)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 2)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 2)
 
 
 def test_where_nobody_can_answer_the_robot_is_told_at_once():
@@ -147,7 +147,7 @@ def test_an_answer_that_never_comes_is_counted_and_another_asked_meanwhile():
     rig.advance(TIMEOUT_NS)
     assert (rig.servers, rig.drop('timeout'), rig.drop('failed_over')) == ([], 1, 1)
     rig.answer(second, raw)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     assert rig.stats.slot('prod').failed == {'timeout': 1}
 
 

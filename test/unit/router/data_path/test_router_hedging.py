@@ -43,7 +43,7 @@ def test_a_second_replica_is_asked_when_the_first_is_late_and_the_first_answer_c
     assert len(rig.replies) == 1
     assert rig.dispatcher.hedging.won == 1
     rig.answer(first, raw)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     assert rig.dispatcher.hedging.hedges == 1
     assert rig.replicas[second].counts['hedges'] == 1
 
@@ -57,7 +57,7 @@ def test_the_first_may_still_win():
     rig.answer(first, raw)
     rig.answer(second, raw)
     assert len(rig.replies) == 1
-    assert (rig.dispatcher.hedging.won, rig.drop('late_answer')) == (0, 1)
+    assert (rig.dispatcher.hedging.won, rig.drop('late_reply')) == (0, 1)
     # the robot stays with whom it had
     rig.request()
     assert rig.servers == [first]
@@ -70,7 +70,7 @@ def test_a_second_answer_without_actions_is_counted_as_late_too():
     rig.advance(LATE_NS)
     rig.answer(rig.servers[0], raw)
     rig.answer(first, raw, Status.POLICY_ERROR)
-    assert (len(rig.replies), rig.drop('late_answer')) == (1, 1)
+    assert (len(rig.replies), rig.drop('late_reply')) == (1, 1)
 
 
 def test_one_that_fails_waits_for_the_other_that_was_asked():

@@ -15,7 +15,7 @@ from support.router.dispatch_rig import Rig as DispatchRig
 
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver, RequestObservers
 from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
@@ -59,7 +59,7 @@ class Rig:
         self.told: list[RoutingDecision] = []
         self.warned: list[str] = []
         clients = {'/a': SimpleNamespace(send=self.to_server.append)}
-        self.wiring = RosTransport(clients, self.replies, self.drops)
+        self.wiring = ReplicaTransport(clients, self.replies, self.drops)
         context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
         self.publisher = DecisionPublisher(self.told.append, self.drops, context)
         self.robots = ClientSessions(grace_ns=0, idle_ns=0)

@@ -12,7 +12,7 @@ from support.router.dispatch_rig import request_bytes
 from support.router.router_core_rig import RoutingRig, SECOND
 
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
@@ -68,7 +68,7 @@ class Rig(RoutingRig):
             name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
             for name in self.clients
         }
-        return RosTransport(clients, replies, self.drops)
+        return ReplicaTransport(clients, replies, self.drops)
 
     def routing(self) -> RouterRuntime:
         connections = RouterConnections(self.behind, None, self.topics.append)

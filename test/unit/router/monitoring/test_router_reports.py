@@ -62,7 +62,7 @@ def drain(rig: RoutingRig, slot: str) -> None:
 
 
 def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
-    told = state(rig, 80, {'late_answer': 3, 'no_session': 1})
+    told = state(rig, 80, {'late_reply': 3, 'no_session': 1})
     assert (told.health, told.text, told.split_percent) == ('healthy', '', 80)
     assert [(s.slot, s.state, s.share_percent) for s in told.slots] == [
         ('a', SlotState.HEALTHY, 80),
@@ -72,7 +72,7 @@ def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
     assert [[r.server for r in s.replicas] for s in told.slots] == [['/a1', '/a2'], ['/b1']]
     assert told.late_replies == 3
     assert [(drop.reason, drop.count) for drop in told.dropped] == [
-        ('late_answer', 3),
+        ('late_reply', 3),
         ('no_session', 1),
     ]
     assert (told.server, told.stamp.sec, told.sessions) == ('/policy_router', 7, 0)

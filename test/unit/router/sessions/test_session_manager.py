@@ -94,7 +94,7 @@ def test_an_answer_to_the_session_before_reaches_nobody(rig):
     ((server, _),) = rig.outside.sent
     rig.control.open(ask_of(epoch=2))
     rig.answer(server, raw)
-    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     rig.advance(10 * SECOND)
     assert rig.replicas[server].health.failures == 0
 

@@ -12,6 +12,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.router.placement_rig import place
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.placement_table import PlacementTable
@@ -107,7 +108,7 @@ def test_what_would_disturb_a_terminal_is_escaped(capsys):
 
 @given(st.text(st.characters(exclude_categories=['Cs']), min_size=1), st.integers(0, 100))
 def test_it_says_what_a_router_does(episode_id, split_percent):
-    placement = PlacementTable(1).place(episode_id, '', split_percent)
+    placement = place(PlacementTable(1), episode_id, '', split_percent)
     found = route.route(episode_id, split_percent)
     assert found == {
         'key': placement.key,
