@@ -86,9 +86,11 @@ def end_process(status: int) -> NoReturn:
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End the process while its threads run, and remove its shared memory. Any thread."""
-    shared_memory.remove_own_segments()
-    os._exit(status)
+    """End the process while its threads run; leave no shared memory behind. Main thread."""
+    try:
+        shared_memory.remove_own_segments()
+    finally:
+        os._exit(status)
 
 
 def exit_within(limit_s: float) -> None:

@@ -3,9 +3,10 @@
 Find and remove the shared-memory segments of Fast DDS.
 
 A participant creates a segment of 8 MiB and more in /dev/shm, and removes it when it is destroyed.
-A killed process does not remove it, and a node that is restarted every few seconds fills the
-memory of a robot within a day. Each process therefore removes the segments of ended processes when
-it starts, and its own when it ends. Main thread. Other systems than Linux have no such segments.
+A process that is killed leaves it behind, and a node that is restarted every few seconds fills the
+memory of a robot within a day. A node therefore removes the segments of ended processes when it
+starts, and its own when it ends. Nothing here raises. Any thread. Linux only: elsewhere there is
+nothing to find.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import os
 from pathlib import Path
 import re
+import stat
 import time
 
 FOLDER = Path('/dev/shm')
@@ -23,37 +25,63 @@ NAME = r'fast(?:rtps|dds)_[0-9a-f]+'
 MAPPED = re.compile(rf'^([0-9a-f]+)-([0-9a-f]+) .*({FOLDER}/{NAME})(?: \(deleted\))?$', re.M)
 # a participant holds this file open and locked for the lifetime of its segment
 LOCK_FILE_SUFFIX = '_el'
+LOCK_FILE = re.compile(NAME + LOCK_FILE_SUFFIX)
+# process that holds an exclusive lock, in /proc/PID/fdinfo/N
+LOCK_HOLDER = re.compile(r'^lock:\s+\d+: FLOCK +ADVISORY +WRITE (\d+) ', re.M)
 # Fast DDS creates the lock file before it locks it
 MIN_AGE_S = 10.0
 
 
-def own_segments(memory_map: str, open_files: Collection[str]) -> dict[Path, int]:
+def own_segments(memory_map: str, own_files: Collection[str]) -> dict[Path, int]:
     """
-    Return the segments of this process and their sizes in bytes.
+    Return the segments whose lock files are among `own_files`, and their sizes in bytes.
 
-    `memory_map` is its /proc/PID/maps, which also lists the segments of peers.
+    `memory_map` is /proc/PID/maps of this process, which also lists the segments of peers.
     """
-    return {
-        Path(path): int(end, 16) - int(begin, 16)
-        for begin, end, path in MAPPED.findall(memory_map)
-        if path + LOCK_FILE_SUFFIX in open_files
-    }
+    sizes: dict[Path, int] = {}
+    for begin, end, path in MAPPED.findall(memory_map):
+        if path + LOCK_FILE_SUFFIX in own_files:
+            sizes[Path(path)] = max(sizes.get(Path(path), 0), int(end, 16) - int(begin, 16))
+    return sizes
 
 
 def list_open_files() -> set[str]:
-    """Return the paths of the open files of this process; empty where the system hides them."""
-    paths = set()
-    for link in Path('/proc/self/fd').glob('*'):
-        # another thread may close a file meanwhile
-        with contextlib.suppress(OSError):
-            paths.add(os.readlink(link).removesuffix(' (deleted)'))
-    return paths
+    """Return the paths of the open files of this process; none where the system hides them."""
+    return set(_open_files().values())
+
+
+def list_locked_files() -> set[str]:
+    """
+    Return the open files on which this process holds a lock.
+
+    Fast DDS opens the lock files of peers, too, to find out whether they run.
+    """
+    return {path for number, path in _open_files().items() if _holds_lock(number)}
+
+
+def _open_files() -> dict[str, str]:
+    """Return the paths of the open files by their numbers."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for number in os.listdir('/proc/self/fd'):
+            # another thread may close a file meanwhile
+            with contextlib.suppress(OSError):
+                found[number] = os.readlink(f'/proc/self/fd/{number}').removesuffix(' (deleted)')
+    return found
+
+
+def _holds_lock(number: str) -> bool:
+    try:
+        text = Path(f'/proc/self/fdinfo/{number}').read_text()
+    except OSError:
+        return False
+    return str(os.getpid()) in LOCK_HOLDER.findall(text)
 
 
 def read_memory_map() -> str:
     """Return the memory map of this process; empty where the system has none."""
     try:
-        return Path('/proc/self/maps').read_text()
+        return Path('/proc/self/maps').read_text(errors='surrogateescape')
     except OSError:
         return ''
 
@@ -62,7 +90,7 @@ def remove_own_segments() -> None:
     """
     Remove the segments of this process, which is about to end without destroying its participants.
     """
-    for segment in own_segments(read_memory_map(), list_open_files()):
+    for segment in own_segments(read_memory_map(), list_locked_files()):
         _remove(segment)
 
 
@@ -73,12 +101,13 @@ def remove_dead_segments(folder: Path = FOLDER, min_age_s: float = MIN_AGE_S) ->
     The kernel drops a lock together with the process that holds it: a segment whose lock file can
     be locked has no owner. Segments of running, stopped and foreign processes stay.
     """
-    return sum(
-        _remove_if_dead(lock_file.with_name(lock_file.name.removesuffix(LOCK_FILE_SUFFIX)))
-        for lock_file in folder.glob(f'fast*{LOCK_FILE_SUFFIX}')
-        if re.fullmatch(NAME + LOCK_FILE_SUFFIX, lock_file.name)
-        and _is_own_and_old(lock_file, min_age_s)
-    )
+    removed = 0
+    # cleaning must not keep a node from starting
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if LOCK_FILE.fullmatch(name) and _is_own_and_old(folder / name, min_age_s):
+                removed += _remove_if_dead(folder / name.removesuffix(LOCK_FILE_SUFFIX))
+    return removed
 
 
 def _is_own_and_old(file: Path, min_age_s: float) -> bool:
@@ -86,27 +115,34 @@ def _is_own_and_old(file: Path, min_age_s: float) -> bool:
         status = file.lstat()
     except OSError:
         return False
-    return status.st_uid == os.getuid() and time.time() - status.st_ctime >= min_age_s
+    is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+    return is_own and time.time() - status.st_ctime >= min_age_s
 
 
 def _remove_if_dead(segment: Path) -> bool:
     """Return whether the segment had no owner and is removed."""
     try:
-        handle = os.open(f'{segment}{LOCK_FILE_SUFFIX}', os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(
+            f'{segment}{LOCK_FILE_SUFFIX}', os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(segment)
     except OSError:
         return False
+    else:
+        return _remove(segment)
     finally:
         os.close(handle)
+
+
+def _remove(segment: Path) -> bool:
+    """Remove a segment, then its lock file, by which it is found; return whether it is gone."""
+    try:
+        segment.unlink(missing_ok=True)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        Path(f'{segment}{LOCK_FILE_SUFFIX}').unlink()
     return True
-
-
-def _remove(segment: Path) -> None:
-    """Remove a segment, then its lock file; ignores files that another process has removed."""
-    for file in (segment, Path(f'{segment}{LOCK_FILE_SUFFIX}')):
-        with contextlib.suppress(OSError):
-            file.unlink()

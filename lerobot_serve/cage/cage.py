@@ -29,6 +29,7 @@ nor end the series. Tick thread.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -148,11 +149,13 @@ class Cage:
         command = self._command(
             target, last, known, rules, allow_return=allow_return and not cause
         )
+        # such a command may exceed the step: an audit needs to know, whatever else is the reason
+        overriding = _overriding_text(rule for rule in rules if rule.immediate)
         if cause:
-            return CageResult(Verdict.HELD, command, reason, cause)
+            return CageResult(Verdict.HELD, command, overriding + reason, cause)
         changed = command != wanted
         if not changed.any():
-            return CageResult(Verdict.PASS, wanted)
+            return CageResult(Verdict.PASS, wanted, overriding)
         changed_by_rules = changed & (target != wanted)
         for rule in rules:
             first = rule.actions[changed_by_rules[rule.actions]]
@@ -161,7 +164,8 @@ class Cage:
                 return CageResult(Verdict.CLAMPED, command, reason, 'interlock')
         joint = int(changed.argmax())
         cause = limits.cause(joint, float(wanted[joint]), last, measured)
-        return CageResult(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
+        reason = f'{overriding}{limits.names[joint]}: {cause}'
+        return CageResult(Verdict.CLAMPED, command, reason, cause)
 
     def _hold_reason(
         self, wanted: JointValues, blind: str, unmeasured: str, unknown: str
@@ -189,8 +193,8 @@ class Cage:
             target = _with_interlocks(limits.held(last), rules)
             command = self._command(target, last, known, rules, allow_return=False)
             if rules or (command != last.position).any():
-                forcing = ''.join(f'{rule.name} overrides its actions; ' for rule in rules)
-                return CageResult(Verdict.STOPPED, command, forcing + self._latched_by, 'latched')
+                reason = _overriding_text(rules) + self._latched_by
+                return CageResult(Verdict.STOPPED, command, reason, 'latched')
         return self._stop(last, 'latched', self._latched_by)
 
     def _command(
@@ -252,6 +256,10 @@ class Cage:
                 f'latched after {self._consecutive_trips} consecutive trips, the last: '
                 f'{result.reason}; call ~/reset_cage'
             )
+
+
+def _overriding_text(rules: Iterable[InterlockRule]) -> str:
+    return ''.join(f'{rule.name} overrides its actions; ' for rule in rules)
 
 
 def _with_interlocks(target: JointValues, rules: list[InterlockRule]) -> JointValues:

@@ -22,8 +22,8 @@ class ActionLimit:
 
     The number is in the joint's unit (rad or m; a second less for Motion.VELOCITY), and `max_step`
     bounds its change in one control step. `max_velocity` and `max_acceleration` bound the joint's
-    motion, independent of the unit. `max_lead` is how far a position may be ahead of the measured
-    one.
+    motion, for positions and velocities alike. `max_lead` is how far a position may be ahead of
+    the measured one.
     """
 
     name: str

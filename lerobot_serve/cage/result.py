@@ -46,7 +46,7 @@ class CageResult:
     """
     Result of a check. A command is sent for any verdict; None: nothing is sent.
 
-    reason  text that names the joint; empty for PASS
+    reason  text that names the joint and any immediate interlock; else empty for PASS
     cause   the same as one word, for counters
     """
 

@@ -179,8 +179,8 @@ class RouterParameters:
     )
     session_grace_s: float = parameter(
         5.0,
-        'time for which a silent client keeps its client_id, and its session without a subscriber '
-        'of its chunks',
+        'time for which the client_id of a silent client is reserved against others, and its '
+        'session is kept without a subscriber of its chunks',
         unit='s',
         low=0.0,
         high=3600.0,

@@ -139,7 +139,7 @@ class ServerCore:
             self.worker.reset(key)
             on_reply(chunk)
 
-        # no robot waits for this reply: requests of sessions have priority
+        # no robot waits for this reply: clients whose queues run dry sooner have priority
         runs_dry_ns = now_ns + max(ONE_SHOT_DEFERRAL_NS, bounded_ns(queue_remaining_s))
         limit = self.sessions.rules.one_shots
         queued = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, on_reply=reply)

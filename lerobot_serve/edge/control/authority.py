@@ -13,7 +13,7 @@ the table and makes no motion beyond the grant. The first rule that applies deci
     paused          operator   slow down to rest, then hold, or nothing if silent while paused
     no_episode      none       slow down to rest, then hold
     given_up, and nothing was ever played
-                    teardown   slow down to rest, then nothing: the pose is reached
+                    teardown   slow down to rest, then nothing: no policy moved it
     nothing played  ladder     slow down to rest, then nothing: as above
     given_up        teardown   the teardown's motion, if any; nothing after it
     fresh           policy     play

@@ -37,7 +37,7 @@ class RobotOutput(Protocol):
         """Send the command of a step, if it has one, and publish the record of it."""
 
     def send_command(self, command: Float64Array) -> None:
-        """Send a command without a record: the last one, which stops the robot."""
+        """Send a command without a record, as the last one when the loop ends."""
 
     def call_stop_service(self, reason: str) -> None:
         """Call the stop service without waiting."""

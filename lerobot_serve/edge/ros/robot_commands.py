@@ -97,7 +97,7 @@ class RobotCommands:
         self._executed.publish(record)
 
     def send_command(self, command: Float64Array) -> None:
-        """Send a command; without a record, when the loop ends."""
+        """Send a command without a record."""
         stamp = self._node.get_clock().now().to_msg()
         message = command_message(command, self._robot, stamp, self._step_s)
         with self._sending:

@@ -63,10 +63,12 @@ class SteadyClockNode(Node):
         """
         Destroy the node and its actions; rclpy keeps the actions and thereby the participant.
         """
-        for waitable in list(self.waitables):
-            if isinstance(waitable, (ActionClient, ActionServer)):
-                waitable.destroy()
-        super().destroy_node()
+        try:
+            for waitable in list(self.waitables):
+                if isinstance(waitable, (ActionClient, ActionServer)):
+                    waitable.destroy()
+        finally:
+            super().destroy_node()
 
 
 class _SteadyClockOf:

@@ -63,7 +63,7 @@ def apply_shipped_profile() -> None:
 def segment_bytes(memory_map: str, open_files: Collection[str]) -> int:
     """
     Return the size of this process's own largest shared-memory segment of Fast DDS, 0 without one.
-    Arguments as in `own_segments`.
+    `open_files` are the open files of the process; the rest as in `own_segments`.
     """
     # ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST creates a second, small and unused segment
     return max(own_segments(memory_map, open_files).values(), default=0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -253,6 +254,7 @@ def _close(runtime: NodeRuntime) -> None:
     """Close the runtime, or end the process when threads hang."""
     runtime.end_threads()
     if runtime.has_hanging_threads:
+        exit_within(EXIT_TIMEOUT_S)
         exit_at_once(1)
     exit_within(EXIT_TIMEOUT_S)
     runtime.destroy_nodes()
@@ -268,4 +270,5 @@ def _watch_signals(stop_requested: threading.Event, started: threading.Event) ->
     signal.sigwait(SIGNALS)
     stop_requested.set()
     if not started.wait(LOADING_GRACE_S):
-        exit_at_once(0)
+        # the loading thread may hold the interpreter's lock
+        os._exit(0)

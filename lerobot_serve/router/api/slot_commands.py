@@ -105,7 +105,9 @@ def _probe(core: RouterCore, slot: Slot) -> str:
     if not failing:
         why = slot.text or 'it is healthy'
         raise SlotCommandRejected(f'nothing to probe in slot {slot.name}: {why}')
-    return f'probing slot {slot.name}: it receives a copy of the next request'
+    return (
+        f'probing slot {slot.name}: it receives a copy of the next request; the reply is discarded'
+    )
 
 
 def _lift(core: RouterCore, slot: Slot) -> str:

@@ -3,7 +3,7 @@
 Detect that a share has risen above its bound, with a CUSUM of sequential evidence.
 
 An alarm accumulates log evidence that the share is above the bound, and resets it to 0 when it
-becomes negative. So the delay of an alarm does not depend on earlier good observations.
+falls to 0. So the delay of an alarm does not depend on earlier good observations.
 
 An observation with a share x multiplies the evidence of a stake s by 1 + s (x - bound). While the
 expected share, given all earlier observations, is at most the bound, evidence that starts at one
@@ -49,7 +49,7 @@ class EvidenceRun:
     count: float = 0.0
 
     def add(self, events: float, total: float, log_evidence: float) -> None:
-        """Add counts and their log evidence; reset all of them when the evidence is negative."""
+        """Add counts and their log evidence; reset them when it is not positive."""
         self.evidence += log_evidence
         self.events, self.count = self.events + events, self.count + total
         if self.evidence <= 0:

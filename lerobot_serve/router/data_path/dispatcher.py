@@ -211,7 +211,7 @@ class Dispatcher:
         # the replica is healthy: only a drain or a verdict withholds the reply
         conditions = table.slots[request.slot].conditions(step.now_ns, Reachability.HEALTHY)
         if conditions.verdict in BARRING_VERDICTS and session.policy != policy:
-            # a barred policy ends its running episodes and gets no others
+            # a barred policy finishes only the episodes that it is known to drive
             conditions = replace(conditions, leaving=True)
         stay = check_eligibility(SlotUse.STAY, conditions)
         if stay.grade is Eligibility.NO:

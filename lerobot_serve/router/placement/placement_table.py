@@ -91,7 +91,7 @@ class PlacementTable:
         reason: str = '',
     ) -> Placement:
         """
-        Place an episode that `keep` does not return; `reason` as in Placement.
+        Place an episode for which `keep` has just returned None; `reason` as in Placement.
 
         Without an episode_id each request is placed separately and nothing is stored.
         """

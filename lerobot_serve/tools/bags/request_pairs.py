@@ -19,7 +19,7 @@ from lerobot_serve.wire.chunk import read_reply_summary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
-# open requests kept for each client: one is in open_request, and replies may be late
+# open requests kept for each client: one is in flight, and replies may be late
 REQUESTS_KEPT = 32
 # topics of a router: replies of its servers, and second draws, which no robot executes
 REPLY_TOPICS, SECOND_DRAW_TOPIC = '/replies/', '/replies/second_draw'

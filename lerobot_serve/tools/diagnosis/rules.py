@@ -76,7 +76,8 @@ RULES = (
         causes.network_slow,
         'the round trip minus server time grew, and the server time did not',
         'The network was slow.',
-        'check radio, switch and other traffic; use profile:=wan or a longer request_threshold_s',
+        'check radio, switch and other traffic; use network_profile:=wan or a longer '
+        'request_threshold_s',
     ),
     DiagnosisRule(
         'policy_failed',

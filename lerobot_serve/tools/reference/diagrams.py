@@ -47,7 +47,7 @@ def connection_diagram() -> str:
 
 
 def canary_diagram() -> str:
-    """Return the canary states, without STOP and RESTART, which are allowed in every state."""
+    """Return the canary states, without STOP and RESTART, which any state but OFF allows."""
     everywhere = frozenset({canary.CanaryTrigger.STOP, canary.CanaryTrigger.RESTART})
     return state_diagram(canary.CanaryPhase.OFF, canary.TRANSITIONS, everywhere)
 

@@ -27,7 +27,7 @@ from lerobot_serve import shared_memory
 rclpy.init()
 node = rclpy.create_node('runs')
 print(*shared_memory.own_segments(
-    shared_memory.read_memory_map(), shared_memory.list_open_files()
+    shared_memory.read_memory_map(), shared_memory.list_locked_files()
 ), flush=True)
 signal.pause()
 """
@@ -37,7 +37,7 @@ import atexit, sys
 from lerobot_serve.entry_points import run_main
 from lerobot_serve import shared_memory
 atexit.register(lambda: print(*shared_memory.own_segments(
-    shared_memory.read_memory_map(), shared_memory.list_open_files()
+    shared_memory.read_memory_map(), shared_memory.list_locked_files()
 )))
 run_main(sys.argv.pop())
 """
@@ -142,7 +142,7 @@ def test_each_process_looks_for_segments_of_ended_ones(monkeypatch):
 def own_segments() -> set[Path]:
     return set(
         shared_memory.own_segments(
-            shared_memory.read_memory_map(), shared_memory.list_open_files()
+            shared_memory.read_memory_map(), shared_memory.list_locked_files()
         )
     )
 
@@ -169,3 +169,68 @@ def test_a_node_that_is_refused_while_it_is_built_leaves_no_segment(module):
     segments = ended.stdout.split()
     assert segments, ended.stderr
     assert not [path for path in segments if Path(path).exists()]
+
+
+OPENS_A_PEER = """
+import mmap, sys
+from pathlib import Path
+from lerobot_serve import shared_memory
+segment = Path(sys.argv[1])
+held = open(f'{segment}_el'), open(segment, 'r+b')
+mapped = mmap.mmap(held[1].fileno(), 0)
+seen = shared_memory.read_memory_map(), shared_memory.list_open_files()
+assert segment in shared_memory.own_segments(*seen)
+shared_memory.remove_own_segments()
+"""
+
+
+def test_the_segment_of_a_peer_stays_though_its_lock_file_is_open_here():
+    """Fast DDS opens it now and then, to find out whether the peer runs."""
+    process = subprocess.Popen([sys.executable, '-c', RUNS], stdout=subprocess.PIPE, text=True)
+    try:
+        segments = [Path(path) for path in process.stdout.readline().split()]
+        for segment in segments:
+            subprocess.run([sys.executable, '-c', OPENS_A_PEER, segment], check=True, timeout=60)
+        assert segments
+        assert all(segment.exists() for segment in segments)
+    finally:
+        process.kill()
+        process.communicate()
+        for segment in segments:
+            shared_memory._remove(segment)
+
+
+NO_FILES_LEFT = """
+import os, resource, sys
+from lerobot_serve.entry_points import end_process
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+end_process(7)
+"""
+
+
+def test_a_process_without_a_free_file_ends_with_its_status_all_the_same():
+    ended = subprocess.run(
+        [sys.executable, '-c', NO_FILES_LEFT], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (7, '')
+
+
+def test_cleaning_keeps_no_node_from_starting(folder, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(24, 'Too many open files')
+
+    segment(folder)
+    monkeypatch.setattr(os, 'listdir', refuse)
+    assert shared_memory.remove_dead_segments(folder, 0.0) == 0
+
+
+def test_a_fifo_in_place_of_a_lock_file_blocks_nothing(folder):
+    os.mkfifo(folder / f'{NAME}_el')
+    assert shared_memory.remove_dead_segments(folder, 0.0) == 0
+
+
+def test_a_segment_that_cannot_be_removed_is_found_again(folder):
+    (folder / NAME).mkdir()
+    (folder / f'{NAME}_el').write_bytes(b'')
+    assert shared_memory.remove_dead_segments(folder, 0.0) == 0
+    assert f'{NAME}_el' in files(folder)

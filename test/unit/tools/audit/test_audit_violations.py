@@ -247,11 +247,16 @@ def test_a_robot_that_stood_outside_may_come_back_but_not_go_further(tmp_path):
 
 
 @pytest.mark.parametrize('is_immediate', [True, False])
-def test_only_an_immediate_interlock_may_exceed_a_step(tmp_path, is_immediate):
+@pytest.mark.parametrize(
+    'wanted',
+    [[0.0, 0.0, 0.0], [np.nan, 0.0, 0.0], [0.0, 0.0, 2.0], [9.0, 0.0, 2.0]],
+    ids=['clamped', 'held', 'passed', 'another clamped'],
+)
+def test_only_an_immediate_interlock_may_exceed_a_step(tmp_path, wanted, is_immediate):
     interlock = Interlock('near', 'distance', 0.5, None, {'drive': 2.0}, immediate=True)
     cage = Cage(LIMITS, (interlock,), ('distance',), step_s=STEP_S, latch_after_trips=0)
     last = LastCommand(np.zeros(3), np.zeros(3))
-    forced = cage.judge(np.zeros(3), last, measured=np.zeros(3), state=np.array([0.1]))
+    forced = cage.judge(np.array(wanted), last, measured=np.zeros(3), state=np.array([0.1]))
     reasons = ('', forced.reason, 'near forces drive')
     spoiled = drive(SEED)
     limits = json.loads(spoiled.parameters['limits'])
