@@ -20,6 +20,7 @@ from lerobot_serve.ros.process import private_domain
 pytest_plugins = ['pytester']
 
 TEST_LIMIT_S = 180
+ROS = Path(__file__).with_name('ros')
 
 # a busy machine is slow, not wrong
 settings.register_profile('here', deadline=None, derandomize=True)
@@ -34,6 +35,19 @@ private_domain.reserve_domain()
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are cores: tests of real nodes wait a third of their time."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files with real nodes evenly among the others: they wait, the others compute."""
+    files = list(dict.fromkeys(item.path for item in items))
+    place = {}
+    for kind in ([f for f in files if has_nodes(f)], [f for f in files if not has_nodes(f)]):
+        place |= {file: (index + 0.5) / len(kind) for index, file in enumerate(kind)}
+    items.sort(key=lambda item: place[item.path])
+
+
+def has_nodes(file: Path) -> bool:
+    return ROS in file.parents
 
 
 @pytest.fixture(autouse=True)

@@ -336,6 +336,11 @@ class EdgeController(SteadyClockNode):
         self._requester.run()
         self._observations.close()
 
+    def destroy_node(self) -> None:
+        """Destroy the node; called once its threads have ended."""
+        self._replies.close()
+        super().destroy_node()
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""

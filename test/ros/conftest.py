@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import os
 from pathlib import Path
 
@@ -13,24 +13,55 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import PLUGIN, Steering
+from support.processes.fork_server import ForkServer
+from support.processes.forked import GOODBYE_MISSING
 from support.waiting import wait_until
 
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.processes.node_processes import node_processes, NodeProcesses
+from lerobot_serve.tools.processes.node_processes import (
+    node_processes,
+    NodeProcesses,
+    start_executable,
+)
 from lerobot_serve_interfaces.msg import RouterState
 
 NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
 
 
+@pytest.fixture(scope='session')
+def fork_server():
+    """Starts executables of the package without importing their modules again."""
+    server = ForkServer()
+    yield server
+    server.end()
+
+
 @pytest.fixture
-def processes(tmp_path):
+def processes(fork_server, tmp_path):
     """Starts executables of the package; all are ended after the test."""
-    with node_processes(tmp_path, {**os.environ, 'ROS_HOME': str(tmp_path / 'ros')}) as started:
-        started.folder = tmp_path
-        yield started
-    # pytest shows this below a failure
-    for log in sorted(tmp_path.glob('*.log')):
+    yield from run_nodes(tmp_path, fork_server.start)
+
+
+@pytest.fixture
+def installed_processes(tmp_path):
+    """Starts the executables as they are installed; all are ended after the test."""
+    yield from run_nodes(tmp_path, start_executable)
+
+
+def check_end(started: NodeProcesses, folder: Path) -> None:
+    """Fail when a node ended without a goodbye; pytest shows what is printed below a failure."""
+    print(f'--- exit statuses\n{started.ended()}')
+    for log in sorted(folder.glob('*.log')):
         print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+    assert GOODBYE_MISSING not in started.ended().values()
+
+
+def run_nodes(folder: Path, start: Callable[..., object]) -> Iterator[NodeProcesses]:
+    environment = {**os.environ, 'ROS_HOME': str(folder / 'ros')}
+    with node_processes(folder, environment, start) as started:
+        started.folder = folder
+        yield started
+    check_end(started, folder)
 
 
 @pytest.fixture
@@ -83,47 +114,45 @@ def steering(tmp_path) -> Steering:
 
 
 @pytest.fixture
-def rig(node, tmp_path, steering):
+def rig(fork_server, node, tmp_path, steering):
     """A policy server, not started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
-    with node_processes(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+    environment = {**os.environ, 'PYTHONPATH': path}
+    with node_processes(tmp_path, environment, fork_server.start) as started:
         rigged = ServerRig(node, started, steering)
         yield rigged
         rigged.end()
         # a policy that waits for its turn could not end
         steering.open_gates()
     steering.end()
-    for log in sorted(tmp_path.glob('*.log')):
-        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+    check_end(started, tmp_path)
 
 
 @pytest.fixture
-def router_rig(node, tmp_path):
+def router_rig(fork_server, node, tmp_path):
     """A router, servers and robots; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path, 'ROS_HOME': str(tmp_path / 'ros')}
-    with node_processes(tmp_path, environment) as started:
+    with node_processes(tmp_path, environment, fork_server.start) as started:
         rigged = RouterRig(node, started, tmp_path)
         yield rigged
         # below a failure, too
         print(f'--- the router, last\n{rigged.watch.last.get(RouterState)}')
         rigged.end()
-    print(f'--- exit statuses\n{started.ended()}')
     for steering in rigged.steerings.values():
         steering.end()
-    for log in sorted(tmp_path.glob('*.log')):
-        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+    check_end(started, tmp_path)
 
 
 @pytest.fixture
-def edge_rig(node, tmp_path, steering):
+def edge_rig(fork_server, node, tmp_path, steering):
     """An edge, the servers that a test gives it and the robot; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
-    with node_processes(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+    environment = {**os.environ, 'PYTHONPATH': path}
+    with node_processes(tmp_path, environment, fork_server.start) as started:
         rigged = EdgeRig(node, started, tmp_path)
         yield rigged
         rigged.end()
         steering.open_gates()
     steering.end()
-    for log in sorted(tmp_path.glob('*.log')):
-        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+    check_end(started, tmp_path)

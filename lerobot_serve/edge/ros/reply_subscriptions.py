@@ -64,6 +64,10 @@ class ReplySubscriptions:
     def wake(self) -> None:
         self._lanes.wake()
 
+    def close(self) -> None:
+        """Destroy the subscriptions; call it once `run` has returned."""
+        self._lanes.close()
+
 
 def _topics(count: int) -> list[str]:
     """Return the preferred server's topic, then a numbered one for each other server."""

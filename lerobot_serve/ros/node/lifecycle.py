@@ -99,6 +99,15 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
                 self.run_transition('deactivate')
                 self._log_failure()
 
+    def destroy_node(self) -> None:
+        """
+        Destroy the node and its state machine; rclpy keeps the latter and thereby the participant.
+        """
+        super().destroy_node()
+        # not under a transition that the exit does not wait for; none begins afterwards
+        if self._transition_lock.acquire(blocking=False):
+            self._state_machine.destroy_when_not_in_use()
+
     def _wait_for_transition(self) -> None:
         """Wait until the transition in progress ends or the process stops."""
         while not self._runtime.stop.is_set():

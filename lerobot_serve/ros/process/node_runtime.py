@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import faulthandler
-import os
 import signal
 import sys
 import threading
@@ -271,4 +270,4 @@ def _watch_signals(stop_requested: threading.Event, started: threading.Event) ->
     stop_requested.set()
     if not started.wait(LOADING_GRACE_S):
         # the loading thread may hold the interpreter's lock
-        os._exit(0)
+        exit_at_once(0)

@@ -7,7 +7,7 @@ If this process is killed, the kernel kills the children.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 from pathlib import Path
 import signal
@@ -26,11 +26,29 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
 
 
+def start_executable(
+    executable: str, arguments: list[str], environment: dict[str, str], log: IO[str]
+) -> subprocess.Popen[bytes]:
+    """Start one executable of the package; main thread. Raises UserError."""
+    return subprocess.Popen(
+        end_with_parent([str(executable_path(executable)), *arguments]),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+
+
 class NodeProcesses:
     """Processes with their logs in one folder."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self.environment = folder, environment
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        start: Callable[..., subprocess.Popen[bytes]] = start_executable,
+    ) -> None:
+        self._folder, self.environment, self._start = folder, environment, start
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[IO[str]] = []
 
@@ -47,26 +65,20 @@ class NodeProcesses:
         Start one executable with its output in NAME.log. `parameters` take precedence over the
         file.
         """
-        command = [str(executable_path(executable)), '--ros-args']
+        arguments = ['--ros-args']
         if namespace:
-            command += ['-r', f'__ns:={namespace}']
+            arguments += ['-r', f'__ns:={namespace}']
         if params_file:
-            command += ['--params-file', str(params_file)]
+            arguments += ['--params-file', str(params_file)]
         for key, value in parameters.items():
-            command += ['-p', f'{key}:={value}']
+            arguments += ['-p', f'{key}:={value}']
         # closed in end(), after the process that writes to it
         log = open(  # noqa: SIM115
             self._folder / f'{name}.log', 'w'
         )
         self._logs.append(log)
         with defer_signals():
-            self.processes[name] = subprocess.Popen(
-                end_with_parent(command),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=self.environment,
-            )
+            self.processes[name] = self._start(executable, arguments, self.environment, log)
         return self.processes[name]
 
     def ended(self) -> dict[str, int]:
@@ -100,9 +112,13 @@ class NodeProcesses:
 
 
 @contextlib.contextmanager
-def node_processes(folder: Path, environment: dict[str, str]) -> Iterator[NodeProcesses]:
+def node_processes(
+    folder: Path,
+    environment: dict[str, str],
+    start: Callable[..., subprocess.Popen[bytes]] = start_executable,
+) -> Iterator[NodeProcesses]:
     """Yield the processes and end them on every exit."""
-    started = NodeProcesses(folder, environment)
+    started = NodeProcesses(folder, environment, start)
     try:
         yield started
     finally:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from support.processes.forked import is_participant
 
 from lerobot_serve.shared_memory import LOCK_FILE_SUFFIX, NAME
 
@@ -21,6 +23,12 @@ START = {
     'sim_robot': {},
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def processes(installed_processes):
+    """The executables as they are installed."""
+    return installed_processes
 
 
 def nodes(node) -> set[str]:
@@ -34,6 +42,7 @@ def test_a_signal_ends_it_with_status_0(name, number, processes, node, wait_unti
     wait_until(lambda: name in nodes(node) or process.poll() is not None, f'{name} comes up')
     segments = shared_memory_of(process.pid)
     assert segments
+    assert is_participant(process.pid)
     process.send_signal(number)
     assert process.wait(10) == 0, log_of(name)
     assert 'Traceback' not in log_of(name)
@@ -42,7 +51,11 @@ def test_a_signal_ends_it_with_status_0(name, number, processes, node, wait_unti
 
 def shared_memory_of(pid: int) -> list[Path]:
     """Return the segments of a running process, by the lock files that it holds open."""
-    opened = [os.readlink(link) for link in Path(f'/proc/{pid}/fd').glob('*')]
+    opened = []
+    for link in Path(f'/proc/{pid}/fd').glob('*'):
+        # it may be closed meanwhile
+        with contextlib.suppress(OSError):
+            opened.append(os.readlink(link))
     return [
         Path(file.removesuffix(LOCK_FILE_SUFFIX))
         for file in opened
@@ -92,7 +105,7 @@ def create(opened):
 def refuse():
     raise UserError('no such thing')
 
-node_runtime.JOIN_TIMEOUT_S = 0.5
+node_runtime.JOIN_TIMEOUT_S, node_runtime.EXIT_TIMEOUT_S = 0.5, 2.0
 sys.exit(node_runtime.run(create, []))
 """
 
