@@ -86,7 +86,7 @@ def end_process(status: int) -> NoReturn:
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End the process while its threads run; leave no shared memory behind. Main thread."""
+    """End the process while its threads run; leave no shared memory behind. Any thread."""
     try:
         shared_memory.remove_own_segments()
     finally:

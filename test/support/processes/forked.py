@@ -9,7 +9,7 @@ comes with the file that takes the output; the answer is the pid.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import ctypes
 from functools import partial
 import gc
@@ -20,13 +20,11 @@ from pathlib import Path
 import signal
 import socket
 import sys
-import time
 import traceback
 from typing import NoReturn
 
 MESSAGE_BYTES = 1 << 18
 NODES = ('edge', 'router', 'server', 'sim')
-ADOPTION_LIMIT_S = 10.0
 # an exit status
 GOODBYE_MISSING = 99
 # of sys/prctl.h
@@ -62,29 +60,33 @@ def serve(orders: socket.socket) -> None:
 def fork(order: bytes, log: int) -> int:
     """Start a process whose parent ends at once, so that the test's process adopts it."""
     answer, told = os.pipe()
+    adopted, tell_adopted = os.pipe()
     parent = os.fork()
     if parent == 0:
         child = os.fork()
         if child == 0:
-            run(order, log)
+            os.close(tell_adopted)
+            run(order, log, adopted)
         os.write(told, str(child).encode())
         os._exit(0)
     os.waitpid(parent, 0)
+    # the kernel gives children away before their parent can be waited for
+    os.write(tell_adopted, b'.')
     pid = int(os.read(answer, 32))
-    os.close(answer)
-    os.close(told)
+    for end in (answer, told, adopted, tell_adopted):
+        os.close(end)
     return pid
 
 
-def run(order: bytes, log: int) -> NoReturn:
+def run(order: bytes, log: int, adopted: int) -> NoReturn:
     """Become the executable."""
     try:
         executable, arguments, environment, folder, adopter = json.loads(order)
+        end_with(adopter, adopted)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.closerange(3, 256)
-        end_with(adopter)
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
@@ -111,19 +113,19 @@ def exit_checked(exit_at_once: Callable[[int], NoReturn], status: int) -> NoRetu
 
 def is_participant(pid: int | str = 'self') -> bool:
     """Return whether a process has a DDS participant, by the threads that receive for it."""
-    names = [task.read_text() for task in Path(f'/proc/{pid}/task').glob('*/comm')]
-    return any(name.startswith('dds.udp') for name in names)
+    for task in Path(f'/proc/{pid}/task').glob('*/comm'):
+        # the thread may have ended meanwhile
+        with suppress(OSError):
+            if task.read_text().startswith('dds.udp'):
+                return True
+    return False
 
 
-def end_with(adopter: int) -> None:
-    """Let the kernel end this process with the one that has adopted it, or soon will have."""
-    deadline = time.monotonic() + ADOPTION_LIMIT_S
-    while os.getppid() != adopter:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f'process {os.getppid()} is the parent, not {adopter}')
-        time.sleep(0.0005)
+def end_with(adopter: int, adopted: int) -> None:
+    """Let the kernel end this process with the one that adopts it. Blocks until it has."""
+    told = os.read(adopted, 1)
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != adopter:
+    if not told or os.getppid() != adopter:
         raise RuntimeError('the process of the test has ended')
 
 
