@@ -6,6 +6,7 @@ What every test gets: a ROS domain of its own, a limit of time, and a look at wh
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 from pathlib import Path
 import sys
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for kind in ([f for f in files if has_nodes(f)], [f for f in files if not has_nodes(f)]):
         place |= {file: (index + 0.5) / len(kind) for index, file in enumerate(kind)}
     items.sort(key=lambda item: place[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the modules and the 8,000 tests each search for garbage: a tenth of the CPU."""
+    gc.collect()
+    gc.freeze()
 
 
 def has_nodes(file: Path) -> bool:

@@ -91,16 +91,16 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(('executable', 'arguments', 'said'), MISTAKES)
-def test_one_line_and_status_1(executable, arguments, said):
+def test_one_line_and_status_1(fork_server, tmp_path, executable, arguments, said):
     if 'device' in str(arguments) or (
         'nowhere' in str(arguments) and executable == 'policy_server'
     ):
         pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
-    result = run(executable, *arguments)
-    lines = [line for line in result.stderr.splitlines() if line.startswith('error: ')]
-    assert result.returncode == 1, result.stderr
-    assert len(lines) == 1, result.stderr
-    assert 'Traceback' not in result.stderr
+    status, output = fork_server.run(executable, arguments, tmp_path)
+    lines = [line for line in output.splitlines() if line.startswith('error: ')]
+    assert status == 1, output
+    assert len(lines) == 1, output
+    assert 'Traceback' not in output
     for words in said:
         assert words in lines[0]
 

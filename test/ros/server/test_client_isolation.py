@@ -4,13 +4,11 @@ The promise of one server for many robots: nothing of one robot reaches another.
 
 A policy whose processors remember the last state and add it to every action is served to eight
 robots at once, and then to each of them alone, the policy loaded again for each. The chunks are
-the same bytes.
+the same bytes. One process: to import LeRobot takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
 from functools import partial
 import os
 from pathlib import Path
@@ -44,29 +42,23 @@ def policy(tmp_path) -> Path:
 
 
 @pytest.fixture
-def serve(node, tmp_path, steering, policy):
-    """Give a function that starts servers side by side; all are ended at the end of the `with`."""
+def server(fork_server, node, tmp_path, steering, policy):
+    """A server of the policy."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
-
-    @contextlib.contextmanager
-    def start(*names: str) -> Iterator[list[ServerRig]]:
-        with node_processes(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
-            rigs = [ServerRig(node, started, steering, f'/{n}/policy_server') for n in names]
-            for rig in rigs:
-                rig.start(
-                    'unconfigured',
-                    policy_kind='relative',
-                    policy_path=policy,
-                    state_names=listed(NAMES),
-                    action_names=listed(NAMES),
-                    trained_fps=30.0,
-                    cpu_threads=1,
-                )
-            for rig in rigs:
-                rig.wait(partial(is_active, rig), f'{rig.name} serves', LOADING_LIMIT_S)
-            yield rigs
-
-    return start
+    environment = {**os.environ, 'PYTHONPATH': path}
+    with node_processes(tmp_path, environment, fork_server.start) as started:
+        rig = ServerRig(node, started, steering)
+        rig.start(
+            'unconfigured',
+            policy_kind='relative',
+            policy_path=policy,
+            state_names=listed(NAMES),
+            action_names=listed(NAMES),
+            trained_fps=30.0,
+            cpu_threads=1,
+        )
+        rig.wait(partial(is_active, rig), f'{rig.name} serves', LOADING_LIMIT_S)
+        yield rig
 
 
 def is_active(rig: ServerRig) -> bool:
@@ -108,25 +100,25 @@ def content(chunk: Chunk) -> tuple[bytes, bytes]:
     return chunk.model.tobytes(), chunk.robot.tobytes()
 
 
-def test_eight_robots_at_one_server_get_what_each_gets_alone(serve):
+def test_eight_robots_at_one_server_get_what_each_gets_alone(server):
     together: list[list[tuple[bytes, bytes]]] = [[] for _ in range(ROBOTS)]
-    with serve('shared') as (shared,):
-        clients = [robot(shared, number) for number in range(ROBOTS)]
-        for turn in range(ROUNDS):
-            # in another order each time
-            for number in np.random.default_rng(turn).permutation(ROBOTS):
-                observation = request(clients[number], number, turn)
-                clients[number].send(wire_observation.encode(observation))
-            for number, client in enumerate(clients):
-                together[number].append(content(client.take(60.0)))
+    clients = [robot(server, number) for number in range(ROBOTS)]
+    for turn in range(ROUNDS):
+        # in another order each time
+        for number in np.random.default_rng(turn).permutation(ROBOTS):
+            observation = request(clients[number], number, turn)
+            clients[number].send(wire_observation.encode(observation))
+        for number, client in enumerate(clients):
+            together[number].append(content(client.take(60.0)))
+    for client in clients:
+        assert client.close().closed
 
-    with serve('own') as (own,):
-        for number in range(ROBOTS):
-            client = robot(own, number)
-            for turn in range(ROUNDS):
-                client.send(wire_observation.encode(request(client, number, turn)))
-                assert content(client.take(60.0)) == together[number][turn], (number, turn)
-            assert client.close().closed
-            load_again(own)
+    for number in range(ROBOTS):
+        load_again(server)
+        client = robot(server, number)
+        for turn in range(ROUNDS):
+            client.send(wire_observation.encode(request(client, number, turn)))
+            assert content(client.take(60.0)) == together[number][turn], (number, turn)
+        assert client.close().closed
     # they were as many different answers
     assert len({chunk for chunks in together for chunk in chunks}) == ROBOTS * ROUNDS

@@ -26,6 +26,7 @@ from lerobot_serve.tools.processes.node_processes import start_executable
 from support.processes.forked import adopt_orphans, MESSAGE_BYTES
 
 START_LIMIT_S = 120.0
+RUN_LIMIT_S = 60.0
 # what an interpreter and its libraries read once, when they start
 READ_AT_START = ('LD_', 'PYTHON', 'OMP_', 'OPENBLAS_', 'MALLOC_', 'GLIBC_')
 FORKED = Path(__file__).with_name('forked.py')
@@ -59,6 +60,18 @@ class ForkServer:
         assert pid, 'the fork server ended; what it said stands above'
         self._started.append(ForkedProcess(int(pid), [executable, *arguments]))
         return self._started[-1]
+
+    def run(self, executable: str, arguments: list[str], folder: Path) -> tuple[int, str]:
+        """Run an executable until it ends; return its status and what it prints, errors too."""
+        output = folder / f'{executable}.txt'
+        with output.open('w') as file:
+            process = self.start(executable, arguments, dict(os.environ), file)
+        try:
+            status = process.wait(RUN_LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+        return status, output.read_text()
 
     def end(self) -> None:
         self._socket.close()
