@@ -240,6 +240,8 @@ class Workspace:
         )
         environment['LEROBOT_SERVE_SHELL'] = str(self.folder)
         environment.pop('PYTHONHOME', None)
+        # images of containers set it; each of the many processes would compile each module again
+        environment.pop('PYTHONDONTWRITEBYTECODE', None)
         for name, paths in added.items():
             # a half-sourced other ROS 2 must not shine through the wheels
             old = environment.get(name, '') if self.sourced or name == 'PATH' else ''

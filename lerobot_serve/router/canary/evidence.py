@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 import math
 
 # stakes as fractions of the largest: small ones suit scattered gains, large ones constant gains.
@@ -42,8 +43,11 @@ class Wager:
 
     def settle(self, gain: float) -> float:
         """Settle a block with its gain; return log e."""
-        for k, stake in enumerate(stakes(self.margin)):
-            self.wealth[k] += math.log1p(stake * (gain + self.margin))
+        over = gain + self.margin
+        self.wealth = [
+            wealth + math.log1p(stake * over)
+            for wealth, stake in zip(self.wealth, stakes(self.margin), strict=True)
+        ]
         return log_mean(self.wealth)
 
     def highest(self, gains: Iterable[float]) -> float:
@@ -54,12 +58,13 @@ class Wager:
         return best
 
 
-def stakes(margin: float) -> Sequence[float]:
+@lru_cache
+def stakes(margin: float) -> tuple[float, ...]:
     """Return the stakes, below 1 / (1 - margin), at which a gain of -1 would lose all wealth."""
-    return [fraction / (1 - margin) for fraction in FRACTIONS]
+    return tuple(fraction / (1 - margin) for fraction in FRACTIONS)
 
 
 def log_mean(logs: Sequence[float]) -> float:
     """Return the log of the mean of numbers that are given by their logs."""
     top = max(logs)
-    return top + math.log(sum(math.exp(each - top) for each in logs) / len(logs))
+    return top + math.log(sum([math.exp(each - top) for each in logs]) / len(logs))

@@ -159,3 +159,11 @@ def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
         assert 'setuptools==70.3.0' in last
         assert not set(pins['torch']) & set(last)
         assert any(pins['torch'][0] in str(word) for words in commands[:-1] for word in words)
+
+
+def test_modules_are_compiled_once(modules, monkeypatch):
+    """A container image that forbids it would make each start and each test run slower."""
+    _, workspace = modules
+    monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
+    made = workspace.Workspace(sourced='', distro='jazzy', torch='none')
+    assert 'PYTHONDONTWRITEBYTECODE' not in made.environment()
