@@ -10,6 +10,7 @@ torch, so that only these threads compete for the interpreter.
 from __future__ import annotations
 
 from functools import partial
+import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -31,16 +32,18 @@ from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, m
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.ros import sensor_messages
-from lerobot_serve.edge.ros.reply_subscriptions import ReplySubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
+from lerobot_serve.edge.ros.ros_link import RosServerLink
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
+from lerobot_serve.edge.session.server_link import ReplyCallbacks
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.zenoh_link import ZenohServerLink
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -49,7 +52,8 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
-from lerobot_serve.ros.topics.dedicated_subscription import LivelinessStatus
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 # period of the search for other edge controllers
@@ -91,14 +95,9 @@ class EdgeController(SteadyClockNode):
             settings=self._current_parameters,
             log=self.get_logger().info,
         )
-        self._replies = ReplySubscriptions(
-            self,
-            parameters.servers,
-            on_chunk=self._core.inbox.put_reply,
-            on_no_session=self._core.inbox.put_no_session,
-            on_liveliness=self._on_liveliness,
-        )
-        transport = self._make_transport(runtime, parameters)
+        self._link_threads: list[threading.Thread] = []
+        self._link = self._make_link(runtime, parameters)
+        transport = self._make_transport(parameters)
         self._requester = self._core.make_requester(transport, self._observations)
         self._operator = self._core.make_operator_control(self._requester)
         step_s = parameters.command_period_s(self.robot.fps)
@@ -159,18 +158,36 @@ class EdgeController(SteadyClockNode):
             count_dropped=self._core.status.count_dropped,
         )
 
-    def _make_transport(
+    def _make_link(
         self, runtime: NodeRuntime, parameters: EdgeParameters
-    ) -> PolicyServerTransport:
-        clients = {
-            server: SessionClient(
-                self, server, lifespan_s=parameters.max_action_age_s, stop=runtime.stop
+    ) -> RosServerLink | ZenohServerLink:
+        """Return the link to the servers; its callbacks only deposit."""
+        callbacks = ReplyCallbacks(
+            self._core.inbox.put_reply, self._core.inbox.put_no_session, self._on_presence
+        )
+        if parameters.link == 'zenoh':
+            return ZenohServerLink(
+                ZenohLink(zenoh_settings(parameters)),
+                parameters.servers,
+                self.client_id,
+                service_bytes,
+                callbacks,
             )
-            for server in parameters.servers
-        }
+        link = RosServerLink(
+            self,
+            parameters.servers,
+            callbacks,
+            lifespan_s=parameters.max_action_age_s,
+            stop=runtime.stop,
+        )
+        self._link_threads.append(
+            runtime.thread('replies', partial(link.run, runtime.stop), link.wake)
+        )
+        return link
+
+    def _make_transport(self, parameters: EdgeParameters) -> PolicyServerTransport:
         return PolicyServerTransport(
-            clients,
-            self._replies,
+            self._link,
             self.robot,
             session_request=SessionRequestFactory(
                 self.client_id,
@@ -253,10 +270,8 @@ class EdgeController(SteadyClockNode):
             clock=time.monotonic_ns,
         )
         threads = [
+            *self._link_threads,
             runtime.thread('request', self._run_requests, self._requester.close),
-            runtime.thread(
-                'replies', partial(self._replies.run, runtime.stop), self._replies.wake
-            ),
             runtime.thread('tick', partial(loop.run, runtime.stop)),
         ]
         if recorder:
@@ -325,12 +340,10 @@ class EdgeController(SteadyClockNode):
         self._listener.changed(change)
         self._log.changed(change)
 
-    # threads `replies` and `request`
+    # threads of the link, and `request`
 
-    def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
-        self._core.liveliness.update(
-            server, alive=now.alive, change=now.alive_change, has_expired=now.not_alive_change > 0
-        )
+    def _on_presence(self, server: str, alive: int, change: int, has_expired: bool) -> None:
+        self._core.liveliness.update(server, alive=alive, change=change, has_expired=has_expired)
 
     def _run_requests(self) -> None:
         self._requester.run()
@@ -338,7 +351,7 @@ class EdgeController(SteadyClockNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
-        self._replies.close()
+        self._link.close()
         super().destroy_node()
 
 

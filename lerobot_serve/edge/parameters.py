@@ -15,6 +15,7 @@ from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
+from lerobot_serve.zenoh import zenoh_parameters as zenoh
 from lerobot_serve.wire.names import is_printable, is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
 from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
@@ -37,6 +38,16 @@ class EdgeParameters:
         'full names of the policy servers or routers, in order of preference; the rest are '
         'failover targets',
     )
+    link: str = parameter(
+        'ros',
+        'link to the servers: ros, their services and topics; zenoh, faster and encrypted, see '
+        'zenoh_connect',
+        choices=('ros', 'zenoh'),
+    )
+    zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
+    zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
+    zenoh_site: str = zenoh.zenoh_site()
+    zenoh_keys: str = zenoh.zenoh_keys()
     robot_file: str = parameter(
         '', 'YAML file that describes the robot; empty: config/robots/sim_arm.yaml'
     )

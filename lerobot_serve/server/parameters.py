@@ -9,6 +9,7 @@ from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as telemetry
 from lerobot_serve.trace.format.redaction import LEVELS
 from lerobot_serve.trace.writing import trace_parameters as trace
+from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,10 @@ class ServerParameters:
         live=True,
     )
     status_period_s: float = parameter(1.0, 'period of ~/status', unit='s', low=0.05, high=60.0)
+    zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
+    zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
+    zenoh_site: str = zenoh.zenoh_site()
+    zenoh_keys: str = zenoh.zenoh_keys()
     metrics_port: int = telemetry.metrics_port()
     metrics_address: str = telemetry.metrics_address()
     trace_folder: str = trace.trace_folder('every request with its reply or drop')

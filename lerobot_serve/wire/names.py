@@ -20,6 +20,8 @@ LENGTH_LIMIT = 64
 TOPIC_LIMIT = 240
 # the last, and the second last, segment of a reply topic
 OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'replies'
+# of a session over Zenoh, see zenoh.keys
+REPLY_KEY = re.compile(r'@lerobot(/[A-Za-z0-9][A-Za-z0-9._-]*){3}/[0-9a-f]{8}/action_chunk')
 REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../replies/NAME for a relay'
 
 
@@ -65,8 +67,10 @@ def is_topic(name: str) -> bool:
 def is_reply_topic(name: str) -> bool:
     """
     Return whether a topic of a peer is valid as reply topic: `.../action_chunk`, with an optional
-    number, of one client, or `.../replies/NAME` of a relay with the sessions of many.
+    number, of one client, or `.../replies/NAME` of a relay with the sessions of many; or a key.
     """
+    if REPLY_KEY.fullmatch(name):
+        return len(name) <= TOPIC_LIMIT
     return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAY_SEGMENT)
 
 

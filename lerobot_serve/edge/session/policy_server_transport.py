@@ -2,12 +2,12 @@
 """
 Transport over policy server clients: opens sessions and sends requests. The request thread.
 
-Plain: server clients and reply topics are injected.
+Plain: the link is injected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 import contextlib
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
+from lerobot_serve.edge.session.server_link import ServerClient, ServerLink, SessionReply
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import action_range
 from lerobot_serve.wire.schema import Refusal
@@ -29,68 +30,6 @@ from lerobot_serve_interfaces.srv import ResetEpisode
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 DISCOVERY_TIMEOUT_S = 3.0
-
-
-class CameraReply(Protocol):
-    """CameraSpec.msg: the frame size that a policy takes."""
-
-    name: str
-    height: int
-    width: int
-
-
-class ExtensionReply(Protocol):
-    """Extension.msg."""
-
-    key: str
-    value: Sequence[int]
-
-
-class SessionReply(Protocol):
-    """The fields of the OpenSession response that an edge reads."""
-
-    session_id: str
-    policy: str
-    schema_version: int
-    observation_steps: int
-    observation_stride_steps: int
-    chunk_size: int
-    supports_rtc: bool
-    cameras: Sequence[CameraReply]
-    extensions: Sequence[ExtensionReply]
-    warnings: Sequence[str]
-
-
-class ServerClient(Protocol):
-    """Client of one server; implemented by ros.contract.session_client."""
-
-    def is_available(self) -> bool: ...
-
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> SessionReply: ...
-
-    def close(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
-
-    def probe(self, on_reply: Callable[[], None], /) -> None: ...
-
-    def announce(
-        self, request: ResetEpisode.Request, on_refusal: Callable[[str], None], /
-    ) -> None: ...
-
-    def send(self, raw: bytes, /) -> None: ...
-
-    def wait_until_matched(
-        self, publisher_count: Callable[[], int], timeout_s: float, /
-    ) -> bool: ...
-
-
-class ReplyTopics(Protocol):
-    """The reply topic of each server; implemented by edge.ros.reply_subscriptions."""
-
-    def topic(self, server: str) -> str:
-        """Return the full name of the reply topic of this server."""
-
-    def publisher_count(self, server: str) -> int:
-        """Return how many writers of this server are connected."""
 
 
 class Log(Protocol):
@@ -116,31 +55,30 @@ class PolicyServerTransport:
 
     def __init__(
         self,
-        clients: Mapping[str, ServerClient],
-        reply_topics: ReplyTopics,
+        link: ServerLink,
         robot: RobotDescription,
         *,
         session_request: Callable[[int, str], SessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
         log: Log,
     ) -> None:
-        self._clients, self._reply_topics, self._robot = clients, reply_topics, robot
+        self._link, self._robot = link, robot
         self._session_request, self._rate_warnings = session_request, rate_warnings
         self._log = log
         self._session: _Session | None = None
 
     def is_available(self, server: str) -> bool:
         """Return whether the services of this server are available."""
-        return self._clients[server].is_available()
+        return self._link.clients[server].is_available()
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
         """Open a session. Raises SessionRefused or ServerUnreachable."""
-        client = self._clients[server]
-        request = self._session_request(epoch, self._reply_topics.topic(server))
+        client = self._link.clients[server]
+        request = self._session_request(epoch, self._link.reply_topic(server, epoch))
         reply = client.open(request, OPEN_TIMEOUT_S)
         self._session = _Session(client, request)
         self._check_units(server, reply)
-        publisher_count = partial(self._reply_topics.publisher_count, server)
+        publisher_count = partial(self._link.publisher_count, server)
         if not client.wait_until_matched(publisher_count, DISCOVERY_TIMEOUT_S):
             self._log.info(
                 f'{server}: topics not discovered within {DISCOVERY_TIMEOUT_S:g} s; '

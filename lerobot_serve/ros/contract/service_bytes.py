@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Service requests and responses as the CDR bytes of ROS 2, for the other link. Any thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.serialization import deserialize_message, serialize_message
+
+from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
+
+SERVICES: dict[str, Any] = {
+    'open_session': OpenSession,
+    'close_session': CloseSession,
+    'reset_episode': ResetEpisode,
+    'get_status': GetStatus,
+}
+
+
+def open_request(session_request: SessionRequest) -> bytes:
+    return encode(message_from_session_request(session_request))
+
+
+def close_request(client_id: str, session_epoch: int) -> bytes:
+    return encode(CloseSession.Request(client_id=client_id, session_epoch=session_epoch))
+
+
+def encode(message: Any) -> bytes:
+    return bytes(serialize_message(message))
+
+
+def decode(service: str, raw: bytes) -> Any:
+    """Return the response of a service. Raises ValueError."""
+    return _read(SERVICES[service].Response, raw)
+
+
+def read_request(service: str, raw: bytes) -> Any:
+    """Return the request of a service; no bytes are one without fields. Raises ValueError."""
+    kind = SERVICES[service].Request
+    return _read(kind, raw) if raw else kind()
+
+
+def new_response(service: str) -> Any:
+    return SERVICES[service].Response()
+
+
+def _read(kind: Any, raw: bytes) -> Any:
+    try:
+        return deserialize_message(raw, kind)
+    except Exception as error:
+        # rclpy raises RMWError, or what a field's setter raises
+        raise ValueError(f'{len(raw)} bytes are no {kind.__name__}') from error

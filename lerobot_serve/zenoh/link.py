@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One Zenoh session, with the quality of service of each kind of traffic.
+
+Built by the thread that builds the node, closed once the node's threads have ended. Every method
+may be called in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+import zenoh
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+
+OnPayload = Callable[[str, bytes], None]
+OnPresence = Callable[[str, bool], None]
+
+
+class Quality(NamedTuple):
+    """How Zenoh carries one kind of traffic; `express` skips batching."""
+
+    priority: zenoh.Priority
+    congestion_control: zenoh.CongestionControl
+    express: bool = False
+
+
+class Traffic(Enum):
+    """
+    Nothing ever blocks its sender: a robot that is cut off must not hold up a server, nor a slow
+    uplink a robot. A chunk overtakes the pictures of all others.
+    """
+
+    CHUNK = Quality(
+        zenoh.Priority.INTERACTIVE_HIGH, zenoh.CongestionControl.DROP, express=True
+    )
+    OBSERVATION = Quality(zenoh.Priority.DATA, zenoh.CongestionControl.DROP)
+    SHADOW = Quality(zenoh.Priority.BACKGROUND, zenoh.CongestionControl.DROP)
+    STATUS = Quality(zenoh.Priority.DATA_LOW, zenoh.CongestionControl.DROP)
+
+
+class ZenohLink:
+    """See the module."""
+
+    def __init__(self, settings: ZenohSettings) -> None:
+        """Raises UserError for wrong settings and for an address in use."""
+        self.settings = settings
+        text = configuration(settings)
+        try:
+            self._session = zenoh.open(zenoh.Config.from_json5(text))
+        except zenoh.ZError as error:
+            where = ', '.join((*settings.listen, *settings.connect)) or 'no endpoint'
+            raise UserError(
+                f'the Zenoh link does not open ({where}): {first_sentence(error)}'
+            ) from None
+
+    def publisher(self, key: str, traffic: Traffic) -> zenoh.Publisher:
+        quality: Quality = traffic.value
+        return self._session.declare_publisher(key, **quality._asdict())
+
+    def put(self, key: str, raw: bytes, traffic: Traffic) -> None:
+        """Publish once on a key."""
+        quality: Quality = traffic.value
+        self._session.put(key, raw, **quality._asdict())
+
+    def subscribe(self, key: str, on_payload: OnPayload) -> zenoh.Subscriber[None]:
+        """Pass key and payload of each sample to `on_payload`, in a thread of Zenoh."""
+        return self._session.declare_subscriber(
+            key, lambda sample: on_payload(str(sample.key_expr), sample.payload.to_bytes())
+        )
+
+    def serve(self, key: str, on_query: Callable[[zenoh.Query], None]) -> zenoh.Queryable[None]:
+        """Pass each query to `on_query`, in a thread of Zenoh; whoever replies drops it."""
+        return self._session.declare_queryable(key, on_query)
+
+    def call(self, key: str, request: bytes, timeout_s: float) -> bytes:
+        """
+        Return the reply of the one that serves a key. Raises ServerUnreachable.
+
+        Zenoh answers at once where nobody serves the key, and also where access control forbids
+        it: it does not tell which.
+        """
+        replies = self._session.get(key, payload=request, timeout=timeout_s)
+        for reply in replies:
+            if reply.ok is not None:
+                return reply.ok.payload.to_bytes()
+            raise ServerUnreachable(f'{key}: {refusal_text(reply)}')
+        raise ServerUnreachable(
+            f'{key}: no reply within {timeout_s:g} s; it does not run, or is not reached through '
+            f'{", ".join(self.settings.connect) or "zenoh.connect, which is empty"}, or these '
+            'keys do not allow it'
+        )
+
+    def call_later(self, key: str, request: bytes, on_reply: Callable[[bytes], None]) -> None:
+        """Call without waiting; a thread of Zenoh passes the reply, if any, to `on_reply`."""
+
+        def pass_on(reply: zenoh.Reply) -> None:
+            if reply.ok is not None:
+                on_reply(reply.ok.payload.to_bytes())
+
+        self._session.get(key, pass_on, payload=request, timeout=CALL_LATER_S)
+
+    def declare_alive(self, key: str) -> zenoh.LivelinessToken:
+        """Show others that this process lives, until the token is undeclared or it ends."""
+        return self._session.liveliness().declare_token(key)
+
+    def watch_alive(self, key: str, on_presence: OnPresence) -> zenoh.Subscriber[None]:
+        """Tell of each token below a key whether it is there, those of now included."""
+
+        def tell(sample: zenoh.Sample) -> None:
+            on_presence(str(sample.key_expr), sample.kind == zenoh.SampleKind.PUT)
+
+        return self._session.liveliness().declare_subscriber(key, tell, history=True)
+
+    def close(self) -> None:
+        """Close the session; peers see the tokens go at once. May be called twice."""
+        if not self._session.is_closed():
+            self._session.close()
+
+
+CALL_LATER_S = 2.0
+
+
+def open_link(settings: ZenohSettings) -> ZenohLink | None:
+    """Return the link of a server; None without an endpoint. Raises UserError."""
+    return ZenohLink(settings) if settings.listen or settings.connect else None
+
+
+def first_sentence(error: zenoh.ZError) -> str:
+    """Return what Zenoh says, without the places in its source."""
+    return str(error).partition(' at ')[0].strip()[:300]
+
+
+def refusal_text(reply: zenoh.Reply) -> str:
+    raw = reply.err.payload.to_bytes() if reply.err else b''
+    return raw.decode(errors='replace')[:300] or 'no reply'

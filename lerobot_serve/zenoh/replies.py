@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Replies over Zenoh: a publisher for each open session of a server, a subscription for each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+from typing import Protocol
+
+import zenoh
+
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.zenoh.keys import ClientKeys, ROOT
+from lerobot_serve.zenoh.link import Traffic, ZenohLink
+
+
+class ZenohReplyPublishers:
+    """
+    The replies of one server, with the methods of the ones over ROS 2; a reply topic is a key. The
+    control thread opens and closes them; any thread sends and queries.
+    """
+
+    def __init__(self, link: ZenohLink, keys: ClientKeys) -> None:
+        """`keys` are those of all clients."""
+        self._link = link
+        self._all = zenoh.KeyExpr(keys.action_chunks)
+        self._publishers: dict[str, zenoh.Publisher] = {}
+        # a publisher must not be undeclared while another thread puts into it
+        self._lock = threading.Lock()
+
+    def open(self, topic: str) -> None:
+        """Publish on a key from now on. Raises SessionRefused for one of another server."""
+        try:
+            is_ours = self._all.includes(topic)
+        except zenoh.ZError:
+            is_ours = False
+        if not is_ours:
+            raise SessionRefused(
+                Refusal.BAD_NAME, f'reply_topic must match {self._all}, got {topic[:120]!r}'
+            )
+        with self._lock:
+            if topic not in self._publishers:
+                self._publishers[topic] = self._link.publisher(topic, Traffic.CHUNK)
+
+    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """
+        Publish a chunk; return False without a session on this key. `is_wanted` is called under
+        the lock: after `retain` has returned, no unwanted chunk is sent.
+        """
+        with self._lock:
+            publisher = self._publishers.get(topic) if is_wanted() else None
+            if publisher:
+                publisher.put(raw)
+        return publisher is not None
+
+    def has_subscriber(self, topic: str) -> bool:
+        """Return whether somebody receives on a key."""
+        with self._lock:
+            publisher = self._publishers.get(topic)
+            return publisher is not None and publisher.matching_status.matching
+
+    def retain(self, topics: set[str]) -> None:
+        """Close all others."""
+        with self._lock:
+            for topic in self._publishers.keys() - topics:
+                self._publishers.pop(topic).undeclare()
+
+
+class ZenohReplies:
+    """
+    The replies to one client from its servers. A thread of Zenoh calls `on_chunk`,
+    `on_no_session` and, when a server comes or goes, `on_presence`.
+    """
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        keys: dict[str, ClientKeys],
+        *,
+        on_chunk: Callable[[bytes], None],
+        on_no_session: Callable[[bytes], None],
+    ) -> None:
+        """`keys` has the keys of this client at each server."""
+        self._keys = keys
+        self._subscriptions = [
+            subscription
+            for each in keys.values()
+            for subscription in (
+                link.subscribe(each.action_chunks, lambda _, raw: on_chunk(raw)),
+                link.subscribe(each.no_session, lambda _, raw: on_no_session(raw)),
+            )
+        ]
+
+    def topic(self, server: str, session_epoch: int) -> str:
+        """Return the key on which a server replies in one session."""
+        return self._keys[server].action_chunk(session_epoch)
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.undeclare()
+        self._subscriptions.clear()
+
+
+class RosReplies(Protocol):
+    """The replies over ROS 2, ros.contract.reply_publishers."""
+
+    def open(self, topic: str) -> None: ...
+
+    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool], /) -> bool: ...
+
+    def has_subscriber(self, topic: str) -> bool: ...
+
+    def retain(self, topics: set[str]) -> None: ...
+
+    def wait_until_delivered(self, timeout_s: float) -> bool: ...
+
+
+class LinkReplies:
+    """
+    The replies of one server over both links; the reply topic of a session tells which. Threads as
+    in ZenohReplyPublishers.
+    """
+
+    def __init__(self, ros: RosReplies, over_zenoh: ZenohReplyPublishers | None) -> None:
+        self._ros, self._zenoh = ros, over_zenoh
+
+    def _of(self, topic: str) -> RosReplies | ZenohReplyPublishers:
+        return self._zenoh if self._zenoh and is_key(topic) else self._ros
+
+    def open(self, topic: str) -> None:
+        """Publish on a reply topic from now on. Raises SessionRefused."""
+        self._of(topic).open(topic)
+
+    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Publish a chunk; return False without a session on this topic."""
+        return self._of(topic).send(topic, raw, is_wanted)
+
+    def has_subscriber(self, topic: str) -> bool:
+        """Return whether somebody receives on a reply topic."""
+        return self._of(topic).has_subscriber(topic)
+
+    def retain(self, topics: set[str]) -> None:
+        """Close all other reply topics."""
+        self._ros.retain({topic for topic in topics if not is_key(topic)})
+        if self._zenoh:
+            self._zenoh.retain({topic for topic in topics if is_key(topic)})
+
+    def wait_until_delivered(self, timeout_s: float) -> bool:
+        """Wait for acknowledgements over ROS 2; Zenoh has none, and delivers before it closes."""
+        return self._ros.wait_until_delivered(timeout_s)
+
+
+def is_key(topic: str) -> bool:
+    """Return whether a reply topic is a key; no ROS name begins like one."""
+    return topic.startswith(ROOT)

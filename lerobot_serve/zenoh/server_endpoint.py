@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A policy server or router as Zenoh sees it: its services, what it receives, and its presence.
+
+Built by the thread that builds the node. A thread of Zenoh passes observations on; services run
+where `run` runs them, which is the node's executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import zenoh
+
+from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.link import Traffic, ZenohLink
+
+Handler = Callable[[Any, Any], Any]
+
+
+class ServerMessages(Protocol):
+    """Requests and responses as CDR bytes; ros.contract.service_bytes implements it."""
+
+    def read_request(self, service: str, raw: bytes) -> Any:
+        """Raises ValueError for bytes that are no request of this service."""
+
+    def new_response(self, service: str) -> Any: ...
+
+    def encode(self, message: Any) -> bytes: ...
+
+
+class ServerEndpoint:
+    """`handlers` maps the name of each service to its function of request and response."""
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        server: str,
+        handlers: Mapping[str, Handler],
+        messages: ServerMessages,
+        *,
+        run: Callable[[Callable[[], None]], object],
+        on_observation: Callable[[bytes], None],
+        on_drop: Callable[[str], None],
+    ) -> None:
+        self.keys = ServerKeys(link.settings.site, server)
+        self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
+        self._queryables = [
+            link.serve(self.keys.clients.service(name), partial(self._on_query, name, handler))
+            for name, handler in handlers.items()
+        ]
+        self._observations = link.subscribe(
+            self.keys.clients.observation, lambda _, raw: on_observation(raw)
+        )
+        self._status = link.publisher(self.keys.status, Traffic.STATUS)
+        # last: whoever sees it finds all of the above
+        self._token = link.declare_alive(self.keys.alive)
+
+    def publish_status(self, raw: bytes) -> None:
+        self._status.put(raw)
+
+    def publish_no_session(self, client_id: str, raw: bytes) -> None:
+        """Reply to a client without a session."""
+        self._link.put(self.keys.client(client_id).no_session, raw, Traffic.CHUNK)
+
+    def _on_query(self, name: str, handler: Handler, query: zenoh.Query) -> None:
+        """Thread of Zenoh."""
+        payload = query.payload
+        try:
+            request = self._messages.read_request(name, payload.to_bytes() if payload else b'')
+        except ValueError as error:
+            self._on_drop('malformed_service_request')
+            with query:
+                query.reply_err(f'{name}: {error}'.encode())
+            return
+        self._run(partial(self._answer, name, handler, request, query))
+
+    def _answer(self, name: str, handler: Handler, request: Any, query: zenoh.Query) -> None:
+        """The node's executor."""
+        with query:
+            response = handler(request, self._messages.new_response(name))
+            query.reply(query.key_expr, self._messages.encode(response))
+
+    def close(self) -> None:
+        """Say goodbye, then end; the session stays open."""
+        for declared in (self._token, *self._queryables, self._observations, self._status):
+            declared.undeclare()

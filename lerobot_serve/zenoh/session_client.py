@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Client of one policy server or router over Zenoh, with the methods of the one over ROS 2.
+
+The request thread calls; callbacks run in threads of Zenoh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import time
+from typing import Any, Protocol
+
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys
+from lerobot_serve.zenoh.link import Traffic, ZenohLink
+
+MATCH_POLL_S = 0.002
+
+
+class ServiceMessages(Protocol):
+    """
+    The services of the contract as CDR bytes; ros.contract.service_bytes implements it. A method
+    returns a message of lerobot_serve_interfaces.
+    """
+
+    def open_request(self, session_request: SessionRequest) -> bytes: ...
+
+    def close_request(self, client_id: str, session_epoch: int) -> bytes: ...
+
+    def encode(self, request: Any) -> bytes: ...
+
+    def decode(self, service: str, raw: bytes) -> Any: ...
+
+
+class ZenohSessionClient:
+    """`client_id` names this client in its keys: a robot, or a router for all of its robots."""
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        server: str,
+        client_id: str,
+        messages: ServiceMessages,
+        on_presence: Callable[[bool], None],
+    ) -> None:
+        """A thread of Zenoh calls `on_presence` when the server comes or goes."""
+        self.server, self._link, self._messages = server, link, messages
+        at = ServerKeys(link.settings.site, server)
+        self.keys: ClientKeys = at.client(client_id)
+        self._is_alive, self._tell_presence = False, on_presence
+        self._requests = link.publisher(self.keys.observation, Traffic.OBSERVATION)
+        self._presence = link.watch_alive(at.alive, self._on_presence)
+        self._token = link.declare_alive(self.keys.alive)
+
+    def _on_presence(self, _: str, is_alive: bool) -> None:
+        self._is_alive = is_alive
+        self._tell_presence(is_alive)
+
+    def is_available(self) -> bool:
+        """Return whether the server has a token: it runs, and is reached."""
+        return self._is_alive
+
+    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
+        """Open a session, return the response. Raises SessionRefused and ServerUnreachable."""
+        request = self._messages.open_request(session_request)
+        reply = self._call('open_session', request, timeout_s)
+        if not reply.accepted:
+            known = reply.code in tuple(Refusal)
+            raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
+        return reply
+
+    def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
+        """Close a session. Raises ServerUnreachable."""
+        request = self._messages.close_request(
+            session_request.client_id, session_request.session_epoch
+        )
+        return self._call('close_session', request, timeout_s)
+
+    def reset(self, request: Any, timeout_s: float) -> Any:
+        """Begin the next episode. Raises ServerUnreachable."""
+        return self._call('reset_episode', self._messages.encode(request), timeout_s)
+
+    def announce(self, request: Any, on_refusal: Callable[[str], None]) -> None:
+        """Announce the next episode without waiting."""
+
+        def check(raw: bytes) -> None:
+            reply = self._messages.decode('reset_episode', raw)
+            if not reply.acknowledged:
+                on_refusal(reply.text)
+
+        self._link.call_later(
+            self.keys.service('reset_episode'), self._messages.encode(request), check
+        )
+
+    def probe(self, on_reply: Callable[[], None]) -> None:
+        """Request the status without waiting."""
+        self._link.call_later(self.keys.service('get_status'), b'', lambda _: on_reply())
+
+    def status(self, timeout_s: float) -> Any:
+        """Return the status of the server. Raises ServerUnreachable."""
+        return self._call('get_status', b'', timeout_s)
+
+    def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
+        """Wait until the server reads the requests; return False after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while not (self._requests.matching_status.matching and publisher_count()):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(MATCH_POLL_S)
+        return True
+
+    def send(self, raw: bytes) -> None:
+        """Publish the bytes of an Observation."""
+        self._requests.put(raw)
+
+    def destroy_endpoints(self) -> None:
+        """Undeclare everything; the server sees this client go."""
+        for declared in (self._token, self._presence, self._requests):
+            declared.undeclare()
+
+    def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
+        raw = self._link.call(self.keys.service(service), request, timeout_s)
+        return self._messages.decode(service, raw)
