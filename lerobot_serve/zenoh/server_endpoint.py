@@ -8,8 +8,9 @@ where `run` runs them, which is the node's executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Protocol
 
 import zenoh
@@ -41,7 +42,7 @@ class ServerEndpoint:
         handlers: Mapping[str, Handler],
         messages: ServerMessages,
         *,
-        run: Callable[[Callable[[], None]], object],
+        run: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
         on_observation: Callable[[bytes], None],
         on_drop: Callable[[str], None],
     ) -> None:
@@ -77,10 +78,14 @@ class ServerEndpoint:
             return
         self._run(partial(self._answer, name, handler, request, query))
 
-    def _answer(self, name: str, handler: Handler, request: Any, query: zenoh.Query) -> None:
-        """The node's executor."""
+    async def _answer(
+        self, name: str, handler: Handler, request: Any, query: zenoh.Query
+    ) -> None:
+        """The node's executor; a handler of a router awaits its servers."""
         with query:
             response = handler(request, self._messages.new_response(name))
+            if isawaitable(response):
+                response = await response
             query.reply(query.key_expr, self._messages.encode(response))
 
     def close(self) -> None:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replicas that the router reaches over Zenoh, with the methods of those over ROS 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import zenoh
+
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.router.ros.replica_clients import OnReply, OnStatus
+from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.link import Traffic, ZenohLink
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
+
+
+class ZenohReplicaClient(ZenohSessionClient):
+    """The client of one server; the sessions of all robots are below the name of the router."""
+
+    def __init__(self, link: ZenohLink, server: str, router: str, *, shadow: bool) -> None:
+        self.is_silent = False
+        super().__init__(link, server, router, service_bytes, self._on_presence_change)
+        self._shadow_requests = (
+            link.publisher(self.keys.observation, Traffic.SHADOW) if shadow else None
+        )
+
+    def _on_presence_change(self, is_alive: bool) -> None:
+        self.is_silent = not is_alive
+
+    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+        """Return the session request of a robot with the reply key of this server."""
+        key = self.keys.action_chunk(session_request.session_epoch)
+        return replace(session_request, reply_topic=key)
+
+    def is_matched(self, timeout_s: float) -> bool:
+        """Wait until the server reads the requests."""
+        return self.wait_until_matched(lambda: int(self.is_available()), timeout_s)
+
+    def send_shadow(self, raw: bytes) -> None:
+        """Publish the bytes of an Observation behind all other traffic."""
+        assert self._shadow_requests is not None
+        self._shadow_requests.put(raw)
+
+    def destroy_endpoints(self) -> None:
+        if self._shadow_requests:
+            self._shadow_requests.undeclare()
+        super().destroy_endpoints()
+
+
+class ZenohReplicas:
+    """Created and closed by the thread of a transition; the callbacks run in threads of Zenoh."""
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        servers: tuple[str, ...],
+        router: str,
+        *,
+        run: Callable[[Callable[[], None]], Any],
+        shadow: str = '',
+    ) -> None:
+        """`run` runs a function in the executor: statuses belong there."""
+        self._link, self._run = link, run
+        self.clients = {
+            server: ZenohReplicaClient(link, name_of(server), router, shadow=server == shadow)
+            for server in servers
+        }
+        self._subscriptions: list[zenoh.Subscriber[None]] = []
+
+    def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
+        """Subscribe to replies and status of all servers."""
+        for server, client in self.clients.items():
+            status = ServerKeys(self._link.settings.site, client.server).status
+            self._subscriptions += [
+                self._link.subscribe(
+                    client.keys.action_chunks, partial(deposit_reply, on_reply, server)
+                ),
+                self._link.subscribe(status, partial(self._on_status, on_status, server)),
+            ]
+
+    def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
+        self._run(lambda: on_status(server, service_bytes.read_status(raw)))
+
+    def is_silent(self, server: str) -> bool:
+        """Return whether the token of a server has gone: it ended, hangs or is cut off."""
+        return self.clients[server].is_silent
+
+    def is_available(self, server: str) -> bool:
+        """Return whether a server is there."""
+        return self.clients[server].is_available()
+
+    def close(self) -> None:
+        """Close all endpoints."""
+        for subscription in self._subscriptions:
+            subscription.undeclare()
+        for client in self.clients.values():
+            client.destroy_endpoints()
+
+
+def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
+    on_reply(server, raw)
+
+
+def name_of(server: str) -> str:
+    """Return the name of the node in `zenoh:/NAME`."""
+    return server.removeprefix('zenoh:')
