@@ -38,7 +38,7 @@ from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.session.server_link import ReplyCallbacks
+from lerobot_serve.edge.session.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.zenoh_link import ZenohServerLink
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
@@ -96,8 +96,8 @@ class EdgeController(SteadyClockNode):
             log=self.get_logger().info,
         )
         self._link_threads: list[threading.Thread] = []
-        self._link = self._make_link(runtime, parameters)
-        transport = self._make_transport(parameters)
+        self._links: list[RosServerLink | ZenohServerLink] = []
+        transport = self._make_transport(self._make_link(runtime, parameters), parameters)
         self._requester = self._core.make_requester(transport, self._observations)
         self._operator = self._core.make_operator_control(self._requester)
         step_s = parameters.command_period_s(self.robot.fps)
@@ -158,36 +158,42 @@ class EdgeController(SteadyClockNode):
             count_dropped=self._core.status.count_dropped,
         )
 
-    def _make_link(
-        self, runtime: NodeRuntime, parameters: EdgeParameters
-    ) -> RosServerLink | ZenohServerLink:
-        """Return the link to the servers; its callbacks only deposit."""
+    def _make_link(self, runtime: NodeRuntime, parameters: EdgeParameters) -> ServerLinks:
+        """Return the links to the servers; their callbacks only deposit."""
         callbacks = ReplyCallbacks(
             self._core.inbox.put_reply, self._core.inbox.put_no_session, self._on_presence
         )
-        if parameters.link == 'zenoh':
-            return ZenohServerLink(
-                ZenohLink(zenoh_settings(parameters)),
-                parameters.servers,
-                self.client_id,
-                service_bytes,
-                callbacks,
+        over_zenoh = parameters.servers_over_zenoh
+        if over_zenoh:
+            self._links.append(
+                ZenohServerLink(
+                    ZenohLink(zenoh_settings(parameters)),
+                    over_zenoh,
+                    self.client_id,
+                    service_bytes,
+                    callbacks,
+                )
             )
-        link = RosServerLink(
-            self,
-            parameters.servers,
-            callbacks,
-            lifespan_s=parameters.max_action_age_s,
-            stop=runtime.stop,
-        )
-        self._link_threads.append(
-            runtime.thread('replies', partial(link.run, runtime.stop), link.wake)
-        )
-        return link
+        over_ros = tuple(server for server in parameters.servers if server not in over_zenoh)
+        if over_ros:
+            link = RosServerLink(
+                self,
+                over_ros,
+                callbacks,
+                lifespan_s=parameters.max_action_age_s,
+                stop=runtime.stop,
+            )
+            self._links.append(link)
+            self._link_threads.append(
+                runtime.thread('replies', partial(link.run, runtime.stop), link.wake)
+            )
+        return ServerLinks(self._links)
 
-    def _make_transport(self, parameters: EdgeParameters) -> PolicyServerTransport:
+    def _make_transport(
+        self, link: ServerLinks, parameters: EdgeParameters
+    ) -> PolicyServerTransport:
         return PolicyServerTransport(
-            self._link,
+            link,
             self.robot,
             session_request=SessionRequestFactory(
                 self.client_id,
@@ -351,7 +357,8 @@ class EdgeController(SteadyClockNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
-        self._link.close()
+        for link in self._links:
+            link.close()
         super().destroy_node()
 
 

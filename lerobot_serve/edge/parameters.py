@@ -16,7 +16,7 @@ from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
-from lerobot_serve.wire.names import is_printable, is_topic
+from lerobot_serve.wire.names import is_over_zenoh, is_printable, is_topic, node_name
 from lerobot_serve.wire.schema import TASK_LIMIT
 from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 
@@ -268,9 +268,21 @@ class EdgeParameters:
             )
         read_tags(self.tags)
         _check_servers(self.servers)
+        if self.servers_over_zenoh and not (self.zenoh_connect or self.zenoh_listen):
+            raise ParameterError(
+                f'{self.servers_over_zenoh[0]} is reached over Zenoh; set zenoh_connect to its '
+                'endpoint, such as tcp/192.168.1.5:7447'
+            )
         _check_times(self)
         _check_chunks(self)
         _check_stop(self.stop_service, self.fallback_ladder, self.teardown)
+
+    @property
+    def servers_over_zenoh(self) -> tuple[str, ...]:
+        """The servers that are reached over Zenoh: all, or those named `zenoh:/NAME`."""
+        return tuple(
+            server for server in self.servers if self.link == 'zenoh' or is_over_zenoh(server)
+        )
 
     def command_period_s(self, fps: float) -> float:
         """Return the time between two commands of a robot with `fps` actions per second [s]."""
@@ -298,9 +310,10 @@ def _check_servers(servers: tuple[str, ...]) -> None:
     if not servers:
         raise ParameterError('servers must name at least one, like /policy_server, got none')
     for server in servers:
-        if not is_topic(server):
+        if not is_topic(node_name(server)):
             raise ParameterError(
-                f'servers must be full names of nodes like /policy_server, got {server!r}'
+                'servers must be full names of nodes like /policy_server, or like '
+                f'zenoh:/policy_server, got {server!r}'
             )
         if servers.count(server) > 1:
             raise ParameterError(f'servers must differ, got {server} twice')

@@ -20,9 +20,11 @@ from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
+from lerobot_serve.ros.contract.zenoh_serving import serve_over_zenoh, services
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -47,12 +49,16 @@ from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
 from lerobot_serve.router.ros.replica_clients import ReplicaClients
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
 from lerobot_serve.router.ros.shadow_clients import ShadowClients
+from lerobot_serve.router.ros.zenoh_replicas import LinkReplicas, ZenohReplicas
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.storage.state_folder import state_folder
 from lerobot_serve.router.thread_group import ThreadGroup
+from lerobot_serve.wire.names import is_over_zenoh
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.zenoh.replies import LinkReplies
+from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -79,7 +85,13 @@ class PolicyRouter(LifecycleNode):
         self._drops = DropCounters()
         self._routing: RouterRuntime | None = None
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
-        self._replies = ReplyPublishers(self)
+        parameters = self._settings.current
+        self._zenoh = serve_over_zenoh(
+            zenoh_settings(parameters), self.get_fully_qualified_name()
+        )
+        self._replies = LinkReplies(
+            ReplyPublishers(self), self._zenoh.replies if self._zenoh else None
+        )
         self._topics = RouterPublishers(self)
         self._observations = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
@@ -108,6 +120,13 @@ class PolicyRouter(LifecycleNode):
             )
             if kind is OpenSession:
                 enable_service_events(self, service)
+        if self._zenoh:
+            self._zenoh.serve(
+                self,
+                services(self._router_services.table()),
+                on_observation=self._on_observation,
+                on_drop=self._drops.add,
+            )
         create_checked_subscription(
             self,
             EpisodeOutcome,
@@ -123,10 +142,22 @@ class PolicyRouter(LifecycleNode):
         )
         self.create_timer(POLL_PERIOD_S, self.poll)
         self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)
-        self._topics.publish(self.status())
+        self._publish(self.status())
+
+    def _publish(self, message: object) -> None:
+        """Publish what operators see, and the status to robots and routers over Zenoh. Any thread."""
+        self._topics.publish(message)
+        if self._zenoh and isinstance(message, ServerStatus):
+            self._zenoh.publish_status(message)
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._router_services.on_outcome(message)
+
+    def destroy_node(self) -> None:
+        """Destroy the node; called once its threads have ended."""
+        if self._zenoh:
+            self._zenoh.close()
+        super().destroy_node()
 
     # transitions: the main thread or a separate one
 
@@ -147,18 +178,13 @@ class PolicyRouter(LifecycleNode):
         parameters = self._settings.current.within(self.get_namespace())
         context = self._make_context()
         threads = ThreadGroup(self._runtime.thread)
-        replicas = ReplicaClients(
-            self,
-            parameters.servers,
-            lifespan_s=parameters.observation_lifespan_s,
-            stop=threads.stop,
-        )
+        replicas = self._make_replicas(parameters, threads.stop)
         shadow = self._make_shadow_clients(parameters, replicas, threads.stop)
         try:
             links = RouterLinks(
                 replicas.clients,
                 ReplicaTransport(replicas.clients, self._replies, self._drops),
-                self._topics.publish,
+                self._publish,
                 shadow=shadow,
                 recorder=make_recorder(parameters, context),
             )
@@ -174,7 +200,7 @@ class PolicyRouter(LifecycleNode):
             raise
         if before := live_changes(parameters, core.parameters):
             self._settings.set_own(**before)
-        connections = RouterConnections(replicas, shadow, self._topics.publish)
+        connections = RouterConnections(replicas, shadow, self._publish)
         self._routing = RouterRuntime(core, connections, threads, context)
         # live parameters may have changed meanwhile
         self._change(self._settings.current)
@@ -190,11 +216,37 @@ class PolicyRouter(LifecycleNode):
             log_info=self.inform,
         )
 
+    def _make_replicas(self, parameters: RouterParameters, stop: threading.Event) -> LinkReplicas:
+        """Return the clients of all replicas, over both links."""
+        over_zenoh = tuple(server for server in parameters.servers if is_over_zenoh(server))
+        return LinkReplicas(
+            ReplicaClients(
+                self,
+                tuple(server for server in parameters.servers if server not in over_zenoh),
+                lifespan_s=parameters.observation_lifespan_s,
+                stop=stop,
+            ),
+            self._make_zenoh_replicas(over_zenoh) if over_zenoh else None,
+        )
+
+    def _make_zenoh_replicas(self, servers: tuple[str, ...]) -> ZenohReplicas:
+        if self._zenoh is None:
+            raise ParameterError(
+                f'{servers[0]} is reached over Zenoh, and zenoh_connect is empty; set it to the '
+                'endpoints of the servers or of a Zenoh router'
+            )
+        return ZenohReplicas(
+            self._zenoh.link,
+            servers,
+            self.get_fully_qualified_name(),
+            run=self.executor.create_task,
+        )
+
     def _set_split(self, percent: int) -> None:
         self._settings.set_own(split_percent=percent)
 
     def _make_shadow_clients(
-        self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
+        self, parameters: RouterParameters, replicas: LinkReplicas, stop: threading.Event
     ) -> ShadowClients | None:
         """Return the clients of the policy in shadow; None without a shadow_server."""
         if not parameters.shadow_server:
@@ -247,7 +299,7 @@ class PolicyRouter(LifecycleNode):
 
     def _set_state(self, state: int, text: str = '') -> None:
         self.server_state = state, text
-        self._topics.publish(self.status())
+        self._publish(self.status())
 
     def warn(self, text: str) -> None:
         self.get_logger().warning(text)
@@ -305,7 +357,7 @@ class PolicyRouter(LifecycleNode):
         if routing:
             routing.poll_slowly(self._replies.has_subscriber)
             self._router_services.close_unused_reply_topics()
-        self._topics.publish(self.status())
+        self._publish(self.status())
 
     def status(self) -> ServerStatus:
         core = self.core

@@ -10,7 +10,8 @@ from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, parse_plan, Terms
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
-from lerobot_serve.wire.names import full_name, is_topic
+from lerobot_serve.wire.names import full_name, is_topic, node_name
+from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 HOUR_NS = 3_600 * 10**9
 REPLICAS_HELP = (
@@ -233,6 +234,10 @@ class RouterParameters:
         live=True,
     )
 
+    zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
+    zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
+    zenoh_site: str = zenoh.zenoh_site()
+    zenoh_keys: str = zenoh.zenoh_keys()
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
     trace_folder: str = trace_settings.trace_folder(
@@ -471,7 +476,7 @@ class RouterParameters:
 
 def check_server(name: str, server: str) -> None:
     """Raise ParameterError for an invalid node name."""
-    if not is_topic(full_name('/', server)):
+    if not is_topic(node_name(full_name('/', server))):
         raise ParameterError(
             f'{name} must be a node name such as /a/policy_server or a/policy_server, got '
             f'{server!r}'

@@ -17,13 +17,13 @@ from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import (
     NO_SESSION_TOPIC,
     session_request_from_message,
 )
+from lerobot_serve.ros.contract.zenoh_serving import serve_over_zenoh, services
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.service_events import enable_service_events
@@ -47,10 +47,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
-from lerobot_serve.zenoh.keys import ServerKeys
-from lerobot_serve.zenoh.link import open_link
-from lerobot_serve.zenoh.replies import LinkReplies, ZenohReplyPublishers
-from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
+from lerobot_serve.zenoh.replies import LinkReplies
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -78,9 +75,12 @@ class PolicyServer(LifecycleNode):
         self._observer = make_request_observer(lambda: self.parameters, self._statistics, context)
         self.core: ServerCore | None = None
         self.server_state = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
-        self._zenoh = open_link(zenoh_settings(self.parameters))
-        self._reply_publishers = LinkReplies(ReplyPublishers(self), self._make_zenoh_replies())
-        self._endpoint: ServerEndpoint | None = None
+        self._zenoh = serve_over_zenoh(
+            zenoh_settings(self.parameters), self.get_fully_qualified_name()
+        )
+        self._reply_publishers = LinkReplies(
+            ReplyPublishers(self), self._zenoh.replies if self._zenoh else None
+        )
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
@@ -131,7 +131,13 @@ class PolicyServer(LifecycleNode):
             service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.SERVICES)
             if kind is OpenSession:
                 enable_service_events(self, service)
-        self._endpoint = self._make_zenoh_endpoint()
+        if self._zenoh:
+            self._zenoh.serve(
+                self,
+                services(self._session_service.handlers()),
+                on_observation=self._on_observation,
+                on_drop=self._statistics.record_drop,
+            )
         one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
         self._action = PredictChunkAction(
             self, one_shots.predict, self._withdraw, self._request_queue.__len__
@@ -139,33 +145,9 @@ class PolicyServer(LifecycleNode):
         self.create_timer(self.parameters.status_period_s, self._on_timer)
         self._publish_status()
 
-    def _make_zenoh_replies(self) -> ZenohReplyPublishers | None:
-        if self._zenoh is None:
-            return None
-        keys = ServerKeys(self._zenoh.settings.site, self.get_fully_qualified_name())
-        return ZenohReplyPublishers(self._zenoh, keys.clients)
-
-    def _make_zenoh_endpoint(self) -> ServerEndpoint | None:
-        if self._zenoh is None:
-            return None
-        return ServerEndpoint(
-            self._zenoh,
-            self.get_fully_qualified_name(),
-            {
-                name: callback
-                for _, name, callback in self._session_service.handlers()
-                if name in service_bytes.SERVICES
-            },
-            service_bytes,
-            run=self._runtime.executor.create_task,
-            on_observation=self._on_observation,
-            on_drop=self._statistics.record_drop,
-        )
-
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
-        if self._zenoh and self._endpoint:
-            self._endpoint.close()
+        if self._zenoh:
             self._zenoh.close()
         super().destroy_node()
 
@@ -306,8 +288,8 @@ class PolicyServer(LifecycleNode):
     def _publish_no_session(self, chunk: Chunk) -> None:
         raw = wire_chunk.encode(chunk)
         self._no_session.publish(raw)
-        if self._endpoint:
-            self._endpoint.publish_no_session(chunk.client_id, raw)
+        if self._zenoh:
+            self._zenoh.publish_no_session(chunk, raw)
 
     # housekeeping, executor thread
 
@@ -332,8 +314,8 @@ class PolicyServer(LifecycleNode):
     def _publish_status(self) -> None:
         status = self.status()
         self._status_publisher.publish(status)
-        if self._endpoint:
-            self._endpoint.publish_status(service_bytes.encode(status))
+        if self._zenoh:
+            self._zenoh.publish_status(status)
 
     def status(self) -> ServerStatus:
         return server_status_message(

@@ -17,6 +17,7 @@ TOKEN = re.compile(r'[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*')
 FILE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
+OVER_ZENOH = 'zenoh:'
 TOPIC_LIMIT = 240
 # the last, and the second last, segment of a reply topic
 OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'replies'
@@ -81,7 +82,19 @@ def is_own_reply_topic(name: str) -> bool:
 
 def full_name(namespace: str, server: str) -> str:
     """Return the full name of a node; one without a leading / is relative to the namespace."""
+    if is_over_zenoh(server):
+        return OVER_ZENOH + full_name(namespace, node_name(server))
     return server if server.startswith('/') else f'{namespace.rstrip("/")}/{server}'
+
+
+def is_over_zenoh(server: str) -> bool:
+    """Return whether a server is named as one over the other link, `zenoh:/policy_server`."""
+    return server.startswith(OVER_ZENOH)
+
+
+def node_name(server: str) -> str:
+    """Return the name of a server's node, without the link."""
+    return server.removeprefix(OVER_ZENOH)
 
 
 def is_printable(text: str, limit: int) -> bool:

@@ -97,7 +97,7 @@ def check_site(site: str) -> str:
     """Return the name of a site. Raises UserError."""
     if not SITE.fullmatch(site):
         raise UserError(
-            f'zenoh.site is {site!r}; it is one word of letters, digits, ., _ and -, at most 64, '
+            f'zenoh_site is {site!r}; it is one word of letters, digits, ., _ and -, at most 64, '
             'such as lab-3'
         )
     return site

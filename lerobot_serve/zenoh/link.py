@@ -92,7 +92,7 @@ class ZenohLink:
             raise ServerUnreachable(f'{key}: {refusal_text(reply)}')
         raise ServerUnreachable(
             f'{key}: no reply within {timeout_s:g} s; it does not run, or is not reached through '
-            f'{", ".join(self.settings.connect) or "zenoh.connect, which is empty"}, or these '
+            f'{", ".join(self.settings.connect) or "zenoh_connect, which is empty"}, or these '
             'keys do not allow it'
         )
 
@@ -124,11 +124,6 @@ class ZenohLink:
 
 
 CALL_LATER_S = 2.0
-
-
-def open_link(settings: ZenohSettings) -> ZenohLink | None:
-    """Return the link of a server; None without an endpoint. Raises UserError."""
-    return ZenohLink(settings) if settings.listen or settings.connect else None
 
 
 def first_sentence(error: zenoh.ZError) -> str:

@@ -71,10 +71,10 @@ def _check_endpoint(endpoint: str, keys: Path | None) -> None:
             'such as tcp/192.168.1.5:7447'
         )
     if endpoint.startswith(ENCRYPTED) and not keys:
-        raise UserError(f'{endpoint} needs zenoh.keys, the folder with the keys of this machine')
+        raise UserError(f'{endpoint} needs zenoh_keys, the folder with the keys of this machine')
     if keys and not endpoint.startswith(ENCRYPTED):
         raise UserError(
-            f'{endpoint} is not encrypted, and zenoh.keys is set; use tls/ or quic/, or set no '
+            f'{endpoint} is not encrypted, and zenoh_keys is set; use tls/ or quic/, or set no '
             'keys'
         )
 
@@ -86,7 +86,7 @@ def _tls(folder: Path) -> dict[str, object]:
             file.read_bytes()
         except OSError as error:
             raise UserError(
-                f'{file}: {error.strerror}; zenoh.keys needs {CA}, {CERTIFICATE} and {PRIVATE_KEY}'
+                f'{file}: {error.strerror}; zenoh_keys needs {CA}, {CERTIFICATE} and {PRIVATE_KEY}'
             ) from None
     certificate, key = str(files[CERTIFICATE]), str(files[PRIVATE_KEY])
     return {

@@ -80,6 +80,24 @@ class ServerLink(Protocol):
         """Return how many writers of this server are connected."""
 
 
+class ServerLinks:
+    """Several links, each with servers of its own."""
+
+    def __init__(self, links: Sequence[ServerLink]) -> None:
+        self.clients = {
+            server: client for link in links for server, client in link.clients.items()
+        }
+        self._of = {server: link for link in links for server in link.clients}
+
+    def reply_topic(self, server: str, session_epoch: int) -> str:
+        """Return where a server replies in one session."""
+        return self._of[server].reply_topic(server, session_epoch)
+
+    def publisher_count(self, server: str) -> int:
+        """Return how many writers of this server are connected."""
+        return self._of[server].publisher_count(server)
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyCallbacks:
     """

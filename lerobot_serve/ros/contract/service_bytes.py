@@ -9,6 +9,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 SERVICES: dict[str, Any] = {
@@ -40,6 +41,12 @@ def read_request(service: str, raw: bytes) -> Any:
     """Return the request of a service; no bytes are one without fields. Raises ValueError."""
     kind = SERVICES[service].Request
     return _read(kind, raw) if raw else kind()
+
+
+def read_status(raw: bytes) -> ServerStatus:
+    """Raises ValueError."""
+    status: ServerStatus = _read(ServerStatus, raw)
+    return status
 
 
 def new_response(service: str) -> Any:

@@ -6,12 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+import threading
 from typing import Any
 
 import zenoh
 
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.router.ros.replica_clients import OnReply, OnStatus
+from lerobot_serve.router.ros.replica_clients import (
+    OnReply,
+    OnStatus,
+    ReplicaClient,
+    ReplicaClients,
+)
+from lerobot_serve.wire.names import is_over_zenoh, node_name
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import Traffic, ZenohLink
@@ -66,7 +73,7 @@ class ZenohReplicas:
         """`run` runs a function in the executor: statuses belong there."""
         self._link, self._run = link, run
         self.clients = {
-            server: ZenohReplicaClient(link, name_of(server), router, shadow=server == shadow)
+            server: ZenohReplicaClient(link, node_name(server), router, shadow=server == shadow)
             for server in servers
         }
         self._subscriptions: list[zenoh.Subscriber[None]] = []
@@ -105,6 +112,43 @@ def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
     on_reply(server, raw)
 
 
-def name_of(server: str) -> str:
-    """Return the name of the node in `zenoh:/NAME`."""
-    return server.removeprefix('zenoh:')
+
+class LinkReplicas:
+    """The replicas over both links. Threads as in ReplicaClients and ZenohReplicas."""
+
+    def __init__(self, ros: ReplicaClients, over_zenoh: ZenohReplicas | None) -> None:
+        self._ros, self._zenoh = ros, over_zenoh
+        self.clients: dict[str, ReplicaClient | ZenohReplicaClient] = {
+            **ros.clients,
+            **(over_zenoh.clients if over_zenoh else {}),
+        }
+
+    def _of(self, server: str) -> ReplicaClients | ZenohReplicas:
+        return self._zenoh if self._zenoh and is_over_zenoh(server) else self._ros
+
+    def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
+        """Subscribe to replies and status of all servers, before `run`."""
+        self._ros.listen(on_reply, on_status)
+        if self._zenoh:
+            self._zenoh.listen(on_reply, on_status)
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver replies over ROS 2 until `stop` is set and `wake` is called."""
+        self._ros.run(stop)
+
+    def wake(self) -> None:
+        self._ros.wake()
+
+    def is_available(self, server: str) -> bool:
+        """Return whether a server offers its services and is not silent; False after `close`."""
+        return self._of(server).is_available(server)
+
+    def is_silent(self, server: str) -> bool:
+        """Return whether a server that was there has fallen silent."""
+        return self._of(server).is_silent(server)
+
+    def close(self) -> None:
+        """Close all endpoints; `run` has returned."""
+        self._ros.close()
+        if self._zenoh:
+            self._zenoh.close()

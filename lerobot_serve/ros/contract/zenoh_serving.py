@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a policy server or router offers over Zenoh beside its ROS 2 services and topics.
+
+Built by the thread that builds the node; threads as in zenoh.server_endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.replies import ZenohReplyPublishers
+from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint
+from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import ServerStatus
+
+
+class ZenohServing:
+    """The link, the replies, and after `serve` the endpoint of one node."""
+
+    def __init__(self, settings: ZenohSettings, server: str) -> None:
+        """Raises UserError."""
+        self._server, self.link = server, ZenohLink(settings)
+        keys = ServerKeys(settings.site, server)
+        self.replies = ZenohReplyPublishers(self.link, keys.clients)
+        self._endpoint: ServerEndpoint | None = None
+
+    def serve(
+        self,
+        node: Node,
+        handlers: dict[str, Handler],
+        *,
+        on_observation: Callable[[bytes], None],
+        on_drop: Callable[[str], None],
+    ) -> None:
+        """Offer those services of `handlers` that robots and routers call."""
+        self._endpoint = ServerEndpoint(
+            self.link,
+            self._server,
+            {name: each for name, each in handlers.items() if name in service_bytes.SERVICES},
+            service_bytes,
+            run=lambda work: node.executor.create_task(work),
+            on_observation=on_observation,
+            on_drop=on_drop,
+        )
+
+    def publish_status(self, status: ServerStatus) -> None:
+        if self._endpoint:
+            self._endpoint.publish_status(service_bytes.encode(status))
+
+    def publish_no_session(self, chunk: Chunk, raw: bytes) -> None:
+        if self._endpoint:
+            self._endpoint.publish_no_session(chunk.client_id, raw)
+
+    def close(self) -> None:
+        """Say goodbye and close the link."""
+        if self._endpoint:
+            self._endpoint.close()
+        self.link.close()
+
+
+def serve_over_zenoh(settings: ZenohSettings, server: str) -> ZenohServing | None:
+    """Return what serves over Zenoh; None without an endpoint. Raises UserError."""
+    return ZenohServing(settings, server) if settings.listen or settings.connect else None
+
+
+def services(table: Any) -> dict[str, Handler]:
+    """Return name and callback of each row (type, name, callback, ...)."""
+    return {row[1]: row[2] for row in table}
