@@ -86,9 +86,7 @@ class PolicyRouter(LifecycleNode):
         self._routing: RouterRuntime | None = None
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
-        self._zenoh = serve_over_zenoh(
-            zenoh_settings(parameters), self.get_fully_qualified_name()
-        )
+        self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
         self._replies = LinkReplies(
             ReplyPublishers(self), self._zenoh.replies if self._zenoh else None
         )
@@ -145,7 +143,7 @@ class PolicyRouter(LifecycleNode):
         self._publish(self.status())
 
     def _publish(self, message: object) -> None:
-        """Publish what operators see, and the status to robots and routers over Zenoh. Any thread."""
+        """Publish for operators; the status for robots over Zenoh, too. Any thread."""
         self._topics.publish(message)
         if self._zenoh and isinstance(message, ServerStatus):
             self._zenoh.publish_status(message)

@@ -21,8 +21,13 @@ OVER_ZENOH = 'zenoh:'
 TOPIC_LIMIT = 240
 # the last, and the second last, segment of a reply topic
 OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'replies'
-# of a session over Zenoh, see zenoh.keys
-REPLY_KEY = re.compile(r'@lerobot(/[A-Za-z0-9][A-Za-z0-9._-]*){3}/[0-9a-f]{8}/action_chunk')
+# of the keys over Zenoh, see zenoh.keys; and those on which a robot, and a router, gets replies
+KEY_ROOT = '@lerobot'
+SEGMENT, EPOCH = '[A-Za-z0-9][A-Za-z0-9._-]*', '[0-9a-f]{8}'
+REPLY_KEY = re.compile(
+    f'{KEY_ROOT}/{SEGMENT}/{SEGMENT}/'
+    f'(robot/{SEGMENT}/{EPOCH}/action_chunk|router/{SEGMENT}/replies/{EPOCH})'
+)
 REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../replies/NAME for a relay'
 
 
@@ -70,9 +75,14 @@ def is_reply_topic(name: str) -> bool:
     Return whether a topic of a peer is valid as reply topic: `.../action_chunk`, with an optional
     number, of one client, or `.../replies/NAME` of a relay with the sessions of many; or a key.
     """
-    if REPLY_KEY.fullmatch(name):
+    if is_reply_key(name):
         return len(name) <= TOPIC_LIMIT
     return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAY_SEGMENT)
+
+
+def is_reply_key(name: str) -> bool:
+    """Return whether a reply topic is a key of Zenoh; no ROS name begins like one."""
+    return bool(REPLY_KEY.fullmatch(name))
 
 
 def is_own_reply_topic(name: str) -> bool:

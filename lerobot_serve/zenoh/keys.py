@@ -2,30 +2,38 @@
 """
 The keys of the link.
 
-    @lerobot/SITE/SERVER/alive                        token of a policy server or router
-    @lerobot/SITE/SERVER/status                       its ServerStatus, published
-    @lerobot/SITE/SERVER/CLIENT/service/NAME          its services, queryables
-    @lerobot/SITE/SERVER/CLIENT/alive                 token of a client
-    @lerobot/SITE/SERVER/CLIENT/observation           requests
-    @lerobot/SITE/SERVER/CLIENT/EPOCH/action_chunk    replies of one session
-    @lerobot/SITE/SERVER/CLIENT/no_session            replies to requests without a session
+    @lerobot/SITE/SERVER/alive                              token of a policy server or router
+    @lerobot/SITE/SERVER/status                             its ServerStatus, published
+    @lerobot/SITE/SERVER/ROLE/CLIENT/alive                  token of a client
+    @lerobot/SITE/SERVER/ROLE/CLIENT/service/NAME           its service calls, queries
+    @lerobot/SITE/SERVER/ROLE/CLIENT/observation            its requests
+    @lerobot/SITE/SERVER/ROLE/CLIENT/no_session             replies to requests without a session
+    @lerobot/SITE/SERVER/robot/CLIENT/EPOCH/action_chunk    replies to a robot in one session
+    @lerobot/SITE/SERVER/router/CLIENT/replies/EPOCH        replies to a router in one session
 
-Each segment of a client has its name, so that access control needs one rule for each client. The
-first segment matches no wildcard: a subscriber to ** on the same network receives nothing.
+A robot speaks only for itself, a router for all of its robots. Everything of a client is below its
+segment, so that access control needs one rule for each client. The first segment matches no
+wildcard: a subscriber to ** on the same network receives nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 import re
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name
+from lerobot_serve.wire.names import file_name, is_reply_key, KEY_ROOT
 
-ROOT = '@lerobot'
 SITE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
-EPOCH = re.compile(r'[0-9a-f]{8}')
-ANY_CLIENT = '*'
+ANY = '*'
+
+
+class Role(StrEnum):
+    """What a client is to a server."""
+
+    ROBOT = 'robot'
+    ROUTER = 'router'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,7 @@ class ServerKeys:
 
     @property
     def prefix(self) -> str:
-        # no ROS name has a dot, so that no two servers share a key
-        return f'{ROOT}/{self.site}/{self.server.strip("/").replace("/", ".")}'
+        return f'{KEY_ROOT}/{self.site}/{server_segment(self.server)}'
 
     @property
     def alive(self) -> str:
@@ -48,21 +55,27 @@ class ServerKeys:
     def status(self) -> str:
         return f'{self.prefix}/status'
 
-    def client(self, client_id: str) -> ClientKeys:
+    def client(self, role: Role, client_id: str) -> ClientKeys:
         """Return the keys of one client; names with other characters get a hash."""
-        return ClientKeys(f'{self.prefix}/{file_name(client_id)}')
+        return ClientKeys(self.prefix, role, file_name(client_id))
 
     @property
     def clients(self) -> ClientKeys:
         """The keys of all clients, to subscribe to."""
-        return ClientKeys(f'{self.prefix}/{ANY_CLIENT}')
+        return ClientKeys(self.prefix, ANY, ANY)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """The keys of one client at one server."""
+    """The keys of one client at one server; role and client may be `ANY`."""
 
-    prefix: str
+    server_prefix: str
+    role: str
+    client: str
+
+    @property
+    def prefix(self) -> str:
+        return f'{self.server_prefix}/{self.role}/{self.client}'
 
     @property
     def alive(self) -> str:
@@ -79,18 +92,35 @@ class ClientKeys:
     def service(self, name: str) -> str:
         return f'{self.prefix}/service/{name}'
 
-    def action_chunk(self, session_epoch: int) -> str:
-        return f'{self.prefix}/{session_epoch:08x}/action_chunk'
+    def reply(self, session_epoch: int | str) -> str:
+        """Return the key of the replies of one session."""
+        epoch = session_epoch if isinstance(session_epoch, str) else f'{session_epoch:08x}'
+        parts = ('replies', epoch) if self.role == Role.ROUTER else (epoch, 'action_chunk')
+        return '/'.join((self.prefix, *parts))
 
     @property
-    def action_chunks(self) -> str:
+    def replies(self) -> str:
         """The replies of all sessions of this client."""
-        return f'{self.prefix}/*/action_chunk'
+        return self.reply(ANY)
+
+    def may_reply_on(self, key: str) -> bool:
+        """Return whether a key is one of `replies`."""
+        return is_reply_key(key) and key.startswith(f'{self.prefix}/')
+
+    def may_speak_for(self, client_id: str) -> bool:
+        """Return whether a message with this client id may come from this client."""
+        return self.role == Role.ROUTER or file_name(client_id) == self.client
 
 
-def client_segment(key: str) -> str:
-    """Return the client's segment of a key below ServerKeys.clients."""
-    return key.split('/')[3]
+def server_segment(server: str) -> str:
+    """Return the segment of a server; no ROS name has a dot, so that no two share one."""
+    return server.strip('/').replace('/', '.')
+
+
+def client_of(key: str) -> ClientKeys:
+    """Return the client of a key below ServerKeys.clients."""
+    root, site, server, role, client, _ = key.split('/', 5)
+    return ClientKeys(f'{root}/{site}/{server}', role, client)
 
 
 def check_site(site: str) -> str:

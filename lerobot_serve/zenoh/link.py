@@ -36,9 +36,7 @@ class Traffic(Enum):
     uplink a robot. A chunk overtakes the pictures of all others.
     """
 
-    CHUNK = Quality(
-        zenoh.Priority.INTERACTIVE_HIGH, zenoh.CongestionControl.DROP, express=True
-    )
+    CHUNK = Quality(zenoh.Priority.INTERACTIVE_HIGH, zenoh.CongestionControl.DROP, express=True)
     OBSERVATION = Quality(zenoh.Priority.DATA, zenoh.CongestionControl.DROP)
     SHADOW = Quality(zenoh.Priority.BACKGROUND, zenoh.CongestionControl.DROP)
     STATUS = Quality(zenoh.Priority.DATA_LOW, zenoh.CongestionControl.DROP)

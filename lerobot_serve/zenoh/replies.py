@@ -11,9 +11,10 @@ from typing import Protocol
 
 import zenoh
 
+from lerobot_serve.wire.names import is_reply_key
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
-from lerobot_serve.zenoh.keys import ClientKeys, ROOT
+from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys
 from lerobot_serve.zenoh.link import Traffic, ZenohLink
 
 
@@ -23,23 +24,18 @@ class ZenohReplyPublishers:
     control thread opens and closes them; any thread sends and queries.
     """
 
-    def __init__(self, link: ZenohLink, keys: ClientKeys) -> None:
-        """`keys` are those of all clients."""
-        self._link = link
-        self._all = zenoh.KeyExpr(keys.action_chunks)
+    def __init__(self, link: ZenohLink, keys: ServerKeys) -> None:
+        self._link, self._prefix = link, f'{keys.prefix}/'
         self._publishers: dict[str, zenoh.Publisher] = {}
         # a publisher must not be undeclared while another thread puts into it
         self._lock = threading.Lock()
 
     def open(self, topic: str) -> None:
         """Publish on a key from now on. Raises SessionRefused for one of another server."""
-        try:
-            is_ours = self._all.includes(topic)
-        except zenoh.ZError:
-            is_ours = False
-        if not is_ours:
+        if not (is_reply_key(topic) and topic.startswith(self._prefix)):
             raise SessionRefused(
-                Refusal.BAD_NAME, f'reply_topic must match {self._all}, got {topic[:120]!r}'
+                Refusal.BAD_NAME,
+                f'reply_topic must be a reply key below {self._prefix}, got {topic[:120]!r}',
             )
         with self._lock:
             if topic not in self._publishers:
@@ -89,14 +85,14 @@ class ZenohReplies:
             subscription
             for each in keys.values()
             for subscription in (
-                link.subscribe(each.action_chunks, lambda _, raw: on_chunk(raw)),
+                link.subscribe(each.replies, lambda _, raw: on_chunk(raw)),
                 link.subscribe(each.no_session, lambda _, raw: on_no_session(raw)),
             )
         ]
 
     def topic(self, server: str, session_epoch: int) -> str:
         """Return the key on which a server replies in one session."""
-        return self._keys[server].action_chunk(session_epoch)
+        return self._keys[server].reply(session_epoch)
 
     def close(self) -> None:
         for subscription in self._subscriptions:
@@ -128,7 +124,7 @@ class LinkReplies:
         self._ros, self._zenoh = ros, over_zenoh
 
     def _of(self, topic: str) -> RosReplies | ZenohReplyPublishers:
-        return self._zenoh if self._zenoh and is_key(topic) else self._ros
+        return self._zenoh if self._zenoh and is_reply_key(topic) else self._ros
 
     def open(self, topic: str) -> None:
         """Publish on a reply topic from now on. Raises SessionRefused."""
@@ -144,15 +140,10 @@ class LinkReplies:
 
     def retain(self, topics: set[str]) -> None:
         """Close all other reply topics."""
-        self._ros.retain({topic for topic in topics if not is_key(topic)})
+        self._ros.retain({topic for topic in topics if not is_reply_key(topic)})
         if self._zenoh:
-            self._zenoh.retain({topic for topic in topics if is_key(topic)})
+            self._zenoh.retain({topic for topic in topics if is_reply_key(topic)})
 
     def wait_until_delivered(self, timeout_s: float) -> bool:
         """Wait for acknowledgements over ROS 2; Zenoh has none, and delivers before it closes."""
         return self._ros.wait_until_delivered(timeout_s)
-
-
-def is_key(topic: str) -> bool:
-    """Return whether a reply topic is a key; no ROS name begins like one."""
-    return topic.startswith(ROOT)

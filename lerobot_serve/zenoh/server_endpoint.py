@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 import zenoh
 
-from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.zenoh.keys import client_of, ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import Traffic, ZenohLink
 
 Handler = Callable[[Any, Any], Any]
@@ -26,6 +28,12 @@ class ServerMessages(Protocol):
 
     def read_request(self, service: str, raw: bytes) -> Any:
         """Raises ValueError for bytes that are no request of this service."""
+
+    def client_id(self, service: str, request: Any) -> str:
+        """Return whom a request speaks for; empty without a client."""
+
+    def reply_topic(self, service: str, request: Any) -> str:
+        """Return where a request wants replies; empty without a session."""
 
     def new_response(self, service: str) -> Any: ...
 
@@ -48,13 +56,12 @@ class ServerEndpoint:
     ) -> None:
         self.keys = ServerKeys(link.settings.site, server)
         self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
+        self._pass_on = on_observation
         self._queryables = [
             link.serve(self.keys.clients.service(name), partial(self._on_query, name, handler))
             for name, handler in handlers.items()
         ]
-        self._observations = link.subscribe(
-            self.keys.clients.observation, lambda _, raw: on_observation(raw)
-        )
+        self._observations = link.subscribe(self.keys.clients.observation, self._on_observation)
         self._status = link.publisher(self.keys.status, Traffic.STATUS)
         # last: whoever sees it finds all of the above
         self._token = link.declare_alive(self.keys.alive)
@@ -64,13 +71,26 @@ class ServerEndpoint:
 
     def publish_no_session(self, client_id: str, raw: bytes) -> None:
         """Reply to a client without a session."""
-        self._link.put(self.keys.client(client_id).no_session, raw, Traffic.CHUNK)
+        self._link.put(self.keys.client(Role.ROBOT, client_id).no_session, raw, Traffic.CHUNK)
+
+    def _on_observation(self, key: str, raw: bytes) -> None:
+        """Thread of Zenoh."""
+        try:
+            client_id = read_envelope(raw).client_id
+        except Malformed as error:
+            self._on_drop(error.reason)
+            return
+        if client_of(key).may_speak_for(client_id):
+            self._pass_on(raw)
+        else:
+            self._on_drop('wrong_client')
 
     def _on_query(self, name: str, handler: Handler, query: zenoh.Query) -> None:
         """Thread of Zenoh."""
         payload = query.payload
         try:
             request = self._messages.read_request(name, payload.to_bytes() if payload else b'')
+            self._check_speaker(client_of(str(query.key_expr)), name, request)
         except ValueError as error:
             self._on_drop('malformed_service_request')
             with query:
@@ -78,9 +98,18 @@ class ServerEndpoint:
             return
         self._run(partial(self._answer, name, handler, request, query))
 
-    async def _answer(
-        self, name: str, handler: Handler, request: Any, query: zenoh.Query
-    ) -> None:
+    def _check_speaker(self, client: ClientKeys, name: str, request: Any) -> None:
+        """Raise ValueError for a request of one client for another."""
+        client_id = self._messages.client_id(name, request)
+        if client_id and not client.may_speak_for(client_id):
+            raise ValueError(
+                f'client_id is {client_id!r}, and {client.prefix} speaks for itself alone'
+            )
+        topic = self._messages.reply_topic(name, request)
+        if topic and not client.may_reply_on(topic):
+            raise ValueError(f'reply_topic must be {client.replies}, got {topic!r}')
+
+    async def _answer(self, name: str, handler: Handler, request: Any, query: zenoh.Query) -> None:
         """The node's executor; a handler of a router awaits its servers."""
         with query:
             response = handler(request, self._messages.new_response(name))

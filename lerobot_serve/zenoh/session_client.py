@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
-from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys
+from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import Traffic, ZenohLink
 
 MATCH_POLL_S = 0.002
@@ -41,6 +41,7 @@ class ZenohSessionClient:
         self,
         link: ZenohLink,
         server: str,
+        role: Role,
         client_id: str,
         messages: ServiceMessages,
         on_presence: Callable[[bool], None],
@@ -48,7 +49,7 @@ class ZenohSessionClient:
         """A thread of Zenoh calls `on_presence` when the server comes or goes."""
         self.server, self._link, self._messages = server, link, messages
         at = ServerKeys(link.settings.site, server)
-        self.keys: ClientKeys = at.client(client_id)
+        self.keys: ClientKeys = at.client(role, client_id)
         self._is_alive, self._tell_presence = False, on_presence
         self._requests = link.publisher(self.keys.observation, Traffic.OBSERVATION)
         self._presence = link.watch_alive(at.alive, self._on_presence)

@@ -7,6 +7,7 @@ from functools import partial
 
 from lerobot_serve.edge.session.server_link import ReplyCallbacks
 from lerobot_serve.wire.names import node_name
+from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import ServiceMessages, ZenohSessionClient
@@ -27,7 +28,12 @@ class ZenohServerLink:
         self._present: dict[str, bool] = {}
         self.clients = {
             server: ZenohSessionClient(
-                link, node_name(server), client_id, messages, partial(self._on_presence, server)
+                link,
+                node_name(server),
+                Role.ROBOT,
+                client_id,
+                messages,
+                partial(self._on_presence, server),
             )
             for server in servers
         }

@@ -43,6 +43,16 @@ def read_request(service: str, raw: bytes) -> Any:
     return _read(kind, raw) if raw else kind()
 
 
+def client_id(service: str, request: Any) -> str:
+    """Return whom a request speaks for; empty without a client."""
+    return getattr(request, 'client_id', '')
+
+
+def reply_topic(service: str, request: Any) -> str:
+    """Return where a request wants replies; empty without a session."""
+    return getattr(request, 'reply_topic', '')
+
+
 def read_status(raw: bytes) -> ServerStatus:
     """Raises ValueError."""
     status: ServerStatus = _read(ServerStatus, raw)

@@ -29,7 +29,7 @@ class ZenohServing:
         """Raises UserError."""
         self._server, self.link = server, ZenohLink(settings)
         keys = ServerKeys(settings.site, server)
-        self.replies = ZenohReplyPublishers(self.link, keys.clients)
+        self.replies = ZenohReplyPublishers(self.link, keys)
         self._endpoint: ServerEndpoint | None = None
 
     def serve(

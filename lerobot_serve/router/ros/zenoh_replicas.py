@@ -20,7 +20,7 @@ from lerobot_serve.router.ros.replica_clients import (
 )
 from lerobot_serve.wire.names import is_over_zenoh, node_name
 from lerobot_serve.wire.session import SessionRequest
-from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import Traffic, ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 
@@ -30,7 +30,9 @@ class ZenohReplicaClient(ZenohSessionClient):
 
     def __init__(self, link: ZenohLink, server: str, router: str, *, shadow: bool) -> None:
         self.is_silent = False
-        super().__init__(link, server, router, service_bytes, self._on_presence_change)
+        super().__init__(
+            link, server, Role.ROUTER, router, service_bytes, self._on_presence_change
+        )
         self._shadow_requests = (
             link.publisher(self.keys.observation, Traffic.SHADOW) if shadow else None
         )
@@ -40,7 +42,7 @@ class ZenohReplicaClient(ZenohSessionClient):
 
     def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
         """Return the session request of a robot with the reply key of this server."""
-        key = self.keys.action_chunk(session_request.session_epoch)
+        key = self.keys.reply(session_request.session_epoch)
         return replace(session_request, reply_topic=key)
 
     def is_matched(self, timeout_s: float) -> bool:
@@ -84,7 +86,7 @@ class ZenohReplicas:
             status = ServerKeys(self._link.settings.site, client.server).status
             self._subscriptions += [
                 self._link.subscribe(
-                    client.keys.action_chunks, partial(deposit_reply, on_reply, server)
+                    client.keys.replies, partial(deposit_reply, on_reply, server)
                 ),
                 self._link.subscribe(status, partial(self._on_status, on_status, server)),
             ]
@@ -110,7 +112,6 @@ class ZenohReplicas:
 
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
     on_reply(server, raw)
-
 
 
 class LinkReplicas:

@@ -9,7 +9,7 @@ receives the session later (manager.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
@@ -107,7 +107,7 @@ def open_at_replica(
     Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and
     ServerUnreachable.
     """
-    return client.open(replace(session_request, reply_topic=client.topic), timeout_s)
+    return client.open(client.session_request_for(session_request), timeout_s)
 
 
 def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:

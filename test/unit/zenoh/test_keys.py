@@ -10,41 +10,65 @@ import zenoh
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.names import is_own_reply_topic, is_reply_topic
-from lerobot_serve.zenoh.keys import check_site, client_segment, ServerKeys
+from lerobot_serve.zenoh.keys import check_site, client_of, Role, ServerKeys
 
 SERVER = ServerKeys('lab-3', '/slot_a/policy_server')
 texts = some.text(min_size=1, max_size=200)
+epochs = some.integers(0, 2**32 - 1)
+roles = some.sampled_from(Role)
 
 
 def test_they_are_what_the_docs_say():
-    client = SERVER.client('robot_1')
-    assert SERVER.alive == '@lerobot/lab-3/slot_a.policy_server/alive'
-    assert client.observation == '@lerobot/lab-3/slot_a.policy_server/robot_1/observation'
-    assert client.action_chunk(0xABC).endswith('/robot_1/00000abc/action_chunk')
-    assert client.service('open_session').endswith('/robot_1/service/open_session')
+    robot, router = (SERVER.client(role, 'name') for role in Role)
+    at = '@lerobot/lab-3/slot_a.policy_server'
+    assert SERVER.alive == f'{at}/alive'
+    assert robot.observation == f'{at}/robot/name/observation'
+    assert robot.reply(0xABC) == f'{at}/robot/name/00000abc/action_chunk'
+    assert router.reply(0xABC) == f'{at}/router/name/replies/00000abc'
+    assert router.service('open_session') == f'{at}/router/name/service/open_session'
 
 
-@given(texts)
-def test_any_name_of_a_client_is_one_segment_that_zenoh_takes(name):
-    keys = SERVER.client(name)
-    for key in (keys.alive, keys.observation, keys.no_session, keys.action_chunk(1)):
-        assert client_segment(str(zenoh.KeyExpr(key))) == client_segment(keys.alive)
+@given(texts, roles)
+def test_any_name_of_a_client_is_one_segment_that_zenoh_takes(name, role):
+    keys = SERVER.client(role, name)
+    for key in (keys.alive, keys.observation, keys.no_session, keys.reply(1)):
+        assert client_of(str(zenoh.KeyExpr(key))) == keys
         assert not set('*$#?') & set(key)
     assert zenoh.KeyExpr(SERVER.clients.observation).includes(keys.observation)
-    assert zenoh.KeyExpr(SERVER.clients.action_chunks).includes(keys.action_chunk(1))
+    assert zenoh.KeyExpr(keys.replies).includes(keys.reply(1))
+
+
+@given(texts, texts, roles, roles)
+def test_no_two_clients_share_a_key(one, other, role, other_role):
+    same = SERVER.client(role, one) == SERVER.client(other_role, other)
+    assert same == ((one, role) == (other, other_role))
 
 
 @given(texts, texts)
-def test_no_two_clients_share_a_key(one, other):
-    same = SERVER.client(one) == SERVER.client(other)
-    assert same == (one == other)
+def test_a_robot_speaks_for_itself_alone_and_a_router_for_all(one, other):
+    assert SERVER.client(Role.ROBOT, one).may_speak_for(other) == (one == other)
+    assert SERVER.client(Role.ROUTER, one).may_speak_for(other)
 
 
-@given(texts, some.integers(0, 2**32 - 1))
-def test_a_reply_key_is_a_reply_topic_of_one_client(name, epoch):
-    key = SERVER.client(name).action_chunk(epoch)
-    assert is_reply_topic(key)
-    assert is_own_reply_topic(key)
+@given(texts, epochs, roles)
+def test_a_reply_key_is_a_reply_topic(name, epoch, role):
+    keys = SERVER.client(role, name)
+    assert is_reply_topic(keys.reply(epoch))
+    assert is_own_reply_topic(keys.reply(epoch)) == (role is Role.ROBOT)
+    assert keys.may_reply_on(keys.reply(epoch))
+    assert not SERVER.client(role, name + 'x').may_reply_on(keys.reply(epoch))
+    assert (
+        not ServerKeys('lab-4', SERVER.server).client(role, name).may_reply_on(keys.reply(epoch))
+    )
+
+
+@given(texts)
+def test_no_other_key_may_be_replied_on(text):
+    keys = SERVER.client(Role.ROBOT, 'robot_1')
+    assert not keys.may_reply_on(text)
+    assert not keys.may_reply_on(f'{keys.prefix}/{text}')
+    for wild in ('*', '**', '0000000*', '$*'):
+        assert not keys.may_reply_on(f'{keys.prefix}/{wild}/action_chunk')
 
 
 def test_the_servers_of_one_site_share_no_key():
@@ -53,7 +77,8 @@ def test_the_servers_of_one_site_share_no_key():
 
 
 def test_who_subscribes_to_everything_receives_nothing_of_ours():
-    assert not zenoh.KeyExpr('**').intersects(SERVER.client('robot_1').observation)
+    robot = SERVER.client(Role.ROBOT, 'robot_1')
+    assert not zenoh.KeyExpr('**').intersects(robot.observation)
 
 
 @pytest.mark.parametrize('site', ['', '*', 'a/b', '@x', 'x' * 65, 'a b', '..', '-x'])
