@@ -41,6 +41,7 @@ REQUIREMENTS = {
     'torchvision': 'torchvision==0.28.0',
     'transformers': 'transformers==4.57.6',
     'yaml': 'PyYAML==6.0.3',
+    'zenoh': 'eclipse-zenoh==1.10.2',
 }
 FROM_ROS = (
     'action_msgs',

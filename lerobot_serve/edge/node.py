@@ -10,7 +10,6 @@ torch, so that only these threads compete for the interpreter.
 from __future__ import annotations
 
 from functools import partial
-import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -33,17 +32,15 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.ros import sensor_messages
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
-from lerobot_serve.edge.ros.ros_link import RosServerLink
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
+from lerobot_serve.edge.ros.server_links import open_server_links
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.session.zenoh_link import ZenohServerLink
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -52,8 +49,6 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
-from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 # period of the search for other edge controllers
@@ -95,9 +90,15 @@ class EdgeController(SteadyClockNode):
             settings=self._current_parameters,
             log=self.get_logger().info,
         )
-        self._link_threads: list[threading.Thread] = []
-        self._links: list[RosServerLink | ZenohServerLink] = []
-        transport = self._make_transport(self._make_link(runtime, parameters), parameters)
+        inbox = self._core.inbox
+        self._links, self._link_threads = open_server_links(
+            self,
+            runtime,
+            parameters,
+            self.client_id,
+            ReplyCallbacks(inbox.put_reply, inbox.put_no_session, self._on_presence),
+        )
+        transport = self._make_transport(self._links, parameters)
         self._requester = self._core.make_requester(transport, self._observations)
         self._operator = self._core.make_operator_control(self._requester)
         step_s = parameters.command_period_s(self.robot.fps)
@@ -157,37 +158,6 @@ class EdgeController(SteadyClockNode):
             mono_ns=time.monotonic_ns,
             count_dropped=self._core.status.count_dropped,
         )
-
-    def _make_link(self, runtime: NodeRuntime, parameters: EdgeParameters) -> ServerLinks:
-        """Return the links to the servers; their callbacks only deposit."""
-        callbacks = ReplyCallbacks(
-            self._core.inbox.put_reply, self._core.inbox.put_no_session, self._on_presence
-        )
-        over_zenoh = parameters.servers_over_zenoh
-        if over_zenoh:
-            self._links.append(
-                ZenohServerLink(
-                    ZenohLink(zenoh_settings(parameters)),
-                    over_zenoh,
-                    self.client_id,
-                    service_bytes,
-                    callbacks,
-                )
-            )
-        over_ros = tuple(server for server in parameters.servers if server not in over_zenoh)
-        if over_ros:
-            link = RosServerLink(
-                self,
-                over_ros,
-                callbacks,
-                lifespan_s=parameters.max_action_age_s,
-                stop=runtime.stop,
-            )
-            self._links.append(link)
-            self._link_threads.append(
-                runtime.thread('replies', partial(link.run, runtime.stop), link.wake)
-            )
-        return ServerLinks(self._links)
 
     def _make_transport(
         self, link: ServerLinks, parameters: EdgeParameters
@@ -357,8 +327,7 @@ class EdgeController(SteadyClockNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
-        for link in self._links:
-            link.close()
+        self._links.close()
         super().destroy_node()
 
 

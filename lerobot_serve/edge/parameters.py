@@ -38,12 +38,7 @@ class EdgeParameters:
         'full names of the policy servers or routers, in order of preference; the rest are '
         'failover targets',
     )
-    link: str = parameter(
-        'ros',
-        'link to the servers: ros, their services and topics; zenoh, faster and encrypted, see '
-        'zenoh_connect',
-        choices=('ros', 'zenoh'),
-    )
+    link: str = zenoh.link()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_site: str = zenoh.zenoh_site()
@@ -283,6 +278,11 @@ class EdgeParameters:
         return tuple(
             server for server in self.servers if self.link == 'zenoh' or is_over_zenoh(server)
         )
+
+    @property
+    def servers_over_ros(self) -> tuple[str, ...]:
+        """The other servers."""
+        return tuple(server for server in self.servers if server not in self.servers_over_zenoh)
 
     def command_period_s(self, fps: float) -> float:
         """Return the time between two commands of a robot with `fps` actions per second [s]."""

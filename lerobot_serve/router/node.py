@@ -20,11 +20,14 @@ from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
+from lerobot_serve.ros.contract.server_links import (
+    LinkReplies,
+    serve_over_zenoh,
+    service_handlers,
+)
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
-from lerobot_serve.ros.contract.zenoh_serving import serve_over_zenoh, services
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -46,18 +49,14 @@ from lerobot_serve.router.monitoring.local_time import format_local_time
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
-from lerobot_serve.router.ros.replica_clients import ReplicaClients
+from lerobot_serve.router.ros.replica_links import open_replica_links, open_shadow_links
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
-from lerobot_serve.router.ros.shadow_clients import ShadowClients
-from lerobot_serve.router.ros.zenoh_replicas import LinkReplicas, ZenohReplicas
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.storage.state_folder import state_folder
 from lerobot_serve.router.thread_group import ThreadGroup
-from lerobot_serve.wire.names import is_over_zenoh
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
-from lerobot_serve.zenoh.replies import LinkReplies
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -87,9 +86,9 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
         self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
-        self._replies = LinkReplies(
-            ReplyPublishers(self), self._zenoh.replies if self._zenoh else None
-        )
+        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh)
+        # requests of both links arrive in threads of their own
+        self._intake_lock = threading.Lock()
         self._topics = RouterPublishers(self)
         self._observations = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
@@ -121,7 +120,7 @@ class PolicyRouter(LifecycleNode):
         if self._zenoh:
             self._zenoh.serve(
                 self,
-                services(self._router_services.table()),
+                service_handlers(self._router_services.table()),
                 on_observation=self._on_observation,
                 on_drop=self._drops.add,
             )
@@ -176,8 +175,15 @@ class PolicyRouter(LifecycleNode):
         parameters = self._settings.current.within(self.get_namespace())
         context = self._make_context()
         threads = ThreadGroup(self._runtime.thread)
-        replicas = self._make_replicas(parameters, threads.stop)
-        shadow = self._make_shadow_clients(parameters, replicas, threads.stop)
+        link = self._zenoh.link if self._zenoh else None
+        replicas = open_replica_links(
+            self,
+            parameters,
+            link,
+            on_drop=self._drops.add,
+            stop=threads.stop,
+        )
+        shadow = open_shadow_links(self, parameters, replicas, link, threads.stop)
         try:
             links = RouterLinks(
                 replicas.clients,
@@ -214,48 +220,8 @@ class PolicyRouter(LifecycleNode):
             log_info=self.inform,
         )
 
-    def _make_replicas(self, parameters: RouterParameters, stop: threading.Event) -> LinkReplicas:
-        """Return the clients of all replicas, over both links."""
-        over_zenoh = tuple(server for server in parameters.servers if is_over_zenoh(server))
-        return LinkReplicas(
-            ReplicaClients(
-                self,
-                tuple(server for server in parameters.servers if server not in over_zenoh),
-                lifespan_s=parameters.observation_lifespan_s,
-                stop=stop,
-            ),
-            self._make_zenoh_replicas(over_zenoh) if over_zenoh else None,
-        )
-
-    def _make_zenoh_replicas(self, servers: tuple[str, ...]) -> ZenohReplicas:
-        if self._zenoh is None:
-            raise ParameterError(
-                f'{servers[0]} is reached over Zenoh, and zenoh_connect is empty; set it to the '
-                'endpoints of the servers or of a Zenoh router'
-            )
-        return ZenohReplicas(
-            self._zenoh.link,
-            servers,
-            self.get_fully_qualified_name(),
-            run=self.executor.create_task,
-        )
-
     def _set_split(self, percent: int) -> None:
         self._settings.set_own(split_percent=percent)
-
-    def _make_shadow_clients(
-        self, parameters: RouterParameters, replicas: LinkReplicas, stop: threading.Event
-    ) -> ShadowClients | None:
-        """Return the clients of the policy in shadow; None without a shadow_server."""
-        if not parameters.shadow_server:
-            return None
-        return ShadowClients(
-            self,
-            parameters.shadow_server,
-            replicas.clients,
-            lifespan_s=parameters.observation_lifespan_s,
-            stop=stop,
-        )
 
     def activate(self) -> None:
         """Accept sessions, once every replica has sent a status or the timeout has passed."""
@@ -329,7 +295,8 @@ class PolicyRouter(LifecycleNode):
     def _on_observation(self, raw: bytes) -> None:
         core = self.core
         if core:
-            core.on_request(raw)
+            with self._intake_lock:
+                core.on_request(raw)
         else:
             self._drops.add('no_session')
 

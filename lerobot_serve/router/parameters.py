@@ -10,7 +10,7 @@ from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, parse_plan, Terms
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
-from lerobot_serve.wire.names import full_name, is_topic, node_name
+from lerobot_serve.wire.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 HOUR_NS = 3_600 * 10**9
@@ -234,6 +234,7 @@ class RouterParameters:
         live=True,
     )
 
+    link: str = zenoh.link()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_site: str = zenoh.zenoh_site()
@@ -385,17 +386,23 @@ class RouterParameters:
         """Return the parameters with full server names. Raises ParameterError."""
 
         def full(servers: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(full_name(namespace, server) for server in servers)
+            return tuple(self._full_name(namespace, server) for server in servers)
 
         named = replace(
             self,
             slot_a=full(self.slot_a),
             slot_b=full(self.slot_b),
             slot_prod=full(self.slot_prod),
-            shadow_server=full_name(namespace, self.shadow_server) if self.shadow_server else '',
+            shadow_server=self._full_name(namespace, self.shadow_server)
+            if self.shadow_server
+            else '',
         )
         named.check()
         return named
+
+    def _full_name(self, namespace: str, server: str) -> str:
+        name = full_name(namespace, server)
+        return f'{OVER_ZENOH}{node_name(name)}' if self.link == 'zenoh' else name
 
     @property
     def slots(self) -> dict[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ transition has its own thread, so that the executor keeps replying to clients.
 from __future__ import annotations
 
 from functools import partial
+import threading
 import time
 
 from lifecycle_msgs.msg import State
@@ -19,11 +20,15 @@ from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
+from lerobot_serve.ros.contract.server_links import (
+    LinkReplies,
+    serve_over_zenoh,
+    service_handlers,
+)
 from lerobot_serve.ros.contract.session_messages import (
     NO_SESSION_TOPIC,
     session_request_from_message,
 )
-from lerobot_serve.ros.contract.zenoh_serving import serve_over_zenoh, services
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.service_events import enable_service_events
@@ -47,7 +52,6 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
-from lerobot_serve.zenoh.replies import LinkReplies
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -78,10 +82,10 @@ class PolicyServer(LifecycleNode):
         self._zenoh = serve_over_zenoh(
             zenoh_settings(self.parameters), self.get_fully_qualified_name()
         )
-        self._reply_publishers = LinkReplies(
-            ReplyPublishers(self), self._zenoh.replies if self._zenoh else None
-        )
+        self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh)
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
+        # observations of both links arrive in threads of their own
+        self._intake_lock = threading.Lock()
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
             self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
@@ -134,7 +138,7 @@ class PolicyServer(LifecycleNode):
         if self._zenoh:
             self._zenoh.serve(
                 self,
-                services(self._session_service.handlers()),
+                service_handlers(self._session_service.handlers()),
                 on_observation=self._on_observation,
                 on_drop=self._statistics.record_drop,
             )
@@ -274,14 +278,15 @@ class PolicyServer(LifecycleNode):
         unconfigured: int = State.PRIMARY_STATE_UNCONFIGURED
         return self.lifecycle_state == unconfigured
 
-    # data path, intake thread
+    # data path, threads of the links
 
     def _on_observation(self, raw: bytes) -> None:
         core = self.core
         if core is None:
             self._statistics.record_drop('no_session')
             return
-        refused = core.enqueue(raw, time.monotonic_ns())
+        with self._intake_lock:
+            refused = core.enqueue(raw, time.monotonic_ns())
         if refused:
             self._sender.send(core, *refused)
 

@@ -26,7 +26,7 @@ KEY_ROOT = '@lerobot'
 SEGMENT, EPOCH = '[A-Za-z0-9][A-Za-z0-9._-]*', '[0-9a-f]{8}'
 REPLY_KEY = re.compile(
     f'{KEY_ROOT}/{SEGMENT}/{SEGMENT}/'
-    f'(robot/{SEGMENT}/{EPOCH}/action_chunk|router/{SEGMENT}/replies/{EPOCH})'
+    f'(robot/{SEGMENT}/{EPOCH}/action_chunk|router/{SEGMENT}/(replies|shadow|second_draw)/{EPOCH})'
 )
 REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../replies/NAME for a relay'
 
@@ -73,16 +73,14 @@ def is_topic(name: str) -> bool:
 def is_reply_topic(name: str) -> bool:
     """
     Return whether a topic of a peer is valid as reply topic: `.../action_chunk`, with an optional
-    number, of one client, or `.../replies/NAME` of a relay with the sessions of many; or a key.
+    number, of one client, or `.../replies/NAME` of a relay with the sessions of many.
     """
-    if is_reply_key(name):
-        return len(name) <= TOPIC_LIMIT
     return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAY_SEGMENT)
 
 
 def is_reply_key(name: str) -> bool:
     """Return whether a reply topic is a key of Zenoh; no ROS name begins like one."""
-    return bool(REPLY_KEY.fullmatch(name))
+    return bool(REPLY_KEY.fullmatch(name)) and len(name) <= TOPIC_LIMIT
 
 
 def is_own_reply_topic(name: str) -> bool:

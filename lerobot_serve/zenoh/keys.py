@@ -9,7 +9,8 @@ The keys of the link.
     @lerobot/SITE/SERVER/ROLE/CLIENT/observation            its requests
     @lerobot/SITE/SERVER/ROLE/CLIENT/no_session             replies to requests without a session
     @lerobot/SITE/SERVER/robot/CLIENT/EPOCH/action_chunk    replies to a robot in one session
-    @lerobot/SITE/SERVER/router/CLIENT/replies/EPOCH        replies to a router in one session
+    @lerobot/SITE/SERVER/router/CLIENT/replies/EPOCH        replies to a router in one session;
+                                                            shadow/EPOCH and second_draw/EPOCH, too
 
 A robot speaks only for itself, a router for all of its robots. Everything of a client is below its
 segment, so that access control needs one rule for each client. The first segment matches no
@@ -57,7 +58,8 @@ class ServerKeys:
 
     def client(self, role: Role, client_id: str) -> ClientKeys:
         """Return the keys of one client; names with other characters get a hash."""
-        return ClientKeys(self.prefix, role, file_name(client_id))
+        name = server_segment(client_id) if role is Role.ROUTER else client_id
+        return ClientKeys(self.prefix, role, file_name(name))
 
     @property
     def clients(self) -> ClientKeys:
@@ -92,16 +94,17 @@ class ClientKeys:
     def service(self, name: str) -> str:
         return f'{self.prefix}/service/{name}'
 
-    def reply(self, session_epoch: int | str) -> str:
-        """Return the key of the replies of one session."""
-        epoch = session_epoch if isinstance(session_epoch, str) else f'{session_epoch:08x}'
-        parts = ('replies', epoch) if self.role == Role.ROUTER else (epoch, 'action_chunk')
-        return '/'.join((self.prefix, *parts))
+    def reply(self, session_epoch: int, purpose: str = 'replies') -> str:
+        """Return the key of the replies of one session; a router tells them apart by purpose."""
+        return self._reply(f'{session_epoch:08x}', purpose)
 
-    @property
-    def replies(self) -> str:
-        """The replies of all sessions of this client."""
-        return self.reply(ANY)
+    def replies(self, purpose: str = 'replies') -> str:
+        """Return the key of the replies of all sessions of this client."""
+        return self._reply(ANY, purpose)
+
+    def _reply(self, epoch: str, purpose: str) -> str:
+        parts = (purpose, epoch) if self.role == Role.ROUTER else (epoch, 'action_chunk')
+        return '/'.join((self.prefix, *parts))
 
     def may_reply_on(self, key: str) -> bool:
         """Return whether a key is one of `replies`."""

@@ -9,37 +9,17 @@ may be called in any thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import NamedTuple
+from typing import Any
 
 import zenoh
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+from lerobot_serve.zenoh.traffic import Traffic
 
 OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]
-
-
-class Quality(NamedTuple):
-    """How Zenoh carries one kind of traffic; `express` skips batching."""
-
-    priority: zenoh.Priority
-    congestion_control: zenoh.CongestionControl
-    express: bool = False
-
-
-class Traffic(Enum):
-    """
-    Nothing ever blocks its sender: a robot that is cut off must not hold up a server, nor a slow
-    uplink a robot. A chunk overtakes the pictures of all others.
-    """
-
-    CHUNK = Quality(zenoh.Priority.INTERACTIVE_HIGH, zenoh.CongestionControl.DROP, express=True)
-    OBSERVATION = Quality(zenoh.Priority.DATA, zenoh.CongestionControl.DROP)
-    SHADOW = Quality(zenoh.Priority.BACKGROUND, zenoh.CongestionControl.DROP)
-    STATUS = Quality(zenoh.Priority.DATA_LOW, zenoh.CongestionControl.DROP)
 
 
 class ZenohLink:
@@ -58,13 +38,11 @@ class ZenohLink:
             ) from None
 
     def publisher(self, key: str, traffic: Traffic) -> zenoh.Publisher:
-        quality: Quality = traffic.value
-        return self._session.declare_publisher(key, **quality._asdict())
+        return self._session.declare_publisher(key, **_options(traffic))
 
     def put(self, key: str, raw: bytes, traffic: Traffic) -> None:
         """Publish once on a key."""
-        quality: Quality = traffic.value
-        self._session.put(key, raw, **quality._asdict())
+        self._session.put(key, raw, **_options(traffic))
 
     def subscribe(self, key: str, on_payload: OnPayload) -> zenoh.Subscriber[None]:
         """Pass key and payload of each sample to `on_payload`, in a thread of Zenoh."""
@@ -122,6 +100,24 @@ class ZenohLink:
 
 
 CALL_LATER_S = 2.0
+
+
+def is_matched(publisher: zenoh.Publisher) -> bool:
+    """Return whether somebody subscribes to what a publisher sends."""
+    # the stub of the wheel has another type
+    status: Any = publisher.matching_status
+    return bool(status.matching)
+
+
+def _options(traffic: Traffic) -> dict[str, Any]:
+    """Return the keyword arguments of Zenoh for one kind of traffic."""
+    quality = traffic.value
+    control = zenoh.CongestionControl
+    return {
+        'priority': getattr(zenoh.Priority, quality.priority),
+        'congestion_control': control.BLOCK if quality.blocks else control.DROP,
+        'express': quality.express,
+    }
 
 
 def first_sentence(error: zenoh.ZError) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import threading
-from typing import Protocol
 
 import zenoh
 
@@ -15,7 +14,8 @@ from lerobot_serve.wire.names import is_reply_key
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys
-from lerobot_serve.zenoh.link import Traffic, ZenohLink
+from lerobot_serve.zenoh.link import is_matched, ZenohLink
+from lerobot_serve.zenoh.traffic import Traffic
 
 
 class ZenohReplyPublishers:
@@ -56,7 +56,7 @@ class ZenohReplyPublishers:
         """Return whether somebody receives on a key."""
         with self._lock:
             publisher = self._publishers.get(topic)
-            return publisher is not None and publisher.matching_status.matching
+            return publisher is not None and is_matched(publisher)
 
     def retain(self, topics: set[str]) -> None:
         """Close all others."""
@@ -85,7 +85,7 @@ class ZenohReplies:
             subscription
             for each in keys.values()
             for subscription in (
-                link.subscribe(each.replies, lambda _, raw: on_chunk(raw)),
+                link.subscribe(each.replies(), lambda _, raw: on_chunk(raw)),
                 link.subscribe(each.no_session, lambda _, raw: on_no_session(raw)),
             )
         ]
@@ -98,52 +98,3 @@ class ZenohReplies:
         for subscription in self._subscriptions:
             subscription.undeclare()
         self._subscriptions.clear()
-
-
-class RosReplies(Protocol):
-    """The replies over ROS 2, ros.contract.reply_publishers."""
-
-    def open(self, topic: str) -> None: ...
-
-    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool], /) -> bool: ...
-
-    def has_subscriber(self, topic: str) -> bool: ...
-
-    def retain(self, topics: set[str]) -> None: ...
-
-    def wait_until_delivered(self, timeout_s: float) -> bool: ...
-
-
-class LinkReplies:
-    """
-    The replies of one server over both links; the reply topic of a session tells which. Threads as
-    in ZenohReplyPublishers.
-    """
-
-    def __init__(self, ros: RosReplies, over_zenoh: ZenohReplyPublishers | None) -> None:
-        self._ros, self._zenoh = ros, over_zenoh
-
-    def _of(self, topic: str) -> RosReplies | ZenohReplyPublishers:
-        return self._zenoh if self._zenoh and is_reply_key(topic) else self._ros
-
-    def open(self, topic: str) -> None:
-        """Publish on a reply topic from now on. Raises SessionRefused."""
-        self._of(topic).open(topic)
-
-    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Publish a chunk; return False without a session on this topic."""
-        return self._of(topic).send(topic, raw, is_wanted)
-
-    def has_subscriber(self, topic: str) -> bool:
-        """Return whether somebody receives on a reply topic."""
-        return self._of(topic).has_subscriber(topic)
-
-    def retain(self, topics: set[str]) -> None:
-        """Close all other reply topics."""
-        self._ros.retain({topic for topic in topics if not is_reply_key(topic)})
-        if self._zenoh:
-            self._zenoh.retain({topic for topic in topics if is_reply_key(topic)})
-
-    def wait_until_delivered(self, timeout_s: float) -> bool:
-        """Wait for acknowledgements over ROS 2; Zenoh has none, and delivers before it closes."""
-        return self._ros.wait_until_delivered(timeout_s)

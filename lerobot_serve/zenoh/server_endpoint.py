@@ -18,7 +18,8 @@ import zenoh
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.zenoh.keys import client_of, ClientKeys, Role, ServerKeys
-from lerobot_serve.zenoh.link import Traffic, ZenohLink
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.traffic import Traffic
 
 Handler = Callable[[Any, Any], Any]
 
@@ -107,7 +108,7 @@ class ServerEndpoint:
             )
         topic = self._messages.reply_topic(name, request)
         if topic and not client.may_reply_on(topic):
-            raise ValueError(f'reply_topic must be {client.replies}, got {topic!r}')
+            raise ValueError(f'reply_topic must be {client.replies()}, got {topic!r}')
 
     async def _answer(self, name: str, handler: Handler, request: Any, query: zenoh.Query) -> None:
         """The node's executor; a handler of a router awaits its servers."""
@@ -119,5 +120,8 @@ class ServerEndpoint:
 
     def close(self) -> None:
         """Say goodbye, then end; the session stays open."""
-        for declared in (self._token, *self._queryables, self._observations, self._status):
-            declared.undeclare()
+        self._token.undeclare()
+        for queryable in self._queryables:
+            queryable.undeclare()
+        self._observations.undeclare()
+        self._status.undeclare()

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
-from lerobot_serve.zenoh.link import Traffic, ZenohLink
+from lerobot_serve.zenoh.link import is_matched, ZenohLink
+from lerobot_serve.zenoh.traffic import Traffic
 
 MATCH_POLL_S = 0.002
 
@@ -106,7 +107,7 @@ class ZenohSessionClient:
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """Wait until the server reads the requests; return False after the timeout."""
         deadline = time.monotonic() + timeout_s
-        while not (self._requests.matching_status.matching and publisher_count()):
+        while not (is_matched(self._requests) and publisher_count()):
             if time.monotonic() > deadline:
                 return False
             time.sleep(MATCH_POLL_S)
@@ -118,8 +119,9 @@ class ZenohSessionClient:
 
     def destroy_endpoints(self) -> None:
         """Undeclare everything; the server sees this client go."""
-        for declared in (self._token, self._presence, self._requests):
-            declared.undeclare()
+        self._token.undeclare()
+        self._presence.undeclare()
+        self._requests.undeclare()
 
     def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
         raw = self._link.call(self.keys.service(service), request, timeout_s)

@@ -10,6 +10,16 @@ from lerobot_serve.parameters import parameter
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 
+def link() -> str:
+    """Return the parameter `link`."""
+    return parameter(
+        'ros',
+        'link to the servers: ros, their services and topics; zenoh, faster and encrypted, see '
+        'zenoh_connect. One server alone is reached over Zenoh with the name zenoh:/NAME',
+        choices=('ros', 'zenoh'),
+    )
+
+
 def zenoh_connect() -> tuple[str, ...]:
     """Return the parameter `zenoh_connect`."""
     return parameter(

@@ -79,6 +79,8 @@ class ServerLink(Protocol):
     def publisher_count(self, server: str) -> int:
         """Return how many writers of this server are connected."""
 
+    def close(self) -> None: ...
+
 
 class ServerLinks:
     """Several links, each with servers of its own."""
@@ -87,6 +89,7 @@ class ServerLinks:
         self.clients = {
             server: client for link in links for server, client in link.clients.items()
         }
+        self._links = links
         self._of = {server: link for link in links for server in link.clients}
 
     def reply_topic(self, server: str, session_epoch: int) -> str:
@@ -96,6 +99,11 @@ class ServerLinks:
     def publisher_count(self, server: str) -> int:
         """Return how many writers of this server are connected."""
         return self._of[server].publisher_count(server)
+
+    def close(self) -> None:
+        """Close all links; call it once their threads have ended."""
+        for link in self._links:
+            link.close()
 
 
 @dataclass(frozen=True, slots=True)

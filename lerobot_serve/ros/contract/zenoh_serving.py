@@ -8,7 +8,6 @@ Built by the thread that builds the node; threads as in zenoh.server_endpoint.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rclpy.node import Node
 
@@ -64,13 +63,3 @@ class ZenohServing:
         if self._endpoint:
             self._endpoint.close()
         self.link.close()
-
-
-def serve_over_zenoh(settings: ZenohSettings, server: str) -> ZenohServing | None:
-    """Return what serves over Zenoh; None without an endpoint. Raises UserError."""
-    return ZenohServing(settings, server) if settings.listen or settings.connect else None
-
-
-def services(table: Any) -> dict[str, Handler]:
-    """Return name and callback of each row (type, name, callback, ...)."""
-    return {row[1]: row[2] for row in table}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Send requests to replicas and replies to clients through ROS.
+Send requests to replicas and replies to clients.
 
 Any thread of the data path. Clients and publishers are arguments.
 """
@@ -20,13 +20,13 @@ from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
 
 
 class ReplicaSender(Protocol):
-    """Sends requests to a replica; see ros.replica_clients."""
+    """Sends requests to a replica; see ros.replica_links."""
 
     def send(self, raw: bytes) -> None: ...
 
 
 class ReplySender(Protocol):
-    """Publishes on the reply topics of clients; see ros.contract.reply_publishers."""
+    """Publishes on the reply topics of clients; see ros.contract.server_links."""
 
     def send(self, topic: str, raw: bytes) -> bool: ...
 

@@ -66,11 +66,15 @@ class ShadowClients:
         lifespan_s: float,
         stop: threading.Event,
     ) -> None:
-        self._client = SessionClient(
-            node, server, lifespan_s=lifespan_s, stop=stop, for_fleet=True, shadow=True
-        )
+        """`server` is empty when the policy in shadow is reached over the other link."""
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.SHADOW_REPLIES)
-        self.shadow = self._make_session(node, 'shadow', self._client, self._client.send_shadow)
+        self._client: SessionClient | None = None
+        self.shadow: ShadowSession | None = None
+        if server:
+            self._client = client = SessionClient(
+                node, server, lifespan_s=lifespan_s, stop=stop, for_fleet=True, shadow=True
+            )
+            self.shadow = self._make_session(node, 'shadow', client, client.send_shadow)
         self.second_draws = {
             name: self._make_session(node, 'second_draw', client, client.send)
             for name, client in replicas.items()
@@ -102,7 +106,8 @@ class ShadowClients:
     def close(self) -> None:
         """Destroy all endpoints; `run` has returned."""
         self._subscriptions.close()
-        self._client.destroy_endpoints()
+        if self._client:
+            self._client.destroy_endpoints()
 
 
 def rate_limited(deposit: OnReply) -> OnReply:

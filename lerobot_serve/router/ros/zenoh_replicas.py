@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-import threading
 from typing import Any
 
 import zenoh
@@ -15,27 +14,23 @@ from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import (
     OnReply,
     OnStatus,
-    ReplicaClient,
-    ReplicaClients,
 )
-from lerobot_serve.wire.names import is_over_zenoh, node_name
+from lerobot_serve.wire.names import node_name
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
-from lerobot_serve.zenoh.link import Traffic, ZenohLink
+from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.traffic import Traffic
 
 
 class ZenohReplicaClient(ZenohSessionClient):
     """The client of one server; the sessions of all robots are below the name of the router."""
 
-    def __init__(self, link: ZenohLink, server: str, router: str, *, shadow: bool) -> None:
+    def __init__(self, link: ZenohLink, server: str, router: str) -> None:
         self.is_silent = False
-        super().__init__(
-            link, server, Role.ROUTER, router, service_bytes, self._on_presence_change
-        )
-        self._shadow_requests = (
-            link.publisher(self.keys.observation, Traffic.SHADOW) if shadow else None
-        )
+        presence = self._on_presence_change
+        super().__init__(link, server, Role.ROUTER, router, service_bytes, presence)
+        self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
 
     def _on_presence_change(self, is_alive: bool) -> None:
         self.is_silent = not is_alive
@@ -51,12 +46,10 @@ class ZenohReplicaClient(ZenohSessionClient):
 
     def send_shadow(self, raw: bytes) -> None:
         """Publish the bytes of an Observation behind all other traffic."""
-        assert self._shadow_requests is not None
         self._shadow_requests.put(raw)
 
     def destroy_endpoints(self) -> None:
-        if self._shadow_requests:
-            self._shadow_requests.undeclare()
+        self._shadow_requests.undeclare()
         super().destroy_endpoints()
 
 
@@ -70,13 +63,12 @@ class ZenohReplicas:
         router: str,
         *,
         run: Callable[[Callable[[], None]], Any],
-        shadow: str = '',
+        on_drop: Callable[[str], None],
     ) -> None:
         """`run` runs a function in the executor: statuses belong there."""
-        self._link, self._run = link, run
+        self._link, self._run, self._on_drop = link, run, on_drop
         self.clients = {
-            server: ZenohReplicaClient(link, node_name(server), router, shadow=server == shadow)
-            for server in servers
+            server: ZenohReplicaClient(link, node_name(server), router) for server in servers
         }
         self._subscriptions: list[zenoh.Subscriber[None]] = []
 
@@ -86,13 +78,18 @@ class ZenohReplicas:
             status = ServerKeys(self._link.settings.site, client.server).status
             self._subscriptions += [
                 self._link.subscribe(
-                    client.keys.replies, partial(deposit_reply, on_reply, server)
+                    client.keys.replies(), partial(deposit_reply, on_reply, server)
                 ),
                 self._link.subscribe(status, partial(self._on_status, on_status, server)),
             ]
 
     def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
-        self._run(lambda: on_status(server, service_bytes.read_status(raw)))
+        try:
+            status = service_bytes.read_status(raw)
+        except ValueError:
+            self._on_drop('malformed_status')
+            return
+        self._run(partial(on_status, server, status))
 
     def is_silent(self, server: str) -> bool:
         """Return whether the token of a server has gone: it ended, hangs or is cut off."""
@@ -112,44 +109,3 @@ class ZenohReplicas:
 
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
     on_reply(server, raw)
-
-
-class LinkReplicas:
-    """The replicas over both links. Threads as in ReplicaClients and ZenohReplicas."""
-
-    def __init__(self, ros: ReplicaClients, over_zenoh: ZenohReplicas | None) -> None:
-        self._ros, self._zenoh = ros, over_zenoh
-        self.clients: dict[str, ReplicaClient | ZenohReplicaClient] = {
-            **ros.clients,
-            **(over_zenoh.clients if over_zenoh else {}),
-        }
-
-    def _of(self, server: str) -> ReplicaClients | ZenohReplicas:
-        return self._zenoh if self._zenoh and is_over_zenoh(server) else self._ros
-
-    def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
-        """Subscribe to replies and status of all servers, before `run`."""
-        self._ros.listen(on_reply, on_status)
-        if self._zenoh:
-            self._zenoh.listen(on_reply, on_status)
-
-    def run(self, stop: threading.Event) -> None:
-        """Deliver replies over ROS 2 until `stop` is set and `wake` is called."""
-        self._ros.run(stop)
-
-    def wake(self) -> None:
-        self._ros.wake()
-
-    def is_available(self, server: str) -> bool:
-        """Return whether a server offers its services and is not silent; False after `close`."""
-        return self._of(server).is_available(server)
-
-    def is_silent(self, server: str) -> bool:
-        """Return whether a server that was there has fallen silent."""
-        return self._of(server).is_silent(server)
-
-    def close(self) -> None:
-        """Close all endpoints; `run` has returned."""
-        self._ros.close()
-        if self._zenoh:
-            self._zenoh.close()

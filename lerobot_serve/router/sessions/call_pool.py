@@ -22,9 +22,10 @@ UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 
 
 class ReplicaClient(Protocol):
-    """The client of one replica; see ros.replica_clients. `topic` receives its replies."""
+    """The client of one replica; see ros.replica_links."""
 
-    topic: str
+    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+        """Return the session request of a robot with the reply topic of this replica."""
 
     def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import math
 
 from lerobot_serve.policies.base import PolicyDescription
-from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.wire.names import is_printable, is_reply_key, is_reply_topic, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import (
     Codec,
     ID_LIMIT,
@@ -57,7 +57,7 @@ def check_names(request: SessionRequest) -> None:
                 Refusal.BAD_NAME,
                 f'{name} must be printable text of at most {ID_LIMIT} bytes, got {text[:80]!r}',
             )
-    if not is_reply_topic(request.reply_topic):
+    if not (is_reply_topic(request.reply_topic) or is_reply_key(request.reply_topic)):
         raise SessionRefused(
             Refusal.BAD_NAME,
             f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '

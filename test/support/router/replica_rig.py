@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
@@ -57,6 +58,9 @@ class FakeReplica:
             observation_steps=1,
             observation_stride_steps=1,
         )
+
+    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+        return replace(session_request, reply_topic=self.topic)
 
     def is_matched(self, timeout_s: float) -> bool:
         return self.wired

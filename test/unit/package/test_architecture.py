@@ -26,13 +26,14 @@ ALLOWED = {
     'policies': {'arrays', 'wire'},
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
-    'server': {*GROUND, 'policies'},
-    'edge': {*GROUND, 'cage'},
-    'router': {*GROUND, 'cage'},
+    'zenoh': {'wire', 'parameters', 'errors'},
+    'server': {*GROUND, 'policies', 'zenoh'},
+    'edge': {*GROUND, 'cage', 'zenoh'},
+    'router': {*GROUND, 'cage', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
-    'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points'},
+    'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
-    'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros'},
+    'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros', 'zenoh'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}

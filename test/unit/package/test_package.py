@@ -29,6 +29,7 @@ KEYS = {
     'argcomplete': 'python3-argcomplete',
     'rich': 'python3-rich',
     'mcap': None,
+    'zenoh': None,
     'simplejpeg': 'python3-simplejpeg-pip',
     'torch': None,
     'safetensors': None,
@@ -52,6 +53,9 @@ def tracked(repository) -> list[str]:
         pytest.skip(f'not a checkout of git: {listed.stderr.strip()}')
     names = listed.stdout.split('\0')[:-1]
     return [name for name in names if (repository / name).exists()]
+
+# import name -> name on PyPI where they differ
+PACKAGES = {'zenoh': 'eclipse-zenoh'}
 
 
 def third_party(repository) -> set[str]:
@@ -89,7 +93,7 @@ def test_every_import_is_a_named_dependency(repository):
     for name in third_party(repository):
         key = KEYS.get(name, name)
         if key is None:
-            assert re.search(rf'^{name}==', requirements, re.M), name
+            assert re.search(rf'^{PACKAGES.get(name, name)}==', requirements, re.M), name
         else:
             assert key in named, f'package.xml does not name {key}'
 

@@ -9,7 +9,7 @@ import pytest
 import zenoh
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import is_own_reply_topic, is_reply_topic
+from lerobot_serve.wire.names import is_own_reply_topic, is_reply_key, is_reply_topic
 from lerobot_serve.zenoh.keys import check_site, client_of, Role, ServerKeys
 
 SERVER = ServerKeys('lab-3', '/slot_a/policy_server')
@@ -35,13 +35,18 @@ def test_any_name_of_a_client_is_one_segment_that_zenoh_takes(name, role):
         assert client_of(str(zenoh.KeyExpr(key))) == keys
         assert not set('*$#?') & set(key)
     assert zenoh.KeyExpr(SERVER.clients.observation).includes(keys.observation)
-    assert zenoh.KeyExpr(keys.replies).includes(keys.reply(1))
+    assert zenoh.KeyExpr(keys.replies()).includes(keys.reply(1))
 
 
-@given(texts, texts, roles, roles)
-def test_no_two_clients_share_a_key(one, other, role, other_role):
-    same = SERVER.client(role, one) == SERVER.client(other_role, other)
-    assert same == ((one, role) == (other, other_role))
+@given(texts, texts)
+def test_no_two_clients_share_a_key(one, other):
+    robots = [SERVER.client(Role.ROBOT, name) for name in (one, other)]
+    assert (robots[0] == robots[1]) == (one == other)
+    assert SERVER.client(Role.ROUTER, one) not in robots
+
+
+def test_the_segment_of_a_router_is_the_name_of_its_node():
+    assert SERVER.client(Role.ROUTER, '/lab/policy_router').client == 'lab.policy_router'
 
 
 @given(texts, texts)
@@ -53,7 +58,8 @@ def test_a_robot_speaks_for_itself_alone_and_a_router_for_all(one, other):
 @given(texts, epochs, roles)
 def test_a_reply_key_is_a_reply_topic(name, epoch, role):
     keys = SERVER.client(role, name)
-    assert is_reply_topic(keys.reply(epoch))
+    assert is_reply_key(keys.reply(epoch))
+    assert not is_reply_topic(keys.reply(epoch))
     assert is_own_reply_topic(keys.reply(epoch)) == (role is Role.ROBOT)
     assert keys.may_reply_on(keys.reply(epoch))
     assert not SERVER.client(role, name + 'x').may_reply_on(keys.reply(epoch))

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quality of service of each kind of traffic."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Quality(NamedTuple):
+    """
+    `priority` is a name of zenoh.Priority. `express` sends without batching. With `blocks` a
+    sender waits for its own uplink; otherwise a message that finds it full is lost.
+    """
+
+    priority: str
+    express: bool = False
+    blocks: bool = False
+
+
+class Traffic(Enum):
+    """
+    A chunk overtakes the images of all others, and shadow requests wait for everybody. Servers and
+    routers never wait: a robot that is cut off must not hold up another.
+    """
+
+    CHUNK = Quality('INTERACTIVE_HIGH', express=True)
+    OBSERVATION = Quality('DATA')
+    SHADOW = Quality('BACKGROUND')
+    STATUS = Quality('DATA_LOW')
