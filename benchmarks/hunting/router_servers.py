@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
 
@@ -92,7 +92,7 @@ class RouterModelClient:
     """As router.opening has it."""
 
     def __init__(self, server: RouterModelServer) -> None:
-        self._server, self.topic = server, f'/router/replies{server.name}'
+        self._server = server
 
     def _call(self) -> None:
         if self._server.mood in (ABSENT, HALTED):
@@ -120,6 +120,9 @@ class RouterModelClient:
             observation_steps=1,
             observation_stride_steps=1,
         )
+
+    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+        return replace(ask, reply_topic=f'/router/replies{self._server.name}')
 
     def is_matched(self, timeout_s: float) -> bool:
         return True

@@ -150,9 +150,10 @@ class World:
             instance=7,
         )
         self.transport = PolicyServerTransport(
-            {'/a': self.a, '/b': self.b},
             SimpleNamespace(
-                topic=lambda server: f'/reply{server}', publisher_count=lambda server: 1
+                clients={'/a': self.a, '/b': self.b},
+                reply_topic=lambda server, epoch: f'/reply{server}',
+                publisher_count=lambda server: 1,
             ),
             robot,
             session_request=self.session_request,

@@ -54,6 +54,7 @@ def tracked(repository) -> list[str]:
     names = listed.stdout.split('\0')[:-1]
     return [name for name in names if (repository / name).exists()]
 
+
 # import name -> name on PyPI where they differ
 PACKAGES = {'zenoh': 'eclipse-zenoh'}
 
