@@ -8,7 +8,7 @@ A thread of its own deposits what arrives with its time; the main thread asks an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 import queue
 import time
@@ -16,12 +16,18 @@ import time
 from benchmarks.harness import echo
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.zenoh.keys import Role
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.replies import ZenohReplies
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
 SERVER = '/policy_server'
@@ -34,7 +40,7 @@ RETRYABLE_REFUSALS = (Refusal.NOT_READY, Refusal.UNREACHABLE)
 
 
 def open_when_ready(
-    sessions: SessionClient,
+    sessions: SessionClient | ZenohSessionClient,
     ask: SessionRequest,
     is_running: Callable[[], bool] = lambda: True,
 ) -> None:
@@ -112,10 +118,46 @@ class PolicyClient(SteadyClockNode):
         )
         runtime.thread('replies', partial(self._lane.run, runtime.stop), self._lane.wake)
 
+    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+        """Return the session request with the reply topic of this client."""
+        return replace(ask, reply_topic=self.reply_topic)
+
     def wait_until_matched(self) -> None:
         """Return when requests and chunks are connected. Raises UserError."""
         if not self.sessions.wait_until_matched(self._lane.publisher_count, READY_TIMEOUT_S):
             raise UserError(f'the topics of {self.server} were not found')
+
+
+class ZenohPolicyClient:
+    """As PolicyClient, over Zenoh; `close` ends it. `name` is also the client id."""
+
+    def __init__(self, endpoint: str, name: str, server: str = SERVER) -> None:
+        self.server, self.chunks = server, Inbox()
+        self._link = ZenohLink(ZenohSettings(connect=(endpoint,)))
+        self.sessions = ZenohSessionClient(
+            self._link, server, Role.ROBOT, name, service_bytes, lambda _: None
+        )
+        self._replies = ZenohReplies(
+            self._link,
+            {server: self.sessions.keys},
+            on_chunk=self.chunks.deposit,
+            on_no_session=lambda _: None,
+        )
+
+    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+        """Return the session request with the reply key of this client."""
+        return replace(ask, reply_topic=self._replies.topic(self.server, ask.session_epoch))
+
+    def wait_until_matched(self) -> None:
+        """Return when the server reads requests. Raises UserError."""
+        alive = self.sessions.is_available
+        if not self.sessions.wait_until_matched(lambda: int(alive()), READY_TIMEOUT_S):
+            raise UserError(f'{self.server} does not read requests')
+
+    def close(self) -> None:
+        self._replies.close()
+        self.sessions.destroy_endpoints()
+        self._link.close()
 
 
 class BenchClient(PolicyClient):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import contextlib
 from pathlib import Path
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,15 @@ from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 END_S = 10.0
+
+
+def free_endpoints(count: int) -> list[str]:
+    """Return free TCP endpoints of this machine for Zenoh."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(('127.0.0.1', 0))
+        return [f'tcp/127.0.0.1:{each.getsockname()[1]}' for each in sockets]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER
+from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -55,7 +55,7 @@ class RequestSession:
 
     def __init__(
         self,
-        client: PolicyClient,
+        client: PolicyClient | ZenohPolicyClient,
         frames: dict[str, np.ndarray],
         codec: Codec,
         client_id: str = CLIENT_ID,
@@ -63,7 +63,7 @@ class RequestSession:
         self._client, self._frames, self._codec = client, frames, codec
         self._pool = ImageCodecPool(IMAGE_THREADS)
         self._seq = 0
-        self._ask = session_request(client.reply_topic, frames, codec, client_id)
+        self._ask = client.session_request_for(session_request('', frames, codec, client_id))
         self.episode_id = 'bench-1'
         self.request_bytes = self.reply_bytes = 0
 

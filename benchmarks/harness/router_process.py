@@ -59,13 +59,19 @@ def start_router_alone(
     slots: tuple[str, ...],
     folder: Path,
     under: Sequence[str] = (),
+    name: str = ROUTER,
+    **more: object,
 ) -> subprocess.Popen:
-    """Start a router of such servers; `under` is a command that runs it. Raises UserError."""
+    """
+    Start a router of such servers, with `more` parameters; `under` is a command that runs it.
+    Raises UserError.
+    """
     # what a router of an earlier run remembers must not matter
     state = stack.enter_context(tempfile.TemporaryDirectory(dir=folder))
     parameters: dict[str, object] = {'state_folder': state, 'standby_replicas': 0}
     parameters |= {f'slot_{slot}': [f'/server_{slot}'] for slot in slots}
-    return stack.enter_context(running(client, 'policy_router', ROUTER, parameters, folder, under))
+    parameters |= more
+    return stack.enter_context(running(client, 'policy_router', name, parameters, folder, under))
 
 
 def picture(height: int, width: int) -> Uint8Array:

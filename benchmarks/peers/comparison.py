@@ -11,10 +11,13 @@ from benchmarks.results.report import Case
 from lerobot_serve.telemetry.percentiles import summarize
 
 DIRECT, DIRECT_JPEG, ROUTED, ROUTED_JPEG = 'direct raw', 'direct JPEG', 'router raw', 'router JPEG'
+ZENOH, ZENOH_JPEG, ZENOH_ROUTED = 'Zenoh raw', 'Zenoh JPEG', 'Zenoh router raw'
 LEROBOT, OPENPI = 'LeRobot', 'openpi'
 # of ours -> the floor below it
 FLOORS = {DIRECT: 'echo of raw', DIRECT_JPEG: 'echo of JPEG'}
 GOAL_LEROBOT, GOAL_FLOOR = 0.5, 1.5
+# of openpi's time: median and p99
+GOALS_ZENOH = {ZENOH: 0.6, ZENOH_ROUTED: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,10 @@ def floor_and_codec(
 def pairs(series: Series) -> list[tuple[str, str]]:
     """Return who is set against whom."""
     peers = [peer for peer in (LEROBOT, OPENPI) if peer in series]
-    among_peers = [(mine, peer) for mine in (DIRECT, ROUTED, DIRECT_JPEG) for peer in peers]
+    ours = (DIRECT, ROUTED, DIRECT_JPEG, ZENOH, ZENOH_ROUTED, ZENOH_JPEG)
+    among_peers = [(mine, peer) for mine in ours if mine in series for peer in peers]
+    links = [(ZENOH, DIRECT), (ZENOH_ROUTED, ROUTED)]
+    among_peers += [(one, other) for one, other in links if one in series and other in series]
     return among_peers + [(mine, floor_name(mine)) for mine in FLOORS]
 
 
@@ -81,6 +87,11 @@ def goals(series: Series) -> dict[str, bool]:
         found = compare(series[DIRECT], series[OPENPI])
         said[f'{DIRECT}: median below that of {OPENPI}'] = bool(found) and found['median'] < 1
         said[f'{DIRECT}: p99 below that of {OPENPI}'] = bool(found) and found['p99'] < 1
+        for mine, most in GOALS_ZENOH.items():
+            if mine in series:
+                found = compare(series[mine], series[OPENPI])
+                goal = f'{mine}: median and p99 at most {most:g} x those of {OPENPI}'
+                said[goal] = bool(found) and max(found['median'], found['p99']) <= most
     for mine in FLOORS:
         found = ratio(series[mine], series[floor_name(mine)])
         goal = f'{mine}: median at most {GOAL_FLOOR:g} x (floor + codec)'

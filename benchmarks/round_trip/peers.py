@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import os
 from pathlib import Path
 
-from benchmarks.harness.client import BenchClient, echo_ms, PolicyClient, SERVER
+from benchmarks.harness.client import BenchClient, echo_ms, PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.nodes import running
-from benchmarks.harness.processes import child, module_command
+from benchmarks.harness.processes import child, free_endpoints, module_command
 from benchmarks.harness.request_session import FPS, IMAGE_THREADS, JPEG_QUALITY, RequestSession
-from benchmarks.harness.router_process import ROUTER, start_router
+from benchmarks.harness.router_process import ROUTER, start_router, start_router_alone
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, FLOORS, Results, RoundTripTime
 from benchmarks.peers.peer import Peer, running_peer
@@ -56,7 +56,7 @@ MakeRoundTrip = Callable[[], RoundTripTime | None]
 class PackageRoundTrip:
     """A session with a server of this package, or with a router."""
 
-    client: PolicyClient
+    client: PolicyClient | ZenohPolicyClient
     path: RequestSession
     codec: Codec
 
@@ -72,10 +72,12 @@ class PackageRoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Who is asked, whatever the size."""
+    """Who asks and who is asked, whatever the size; a client for each session over ROS 2."""
 
     direct: BenchClient
+    direct_jpeg: PolicyClient
     routed: PolicyClient
+    routed_jpeg: PolicyClient
     peers: dict[str, Peer]
 
 
@@ -86,13 +88,17 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        direct = BenchClient(runtime)
-        routed = PolicyClient(runtime, 'bench_routed', ROUTER)
-        runtime.add(direct)
-        runtime.add(routed)
+        clients = (
+            BenchClient(runtime),
+            PolicyClient(runtime, 'bench_jpeg'),
+            PolicyClient(runtime, 'bench_routed', ROUTER),
+            PolicyClient(runtime, 'bench_routed_jpeg', ROUTER),
+        )
+        for client in clients:
+            runtime.add(client)
         runtime.spin_in_background()
         peers, left_out = start_peers(stack, 'client', folder)
-        met = Endpoints(direct, routed, peers)
+        met = Endpoints(*clients, peers)
         return [measure_case(met, size, rounds, folder) for size in SIZES] + left_out
 
 
@@ -141,22 +147,47 @@ def open_ours(
 ) -> dict[str, PackageRoundTrip]:
     """Start a server and a router with another, and open a session for each way and codec."""
     policy = policy_parameters(size)
-    server = stack.enter_context(running(met.direct, 'policy_server', SERVER, policy, folder))
-    router = start_router(stack, met.routed, ('prod',), policy, folder)
+    at_server, at_router, behind_router = free_endpoints(3)
+    server = stack.enter_context(
+        running(met.direct, 'policy_server', SERVER, policy | listen(at_server), folder)
+    )
+    router = start_router(stack, met.routed, ('prod',), policy | listen(behind_router), folder)
+    over_zenoh = start_router_alone(
+        stack,
+        met.routed,
+        ('prod',),
+        folder,
+        name=f'{ROUTER}_zenoh',
+        link='zenoh',
+        zenoh_connect=[behind_router],
+        **listen(at_router),
+    )
     named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
     ours = {}
     for name, client, process, codec in (
         (DIRECT, met.direct, server, Codec.RAW),
-        (DIRECT_JPEG, met.direct, server, Codec.JPEG),
+        (DIRECT_JPEG, met.direct_jpeg, server, Codec.JPEG),
         (comparison.ROUTED, met.routed, router, Codec.RAW),
-        (comparison.ROUTED_JPEG, met.routed, router, Codec.JPEG),
+        (comparison.ROUTED_JPEG, met.routed_jpeg, router, Codec.JPEG),
+        (comparison.ZENOH, (at_server, SERVER), server, Codec.RAW),
+        (comparison.ZENOH_JPEG, (at_server, SERVER), server, Codec.JPEG),
+        (comparison.ZENOH_ROUTED, (at_router, f'{ROUTER}_zenoh'), over_zenoh, Codec.RAW),
     ):
+        if isinstance(client, tuple):
+            endpoint, served = client
+            client = ZenohPolicyClient(endpoint, name.replace(' ', '_'), served)
+            stack.callback(client.close)
         path = RequestSession(client, named, codec, name.replace(' ', '_'))
         path.open(process)
         stack.callback(path.close)
         client.wait_until_matched()
         ours[name] = PackageRoundTrip(client, path, codec)
     return ours
+
+
+def listen(endpoint: str) -> dict[str, object]:
+    """Return the parameter of a node that listens on an endpoint."""
+    return {'zenoh_listen': [endpoint]}
 
 
 def policy_parameters(size: ImageSet) -> dict[str, object]:
