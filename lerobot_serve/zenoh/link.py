@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import zenoh
+from zenoh.handlers import Callback
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.session import ServerUnreachable
@@ -44,11 +45,18 @@ class ZenohLink:
         """Publish once on a key."""
         self._session.put(key, raw, **_options(traffic))
 
-    def subscribe(self, key: str, on_payload: OnPayload) -> zenoh.Subscriber[None]:
-        """Pass key and payload of each sample to `on_payload`, in a thread of Zenoh."""
-        return self._session.declare_subscriber(
-            key, lambda sample: on_payload(str(sample.key_expr), sample.payload.to_bytes())
-        )
+    def subscribe(
+        self, key: str, on_payload: OnPayload, *, may_wait: bool = False
+    ) -> zenoh.Subscriber[None]:
+        """
+        Pass key and payload of each sample to `on_payload`, in the thread of Zenoh that receives
+        it: it deposits, or sends on, and returns. One that `may_wait` has a thread of its own.
+        """
+
+        def deliver(sample: zenoh.Sample) -> None:
+            on_payload(str(sample.key_expr), sample.payload.to_bytes())
+
+        return self._session.declare_subscriber(key, Callback(deliver, indirect=may_wait))
 
     def serve(self, key: str, on_query: Callable[[zenoh.Query], None]) -> zenoh.Queryable[None]:
         """Pass each query to `on_query`, in a thread of Zenoh; whoever replies drops it."""

@@ -58,7 +58,12 @@ def configuration(settings: ZenohSettings) -> str:
                 'timeout_ms': 0,
                 'exit_on_failure': True,
             },
-            'scouting': {'multicast': {'enabled': False}, 'gossip': {'enabled': False}},
+            'scouting': {
+                # nobody is waited for: clients watch the tokens of their servers
+                'delay': 0,
+                'multicast': {'enabled': False},
+                'gossip': {'enabled': False},
+            },
             'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link},
         }
     )

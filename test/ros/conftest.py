@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import PLUGIN, Steering
+from support.nodes.zenoh_links import ZenohLinks, ZenohProcesses
 from support.processes.fork_server import ForkServer
 from support.processes.forked import GOODBYE_MISSING
 from support.waiting import wait_until
@@ -34,6 +36,31 @@ def fork_server():
     server = ForkServer()
     yield server
     server.end()
+
+
+@pytest.fixture
+def link() -> str:
+    """Between robots, router and servers; `both_links` runs a test with each."""
+    return os.environ.get('LINK', 'ros')
+
+
+@pytest.fixture
+def start_processes(fork_server, link, tmp_path):
+    """Gives processes of an environment, ended when the `with` ends, with the link between."""
+
+    @contextlib.contextmanager
+    def start(environment: dict[str, str]) -> Iterator[NodeProcesses]:
+        with contextlib.ExitStack() as stack:
+            if link == 'ros':
+                yield stack.enter_context(node_processes(tmp_path, environment, fork_server.start))
+            else:
+                started = ZenohProcesses(tmp_path, environment, fork_server.start)
+                started.links = ZenohLinks()
+                stack.callback(started.links.close)
+                stack.callback(started.end)
+                yield started
+
+    return start
 
 
 @pytest.fixture
@@ -114,11 +141,11 @@ def steering(tmp_path) -> Steering:
 
 
 @pytest.fixture
-def rig(fork_server, node, tmp_path, steering):
+def rig(start_processes, node, tmp_path, steering):
     """A policy server, not started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path}
-    with node_processes(tmp_path, environment, fork_server.start) as started:
+    with start_processes(environment) as started:
         rigged = ServerRig(node, started, steering)
         yield rigged
         rigged.end()
@@ -129,11 +156,11 @@ def rig(fork_server, node, tmp_path, steering):
 
 
 @pytest.fixture
-def router_rig(fork_server, node, tmp_path):
+def router_rig(start_processes, node, tmp_path):
     """A router, servers and robots; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path, 'ROS_HOME': str(tmp_path / 'ros')}
-    with node_processes(tmp_path, environment, fork_server.start) as started:
+    with start_processes(environment) as started:
         rigged = RouterRig(node, started, tmp_path)
         yield rigged
         # below a failure, too
@@ -145,11 +172,11 @@ def router_rig(fork_server, node, tmp_path):
 
 
 @pytest.fixture
-def edge_rig(fork_server, node, tmp_path, steering):
+def edge_rig(start_processes, node, tmp_path, steering):
     """An edge, the servers that a test gives it and the robot; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path}
-    with node_processes(tmp_path, environment, fork_server.start) as started:
+    with start_processes(environment) as started:
         rigged = EdgeRig(node, started, tmp_path)
         yield rigged
         rigged.end()

@@ -70,7 +70,9 @@ class ZenohShadowClients:
     def _subscribe(self, client: ZenohReplicaClient, purpose: str, deposit: OnReply) -> None:
         limited = rate_limited(deposit)
         self._subscriptions.append(
-            self._link.subscribe(client.keys.replies(purpose), lambda _, raw: limited(raw))
+            self._link.subscribe(
+                client.keys.replies(purpose), lambda _, raw: limited(raw), may_wait=True
+            )
         )
 
     def close(self) -> None:

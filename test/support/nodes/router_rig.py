@@ -144,7 +144,9 @@ class RouterRig:
 
     def robot(self, name: str = 'tester', **ask: object) -> SmallClient:
         """Return a robot with an open session."""
-        client = SmallClient(self.node, ROUTER, name, **{'cameras': (), **ask})
+        links = getattr(self.fleet, 'links', None)
+        link = links.link(ROUTER) if links else None
+        client = SmallClient(self.node, ROUTER, name, link, **{'cameras': (), **ask})
         client.open()
         return client
 

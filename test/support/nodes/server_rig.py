@@ -75,7 +75,9 @@ class ServerRig:
 
     def client(self, name: str = 'tester', **ask: object) -> SmallClient:
         """Return a robot with an open session."""
-        robot = SmallClient(self.node, self.name, name, **{'cameras': (), **ask})
+        links = getattr(self.fleet, 'links', None)
+        link = links.link(self.name) if links else None
+        robot = SmallClient(self.node, self.name, name, link, **{'cameras': (), **ask})
         robot.open()
         return robot
 

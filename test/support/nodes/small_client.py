@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 import queue
 import time
 import zlib
@@ -13,6 +14,7 @@ from rclpy.node import Node
 
 from benchmarks.harness.client import RETRYABLE_REFUSALS
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -26,6 +28,10 @@ from lerobot_serve.wire.session import (
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.zenoh.keys import Role
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.replies import ZenohReplies
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve_interfaces.msg import ActionChunk
 
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
@@ -34,7 +40,15 @@ JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 class SmallClient:
     """Used by the test's thread; chunks are deposited by the executor's."""
 
-    def __init__(self, node: Node, server: str, name: str = 'tester', **ask: object) -> None:
+    def __init__(
+        self,
+        node: Node,
+        server: str,
+        name: str = 'tester',
+        link: ZenohLink | None = None,
+        **ask: object,
+    ) -> None:
+        """Over ROS 2 without a `link`."""
         topic = f'/{name}/action_chunk'
         # a process of its own, as the server sees it
         instance = zlib.crc32(name.encode())
@@ -50,11 +64,27 @@ class SmallClient:
         )
         self.ask = replace(self.ask, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._subscription = node.create_subscription(
-            ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
-        )
-        self._sessions = SessionClient(node, server, lifespan_s=3.0)
+        self._sessions: SessionClient | ZenohSessionClient
+        if link:
+            self._answers = self._subscribe_over_zenoh(link, server, name)
+        else:
+            self._sessions = SessionClient(node, server, lifespan_s=3.0)
+            self._answers = node.create_subscription(
+                ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
+            )
         self._seq = 0
+
+    def _subscribe_over_zenoh(self, link: ZenohLink, server: str, name: str) -> ZenohReplies:
+        self._sessions = sessions = ZenohSessionClient(
+            link, server, Role.ROBOT, name, service_bytes, lambda _: None
+        )
+        self.ask = replace(self.ask, reply_topic=sessions.keys.reply(self.ask.session_epoch))
+        return ZenohReplies(
+            link,
+            {server: sessions.keys},
+            on_chunk=self.chunks.put,
+            on_no_session=lambda _: None,
+        )
 
     def open(self, limit_s: float = 30.0):
         """Return the reply; a server that is still loading is waited for. Raises Refused."""
@@ -75,7 +105,10 @@ class SmallClient:
 
     def wait_for_wiring(self, limit_s: float = 20.0) -> None:
         """Wait until requests and answers have somebody at the other end."""
-        publishers = self._subscription.get_publisher_count
+        if isinstance(self._answers, ZenohReplies):
+            publishers = partial(int, True)
+        else:
+            publishers = self._answers.get_publisher_count
         if not self._sessions.wait_until_matched(publishers, limit_s):
             raise TimeoutError('requests or answers found nobody at the other end')
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The same processes with Zenoh between robots, router and servers: a test that runs over both links
+starts its nodes as ever, and they get an endpoint each and those of their servers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import subprocess
+
+from lerobot_serve.tools.processes.node_processes import NodeProcesses
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+# below those that the system gives to outgoing connections
+PORTS = range(15_000, 32_000)
+NAME = re.compile(r'(?:/[A-Za-z_][A-Za-z0-9_]*)+')
+SERVERS = ('slot_a', 'slot_b', 'slot_prod', 'shadow_server', 'servers')
+
+
+class ZenohLinks:
+    """The endpoints of a test, and its own links to them. The test's thread."""
+
+    def __init__(self) -> None:
+        self._endpoints: dict[str, str] = {}
+        self._links: dict[str, ZenohLink] = {}
+
+    def endpoint(self, node: str) -> str:
+        """Return the endpoint on which a node listens."""
+        if node not in self._endpoints:
+            self._endpoints[node] = free_endpoint()
+        return self._endpoints[node]
+
+    def link(self, node: str) -> ZenohLink:
+        """Return a link of the test to a node."""
+        if node not in self._links:
+            self._links[node] = ZenohLink(ZenohSettings(connect=(self.endpoint(node),)))
+        return self._links[node]
+
+    def parameters(
+        self, executable: str, namespace: str, given: dict[str, object]
+    ) -> dict[str, object]:
+        """Return what an executable is given in addition."""
+        if executable == 'policy_server':
+            return {'zenoh_listen': [self.endpoint(f'{namespace}/policy_server')]}
+        if executable not in ('policy_router', 'edge_controller'):
+            return {}
+        named = ' '.join(str(given[key]) for key in SERVERS if key in given)
+        default = 'servers' if executable == 'edge_controller' else ''
+        servers = NAME.findall(named) or (['/policy_server'] if default else [])
+        more: dict[str, object] = {
+            'link': 'zenoh',
+            'zenoh_connect': [self.endpoint(server) for server in servers],
+        }
+        if executable == 'policy_router':
+            more['zenoh_listen'] = [self.endpoint(f'{namespace}/policy_router')]
+        return more
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+
+class ZenohProcesses(NodeProcesses):
+    """As NodeProcesses; `links` has the endpoints."""
+
+    links: ZenohLinks
+
+    def start(self, name, executable, *, namespace='', **parameters) -> subprocess.Popen[bytes]:
+        at = f'/{namespace.strip("/")}' if namespace else ''
+        more = self.links.parameters(executable, at, parameters)
+        return super().start(name, executable, namespace=namespace, **{**more, **parameters})
+
+
+def free_endpoint() -> str:
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as found:
+            try:
+                found.bind(('127.0.0.1', port))
+            except OSError:
+                continue
+            return f'tcp/127.0.0.1:{port}'
