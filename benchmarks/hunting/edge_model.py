@@ -39,6 +39,7 @@ from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.wire import chunk as wire_chunk
@@ -389,7 +390,7 @@ class EdgeModel:
             server,
             alive=int(is_alive),
             change=1 if is_alive else -1,
-            has_expired=self.servers.all[server].mood == SILENT,
+            loss=Loss.EXPIRED if self.servers.all[server].mood == SILENT else Loss.CLOSED,
         )
 
     def swap_policy(self, server: str, policy: str) -> None:

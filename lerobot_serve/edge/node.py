@@ -38,6 +38,7 @@ from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.server_link import ReplyCallbacks, ServerLinks
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.ros import qos
@@ -318,8 +319,8 @@ class EdgeController(SteadyClockNode):
 
     # threads of the link, and `request`
 
-    def _on_presence(self, server: str, alive: int, change: int, has_expired: bool) -> None:
-        self._core.liveliness.update(server, alive=alive, change=change, has_expired=has_expired)
+    def _on_presence(self, server: str, alive: int, change: int, loss: Loss) -> None:
+        self._core.liveliness.update(server, alive=alive, change=change, loss=loss)
 
     def _run_requests(self) -> None:
         self._requester.run()

@@ -119,7 +119,7 @@ class PolicyRouter(LifecycleNode):
                 enable_service_events(self, service)
         if self._zenoh:
             self._zenoh.serve(
-                self,
+                self._runtime,
                 service_handlers(self._router_services.table()),
                 on_observation=self._on_observation,
                 on_drop=self._drops.add,

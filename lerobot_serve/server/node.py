@@ -137,7 +137,7 @@ class PolicyServer(LifecycleNode):
                 enable_service_events(self, service)
         if self._zenoh:
             self._zenoh.serve(
-                self,
+                self._runtime,
                 service_handlers(self._session_service.handlers()),
                 on_observation=self._on_observation,
                 on_drop=self._statistics.record_drop,

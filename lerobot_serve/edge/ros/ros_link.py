@@ -13,6 +13,7 @@ import threading
 from rclpy.node import Node
 
 from lerobot_serve.edge.session.server_link import ReplyCallbacks
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
@@ -66,7 +67,8 @@ class RosServerLink:
         return self._subscriptions.publisher_count(self._topics[server])
 
     def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
-        self._callbacks.on_presence(server, now.alive, now.alive_change, now.not_alive_change > 0)
+        loss = Loss.EXPIRED if now.not_alive_change > 0 else Loss.CLOSED
+        self._callbacks.on_presence(server, now.alive, now.alive_change, loss)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch messages until `stop` is set and `wake` was called."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve_interfaces.srv import ResetEpisode
 
@@ -111,10 +112,10 @@ class ReplyCallbacks:
     """
     What a link calls, in a thread of its own, when something arrives.
 
-    `on_presence` receives the server, how many of its writers are alive, the change, and whether
-    the lease of one expired instead of being closed.
+    `on_presence` receives the server, how many of its writers are alive, the change, and how one
+    was lost if one was.
     """
 
     on_chunk: Callable[[bytes], None]
     on_no_session: Callable[[bytes], None]
-    on_presence: Callable[[str, int, int, bool], None]
+    on_presence: Callable[[str, int, int, Loss], None]

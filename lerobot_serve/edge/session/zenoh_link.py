@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from lerobot_serve.edge.session.server_link import ReplyCallbacks
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.wire.names import node_name
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
@@ -56,7 +57,7 @@ class ZenohServerLink:
         was_alive, self._present[server] = self._present.get(server, False), is_alive
         if is_alive != was_alive:
             change = 1 if is_alive else -1
-            self._callbacks.on_presence(server, int(is_alive), change, False)
+            self._callbacks.on_presence(server, int(is_alive), change, Loss.GONE)
 
     def close(self) -> None:
         """Close all endpoints and the link; the servers see this robot go."""

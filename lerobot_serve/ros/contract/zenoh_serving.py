@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rclpy.node import Node
-
 from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
@@ -33,7 +32,7 @@ class ZenohServing:
 
     def serve(
         self,
-        node: Node,
+        runtime: NodeRuntime,
         handlers: dict[str, Handler],
         *,
         on_observation: Callable[[bytes], None],
@@ -45,7 +44,7 @@ class ZenohServing:
             self._server,
             {name: each for name, each in handlers.items() if name in service_bytes.SERVICES},
             service_bytes,
-            run=lambda work: node.executor.create_task(work),
+            run=runtime.executor.create_task,
             on_observation=on_observation,
             on_drop=on_drop,
         )

@@ -10,6 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from enum import Enum, unique
+
+
+@unique
+class Loss(Enum):
+    """What a link knows of a server whose last writer has gone."""
+
+    CLOSED = 'server closed the session or exited'
+    EXPIRED = 'liveliness lease expired ({lease_s:g} s): killed, suspended or unreachable'
+    # over Zenoh, which tells no more
+    GONE = 'server exited, was killed, is suspended or unreachable'
 
 
 class ServerLiveliness:
@@ -22,18 +33,16 @@ class ServerLiveliness:
         self._lease_s, self._on_change = lease_s, on_change
         self._alive: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
-        self._expired: set[str] = set()
+        self._how: dict[str, Loss] = {}
         self._server, self._losses_before = '', 0
 
-    def update(self, server: str, *, alive: int, change: int, has_expired: bool) -> None:
+    def update(self, server: str, *, alive: int, change: int, loss: Loss) -> None:
         """
-        Record how many writers of a server are alive.
-
-        `has_expired`: a writer exists but its lease expired, instead of being closed.
+        Record how many writers of a server are alive, and how one was lost if one was.
         """
         was_lost = change < 0 and alive == 0
         if change:
-            (self._expired.add if has_expired else self._expired.discard)(server)
+            self._how[server] = loss
         self._alive[server] = alive
         self._losses[server] += was_lost
         if was_lost or change > 0:
@@ -46,14 +55,10 @@ class ServerLiveliness:
     @property
     def has_lease_expired(self) -> bool:
         """Whether the lease of its last writer expired."""
-        return self._server in self._expired
+        return self._how.get(self._server) is Loss.EXPIRED
 
     def loss_reason(self) -> str:
         """Return why the server of the session is lost; empty if it is alive."""
         if self._losses[self._server] == self._losses_before or self._alive[self._server]:
             return ''
-        if self.has_lease_expired:
-            return (
-                f'liveliness lease expired ({self._lease_s:g} s): killed, suspended or unreachable'
-            )
-        return 'server closed the session or exited'
+        return self._how[self._server].value.format(lease_s=self._lease_s)

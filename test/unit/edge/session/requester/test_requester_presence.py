@@ -7,7 +7,7 @@ import pytest
 from support.edge.requester_rig import ABC, Simulation
 
 from lerobot_serve.edge.session.fake_transport import reply_bytes
-from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
+from lerobot_serve.edge.session.servers.liveliness import Loss, ServerLiveliness
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable
@@ -22,24 +22,28 @@ def streaming(**pace: object) -> Simulation:
     return bench
 
 
-def lose(bench: Simulation, server: str, *, has_expired: bool = True) -> None:
+def lose(bench: Simulation, server: str, *, loss: Loss = Loss.EXPIRED) -> None:
     """Let the writer of a server be lost, as the thread `replies` reports it."""
     bench.answers[server] = None
-    bench.liveliness.update(server, alive=0, change=-1, has_expired=has_expired)
+    bench.liveliness.update(server, alive=0, change=-1, loss=loss)
 
 
 def see(bench: Simulation, server: str) -> None:
-    bench.liveliness.update(server, alive=1, change=1, has_expired=False)
+    bench.liveliness.update(server, alive=1, change=1, loss=Loss.CLOSED)
 
 
 @pytest.mark.parametrize(
-    ('has_expired', 'words'),
-    [(True, 'liveliness lease expired (2 s)'), (False, 'server closed the session')],
+    ('loss', 'words'),
+    [
+        (Loss.EXPIRED, 'liveliness lease expired (2 s)'),
+        (Loss.CLOSED, 'server closed the session'),
+        (Loss.GONE, 'server exited, was killed'),
+    ],
 )
-def test_lost_liveliness_leads_to_the_next_server_at_once(has_expired, words):
+def test_lost_liveliness_leads_to_the_next_server_at_once(loss, words):
     bench = streaming(request_timeout_s=5.0)
     see(bench, '/a')
-    bench.at(1.01, lambda: lose(bench, '/a', has_expired=has_expired))
+    bench.at(1.01, lambda: lose(bench, '/a', loss=loss))
     bench.run(1.5)
     assert bench.transport.opened == [('/a', 0), ('/b', 1)]
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEGRADED', 'STREAMING']
@@ -60,14 +64,14 @@ def test_lost_liveliness_of_another_server_changes_nothing():
 def test_a_loss_before_the_session_was_opened_is_none_of_it():
     bench = streaming()
     see(bench, '/a')
-    bench.liveliness.update('/a', alive=0, change=-1, has_expired=True)
+    bench.liveliness.update('/a', alive=0, change=-1, loss=Loss.EXPIRED)
     bench.run(2.0)
     assert bench.transport.servers == ['/a']
 
 
 def test_a_writer_that_goes_while_another_one_of_the_server_lives_is_no_loss():
     bench = streaming()
-    bench.at(1.01, lambda: bench.liveliness.update('/a', alive=1, change=-1, has_expired=True))
+    bench.at(1.01, lambda: bench.liveliness.update('/a', alive=1, change=-1, loss=Loss.EXPIRED))
     bench.run(2.0)
     assert bench.transport.servers == ['/a']
 
@@ -132,7 +136,7 @@ def test_while_paused_a_session_that_the_server_closed_is_opened_with_the_next_r
     bench = streaming()
     see(bench, '/a')
     bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
-    bench.at(1.5, lambda: lose(bench, '/a', has_expired=False))
+    bench.at(1.5, lambda: lose(bench, '/a', loss=Loss.CLOSED))
     bench.at(1.6, bench.answers.clear)
     bench.at(2.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(3.0)
@@ -158,20 +162,20 @@ def test_liveliness_is_that_of_the_session():
     liveliness = ServerLiveliness(2.0, lambda: wakes.append(1))
     liveliness.begin_session('/a')
     assert liveliness.loss_reason() == ''
-    liveliness.update('/a', alive=1, change=1, has_expired=False)
+    liveliness.update('/a', alive=1, change=1, loss=Loss.CLOSED)
     assert len(wakes) == 1
-    liveliness.update('/a', alive=0, change=-1, has_expired=True)
+    liveliness.update('/a', alive=0, change=-1, loss=Loss.EXPIRED)
     assert len(wakes) == 2
     assert 'liveliness lease expired (2 s)' in liveliness.loss_reason()
     assert liveliness.has_lease_expired
     # it is removed when the lease of its process is over
-    liveliness.update('/a', alive=0, change=0, has_expired=False)
+    liveliness.update('/a', alive=0, change=0, loss=Loss.CLOSED)
     assert len(wakes) == 2
     assert 'liveliness lease expired' in liveliness.loss_reason()
     # it is back, with the same writer
-    liveliness.update('/a', alive=1, change=1, has_expired=False)
+    liveliness.update('/a', alive=1, change=1, loss=Loss.CLOSED)
     assert liveliness.loss_reason() == ''
-    liveliness.update('/a', alive=0, change=-1, has_expired=False)
+    liveliness.update('/a', alive=0, change=-1, loss=Loss.CLOSED)
     assert liveliness.loss_reason() == 'server closed the session or exited'
     liveliness.begin_session('/a')
     assert liveliness.loss_reason() == ''
