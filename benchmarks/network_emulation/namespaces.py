@@ -72,16 +72,20 @@ def open_tun(address: str, peer: str, mtu_bytes: int, netmask: str = '') -> int:
     """
     tun = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tun, TUNSETIFF, _request(NAME, struct.pack('<H', IFF_TUN | IFF_NO_PI)))
+    # the length of the queue takes root of the whole machine, all else root of this network
+    last = (
+        (SIOCSIFNETMASK, _address(netmask))
+        if netmask
+        else (SIOCSIFTXQLEN, struct.pack('<i', WAITING_PACKETS))
+    )
     with _control() as control:
         for operation, value in (
             (SIOCSIFADDR, _address(address)),
             (SIOCSIFDSTADDR, _address(peer)),
             (SIOCSIFMTU, struct.pack('<i', mtu_bytes)),
-            (SIOCSIFTXQLEN, struct.pack('<i', WAITING_PACKETS)),
+            last,
         ):
             fcntl.ioctl(control, operation, _request(NAME, value))
-        if netmask:
-            fcntl.ioctl(control, SIOCSIFNETMASK, _request(NAME, _address(netmask)))
     _raise_flag(NAME, IFF_UP)
     return tun
 
