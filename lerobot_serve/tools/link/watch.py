@@ -27,8 +27,6 @@ from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
 
-# how this command is named in the keys of its queries
-CLIENT = 'lerobot-serve-link'
 QUERY_PERIOD_S = 0.05
 QUERY_TIMEOUT_S = 1.0
 
@@ -46,10 +44,13 @@ class Endpoint:
 class LinkWatch:
     """A context manager; leaving it closes the sessions."""
 
-    def __init__(self, settings: ZenohSettings) -> None:
-        """Raises UserError for wrong settings and for an address in use."""
+    def __init__(self, settings: ZenohSettings, client: str) -> None:
+        """
+        `client` names this process in the keys of its queries. Raises UserError for wrong settings
+        and for an address in use.
+        """
         configuration(settings)
-        self._settings = settings
+        self._settings, self._client = settings, client
         self._problems: list[str] = []
         self._endpoints: list[Endpoint] = []
         self._answers: dict[str, ServerAnswers] = {}
@@ -134,7 +135,7 @@ class LinkWatch:
 
     def _query(self, link: ZenohLink, server: Participant) -> None:
         answers = self._answers.setdefault(server.server, ServerAnswers())
-        keys = ServerKeys(server.site, server.server).client(Role.ROBOT, CLIENT)
+        keys = ServerKeys(server.site, server.server).client(Role.ROBOT, self._client)
         begin_s = time.monotonic()
         try:
             raw = link.call(keys.service('get_status'), b'', QUERY_TIMEOUT_S)

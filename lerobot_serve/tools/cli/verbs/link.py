@@ -12,6 +12,7 @@ EXAMPLE = (
     'when a server responds, 1 when none does, with the reason'
 )
 CONNECT = 'tcp/127.0.0.1:7447'
+CLIENT = 'lerobot-serve-link'
 SECONDS, SECONDS_LIMIT = 3.0, 3600.0
 
 
@@ -43,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='zenoh_keys of this machine, for tls/ and quic/',
     )
     parser.add_argument(
+        '--client',
+        default=CLIENT,
+        metavar='NAME',
+        help=f'name in the keys of its queries, which access control may restrict ({CLIENT})',
+    )
+    parser.add_argument(
         '--seconds',
         type=seconds_argument,
         default=SECONDS,
@@ -65,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
     connect = options.connect or ([] if options.listen else [CONNECT])
     keys = Path(options.keys).expanduser() if options.keys else None
     settings = ZenohSettings(options.site, tuple(connect), tuple(options.listen), keys)
-    with LinkWatch(settings) as watch:
+    with LinkWatch(settings, options.client) as watch:
         survey = watch.survey(options.seconds)
     if options.json:
         print(json.dumps(as_json(survey), indent=2))
