@@ -27,6 +27,9 @@ FORMS = {
 def generate_launch_description() -> LaunchDescription:
     arguments = [
         *launch_support.parameter_overrides(RouterParameters, 'split_percent', 'canary.plan'),
+        *launch_support.parameter_overrides(
+            RouterParameters, *launch_support.ZENOH, prefix_text='router: '
+        ),
         *(argument for policy in FORMS for argument in of_policy(policy)),
         *launch_support.parameter_overrides(ServerParameters, 'max_sessions', file=SERVERS),
         *launch_support.launch_options('replicas'),
@@ -61,6 +64,7 @@ def start(given: dict) -> list[Action]:
         given={
             'split_percent': given['split_percent'],
             'canary.plan': given['canary_plan'],
+            **{name: given[name] for name in launch_support.ZENOH},
             **replicas,
         },
         log_level=given['log_level'],

@@ -8,7 +8,16 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launch_support
 from lerobot_serve.wire.names import namespace
 
-PARAMETERS = ('client_id', 'servers', 'robot_file', 'network_profile', 'task', 'codec')
+PARAMETERS = (
+    'client_id',
+    'servers',
+    'robot_file',
+    'network_profile',
+    'task',
+    'codec',
+    'link',
+    *launch_support.ZENOH,
+)
 
 
 def generate_launch_description() -> LaunchDescription:

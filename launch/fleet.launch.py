@@ -11,7 +11,8 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launch_support
 from lerobot_serve.sim.parameters import SimParameters
 
-OF_EDGE = ('servers', 'task', 'codec')
+# not zenoh_listen: one machine has one listener on an endpoint
+OF_EDGE = ('servers', 'task', 'codec', 'link', 'zenoh_connect', 'zenoh_site', 'zenoh_keys')
 OF_SIM = ('image_height', 'image_width', 'outcome_topic')
 
 

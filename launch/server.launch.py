@@ -19,6 +19,7 @@ PARAMETERS = (
     'metrics_address',
     'trace_folder',
     'trace_images',
+    *launch_support.ZENOH,
 )
 
 

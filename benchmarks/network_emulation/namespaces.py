@@ -16,10 +16,13 @@ import socket
 import struct
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x0002_0000, 0x1000_0000, 0x4000_0000
+# in /proc/PID/ns
+FILES = {CLONE_NEWNS: 'mnt', CLONE_NEWUSER: 'user', CLONE_NEWNET: 'net'}
 MS_REC, MS_PRIVATE = 0x4000, 0x4_0000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x4004_54CA, 0x0001, 0x1000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 SIOCSIFADDR, SIOCSIFDSTADDR, SIOCSIFMTU, SIOCSIFTXQLEN = 0x8916, 0x8918, 0x8922, 0x8943
+SIOCSIFNETMASK = 0x891C
 NAME = 'link0'
 # what waits for us to read it; the queue of the link is the relay's, so this one must not be full
 WAITING_PACKETS = 16384
@@ -46,8 +49,7 @@ def new_network() -> int:
 
 def join(namespace: Path, kind: int) -> None:
     """Enter a namespace of this kind, unless this process is in it."""
-    here = Path('/proc/self/ns') / {CLONE_NEWUSER: 'user', CLONE_NEWNET: 'net'}[kind]
-    if os.path.samefile(here, namespace):
+    if os.path.samefile(Path('/proc/self/ns') / FILES[kind], namespace):
         return
     file = os.open(namespace, os.O_RDONLY)
     try:
@@ -63,16 +65,25 @@ def own_shared_memory() -> None:
     _check('mount /dev/shm', _libc.mount(b'tmpfs', b'/dev/shm', b'tmpfs', 0, None))
 
 
-def open_tun(address: str, peer: str, mtu_bytes: int) -> int:
-    """Return the file of a new interface in the present network, from which IP packets come."""
+def open_tun(address: str, peer: str, mtu_bytes: int, netmask: str = '') -> int:
+    """
+    Return the file of a new interface in the present network, from which IP packets come. With a
+    netmask it leads to a whole network, and `peer` is its own address.
+    """
     tun = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tun, TUNSETIFF, _request(NAME, struct.pack('<H', IFF_TUN | IFF_NO_PI)))
+    # the length of the queue takes root of the whole machine, all else root of this network
+    last = (
+        (SIOCSIFNETMASK, _address(netmask))
+        if netmask
+        else (SIOCSIFTXQLEN, struct.pack('<i', WAITING_PACKETS))
+    )
     with _control() as control:
         for operation, value in (
             (SIOCSIFADDR, _address(address)),
             (SIOCSIFDSTADDR, _address(peer)),
             (SIOCSIFMTU, struct.pack('<i', mtu_bytes)),
-            (SIOCSIFTXQLEN, struct.pack('<i', WAITING_PACKETS)),
+            last,
         ):
             fcntl.ioctl(control, operation, _request(NAME, value))
     _raise_flag(NAME, IFF_UP)

@@ -34,6 +34,9 @@ from lerobot_serve.ros.process.fastdds_profile import (
 )
 
 RESPAWN_DELAY_S = 2.0
+# parameters of the Zenoh link, see zenoh.zenoh_parameters
+ZENOH = ('zenoh_listen', 'zenoh_connect', 'zenoh_site', 'zenoh_keys')
+HOME_ALLOWED = ('_path', '_file', '_keys')
 # ros2 launch takes its own options among the arguments of the file
 LAUNCH_OPTION_PREFIX = ('launch-', 'emulate_tty', 'sigterm_timeout', 'sigkill_timeout')
 # starts the note on an empty parameter; an empty launch argument has another meaning
@@ -111,7 +114,7 @@ def convert(spec: ParameterSpec, text: str) -> Any:
     """Return the parsed value, or the text itself when it cannot be parsed."""
     if spec.kind is str:
         # a shell expands ~ at the beginning of a word only
-        return os.path.expanduser(text) if spec.name.endswith(('_path', '_file')) else text
+        return os.path.expanduser(text) if spec.name.endswith(HOME_ALLOWED) else text
     if spec.kind is tuple:
         return tuple(item.strip() for item in text.split(','))
     try:

@@ -15,6 +15,7 @@ ENDPOINT = re.compile(r'(tcp|tls|quic)/(\[[0-9A-Fa-f:.]+\]|[^/:\s]+):\d{1,5}')
 ENCRYPTED = ('tls/', 'quic/')
 # a killed peer closes its connection at once; this is for one that hangs or is cut off
 LEASE_MS = 2000
+OBSERVER_TIMEOUT_MS = 3000
 # files of a folder of keys
 CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
 
@@ -26,6 +27,7 @@ class ZenohSettings:
     listen         endpoints to listen on; a robot needs none
     keys           folder with CA, CERTIFICATE and PRIVATE_KEY; empty: neither encryption nor names
     shared_memory  payloads between processes of one host
+    observes       see all that passes the one endpoint in `connect`, which must be reached
     """
 
     site: str = 'default'
@@ -33,6 +35,7 @@ class ZenohSettings:
     listen: tuple[str, ...] = ()
     keys: Path | None = None
     shared_memory: bool = True
+    observes: bool = False
 
 
 def configuration(settings: ZenohSettings) -> str:
@@ -45,12 +48,13 @@ def configuration(settings: ZenohSettings) -> str:
         link['tls'] = _tls(settings.keys)
     return json.dumps(
         {
-            'mode': 'peer',
-            # in the background, for ever: a node starts and ends without its router
+            # a peer passes on nothing to other peers, but everything to clients
+            'mode': 'client' if settings.observes else 'peer',
+            # a node connects in the background, for ever: it starts and ends without its router
             'connect': {
                 'endpoints': list(settings.connect),
-                'timeout_ms': -1,
-                'exit_on_failure': False,
+                'timeout_ms': OBSERVER_TIMEOUT_MS if settings.observes else -1,
+                'exit_on_failure': settings.observes,
                 'retry': {'period_init_ms': 100, 'period_max_ms': 1000},
             },
             'listen': {

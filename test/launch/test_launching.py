@@ -42,6 +42,7 @@ EXPECTED = {
         'metrics_address',
         'trace_folder',
         'trace_images',
+        *launch_support.ZENOH,
         'params_file',
         'namespace',
         'respawn',
@@ -55,12 +56,15 @@ EXPECTED = {
         'network_profile',
         'task',
         'codec',
+        'link',
+        *launch_support.ZENOH,
         'params_file',
         'log_level',
     },
     'ab.launch.py': {
         'split_percent',
         'canary_plan',
+        *launch_support.ZENOH,
         'policy_kind_a',
         'policy_path_a',
         'device_a',
@@ -83,6 +87,10 @@ EXPECTED = {
         'servers',
         'task',
         'codec',
+        'link',
+        'zenoh_connect',
+        'zenoh_site',
+        'zenoh_keys',
         'image_height',
         'image_width',
         'outcome_topic',
@@ -99,6 +107,7 @@ PLAN = launch_support.parameter_overrides(RouterParameters, 'canary.plan')[0]
 PATH_A = launch_support.parameter_overrides(
     ServerParameters, 'policy_path', form='{}_a', prefix_text='slot a: '
 )[0]
+KEYS = launch_support.parameter_overrides(EdgeParameters, 'zenoh_keys')[0]
 SESSIONS_A = launch_support.parameter_overrides(ServerParameters, 'max_sessions', form='{}_a')[0]
 
 
@@ -167,6 +176,7 @@ def test_a_name_with_a_dot_is_an_argument_with_an_underscore_and_arrives_as_it_i
 def test_a_home_folder_is_found(monkeypatch):
     monkeypatch.setenv('HOME', '/home/someone')
     assert value(PATH_A, '~/policy') == '/home/someone/policy'
+    assert value(KEYS, '~/keys') == '/home/someone/keys'
 
 
 @pytest.mark.parametrize('text', ['140', '-1', 'abc', '1.5'])
@@ -306,6 +316,24 @@ def test_the_kind_alone_brings_a_policy_in_shadow(monkeypatch):
     assert nodes['/shadow/policy_server'] == {'slot': 'prod', 'policy_kind': 'builtin'}
     nodes = started(monkeypatch, 'ab.launch.py', shadow_device='cuda:1')
     assert '/shadow/policy_server' not in nodes
+
+
+def test_each_node_gets_what_it_needs_of_the_zenoh_link(monkeypatch):
+    given = {'zenoh_connect': 'tcp/10.0.0.1:7447,tcp/10.0.0.2:7447', 'zenoh_site': 'lab'}
+    taken = {**given, 'zenoh_connect': tuple(given['zenoh_connect'].split(','))}
+    (server,) = started(
+        monkeypatch, 'server.launch.py', zenoh_listen='tcp/0.0.0.0:7447', **given
+    ).values()
+    assert server == {'zenoh_listen': ('tcp/0.0.0.0:7447',), **taken}
+    build_parameters(ServerParameters, server)
+    nodes = started(monkeypatch, 'ab.launch.py', **given)
+    assert given.keys() <= nodes['/policy_router'].keys()
+    assert nodes['/slot_a/policy_server'] == {'slot': 'a'}
+    for file in ('edge.launch.py', 'fleet.launch.py'):
+        nodes = started(monkeypatch, file, link='zenoh', **given)
+        edges = [values for name, values in nodes.items() if name.endswith('edge_controller')]
+        assert edges and all(edge == {'link': 'zenoh', **taken} for edge in edges)
+        build_parameters(EdgeParameters, edges[0])
 
 
 def test_robots_tell_a_router_how_their_attempts_end(monkeypatch):

@@ -24,7 +24,6 @@ FOREIGN = {
     'export': 'of the shell',
     'grep': 'of the system',
     'sudo sysctl': 'of the system',
-    'sudo apt': 'of the system',
     'curl': 'of the system; the paths are held by the tests of the endpoint',
     'rosdep install': 'of a ROS 2 installation',
     'colcon build': 'of a ROS 2 installation',
@@ -32,7 +31,6 @@ FOREIGN = {
     'fastdds discovery': 'of Fast DDS',
     'ros2 bag': 'of a ROS 2 installation',
     'ros2 launch foxglove_bridge': 'of a ROS 2 installation',
-    'ros2 run rmw_zenoh_cpp': 'of a ROS 2 installation',
 }
 FOUND = commands()
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Watch a link through one Zenoh session for each endpoint.
+
+A session that connects is a client: a peer receives only what the other end itself publishes, a
+client all that passes there. Used by the main thread; threads of Zenoh deposit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+import time
+from types import TracebackType
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.tools.link.participants import is_token, Participant, participant
+from lerobot_serve.tools.link.rates import key_rates, KeyCounter
+from lerobot_serve.tools.link.reach import connection_problem, session_problem
+from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.wire.names import KEY_ROOT
+from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+
+QUERY_PERIOD_S = 0.05
+QUERY_TIMEOUT_S = 1.0
+
+
+@dataclass
+class Endpoint:
+    """One session, and what it has seen."""
+
+    name: str
+    link: ZenohLink
+    counter: KeyCounter
+    alive: set[Participant]
+
+
+class LinkWatch:
+    """A context manager; leaving it closes the sessions."""
+
+    def __init__(self, settings: ZenohSettings, client: str) -> None:
+        """
+        `client` names this process in the keys of its queries. Raises UserError for wrong settings
+        and for an address in use.
+        """
+        configuration(settings)
+        self._settings, self._client = settings, client
+        self._problems: list[str] = []
+        self._endpoints: list[Endpoint] = []
+        self._answers: dict[str, ServerAnswers] = {}
+        self._stack = ExitStack()
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> LinkWatch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def survey(self, duration_s: float) -> LinkSurvey:
+        """Watch for this time, and query each server meanwhile; return what was found."""
+        begin_s = time.monotonic()
+        if self._endpoints:
+            for _ in ticks(begin_s + duration_s):
+                self._query_servers()
+        counts = [endpoint.counter.counts() for endpoint in self._endpoints]
+        watched_s = max(time.monotonic() - begin_s, QUERY_PERIOD_S)
+        seen = {participant(key) for each in counts for key in each}
+        return LinkSurvey(
+            self._settings.site,
+            watched_s,
+            tuple(endpoint.name for endpoint in self._endpoints),
+            tuple(self._problems),
+            frozenset(self._alive()),
+            frozenset(each for each in seen if each is not None),
+            dict(self._answers),
+            key_rates(counts, watched_s),
+        )
+
+    def _open(self) -> None:
+        for endpoint in self._settings.connect:
+            settings = replace(self._settings, connect=(endpoint,), listen=(), observes=True)
+            problem = connection_problem(endpoint)
+            if not problem:
+                with contextlib.suppress(UserError):
+                    self._watch(endpoint, ZenohLink(settings))
+                    continue
+                problem = session_problem(endpoint, bool(settings.keys))
+            self._problems.append(problem)
+        if self._settings.listen:
+            settings = replace(self._settings, connect=())
+            self._watch(', '.join(settings.listen), ZenohLink(settings))
+
+    def _watch(self, name: str, link: ZenohLink) -> None:
+        self._stack.callback(link.close)
+        endpoint = Endpoint(name, link, KeyCounter(), set())
+        site = self._settings.site
+
+        def on_presence(key: str, is_alive: bool) -> None:
+            found = participant(key) if is_token(key) else None
+            if found:
+                (endpoint.alive.add if is_alive else endpoint.alive.discard)(found)
+
+        # of all sites: one that is misspelt is the most frequent mistake
+        link.watch_alive(f'{KEY_ROOT}/*/**', on_presence)
+        link.subscribe(f'{KEY_ROOT}/{site}/**', endpoint.counter.count)
+        self._endpoints.append(endpoint)
+
+    def _alive(self) -> set[Participant]:
+        return {each for endpoint in self._endpoints for each in tuple(endpoint.alive)}
+
+    def _query_servers(self) -> None:
+        queried: set[str] = set()
+        for endpoint in self._endpoints:
+            for each in tuple(endpoint.alive):
+                is_ours = each.is_server and each.site == self._settings.site
+                if is_ours and each.server not in queried:
+                    queried.add(each.server)
+                    self._query(endpoint.link, each)
+
+    def _query(self, link: ZenohLink, server: Participant) -> None:
+        answers = self._answers.setdefault(server.server, ServerAnswers())
+        keys = ServerKeys(server.site, server.server).client(Role.ROBOT, self._client)
+        begin_s = time.monotonic()
+        try:
+            raw = link.call(keys.service('get_status'), b'', QUERY_TIMEOUT_S)
+            answers.round_trips_ms.append((time.monotonic() - begin_s) * 1e3)
+            status = service_bytes.decode('get_status', raw).status
+        except (ServerUnreachable, ValueError) as error:
+            answers.error = str(error)
+            return
+        answers.policy, answers.policy_type = status.policy, status.policy_type
+        answers.text = status.text
+
+
+def ticks(until_s: float) -> Iterator[None]:
+    """Yield once every QUERY_PERIOD_S until a time of the monotonic clock."""
+    while (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(QUERY_PERIOD_S, left_s))
+        yield

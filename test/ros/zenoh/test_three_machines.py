@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Walks docs/several_machines.md: its commands on three machines, each a network namespace with a ROS
+domain of its own, so that nothing but Zenoh joins them; then a bad link, and one that is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support.docs.docs_rig import BLOCK, Command, of
+from support.network.edge_watch import __name__ as EDGE_WATCH
+from support.network.machines import CUT, line_of, Machines, NetworkUnavailable, running_machines
+from support.paths import REPOSITORY
+from support.waiting import wait_until
+
+from benchmarks.network_emulation.pipe import Conditions
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve_interfaces.msg import EdgeState
+
+PAGE = REPOSITORY / 'docs' / 'several_machines.md'
+SECTION = re.compile(r'^### The (\w+), ([\d.]+)$(.*?)(?=^##)', re.MULTILINE | re.DOTALL)
+EDGE = '/robot_1/edge_controller'
+LIMIT_S = 60.0
+# a robot on a radio, far away
+FAR = Conditions(rate_mbit_s=20, delay_ms=25, loss_percent=1, queue_ms=200)
+# two seconds; between two attempts of the simulated robot there are fewer
+FALLBACK_COMMANDS = 60
+FALLBACK_STATES = (EdgeState.STALLED, EdgeState.RECONNECTING)
+
+
+@dataclass(frozen=True)
+class MachineOfPage:
+    """One machine of the page, with its commands."""
+
+    name: str
+    address: str
+    commands: tuple[Command, ...]
+
+    def starting(self, *first: str) -> list[tuple[str, ...]]:
+        """Return the words of the commands that start like this."""
+        return [each.words for each in self.commands if each.words[: len(first)] == first]
+
+
+def machines_of_page() -> list[MachineOfPage]:
+    found = []
+    for name, address, text in SECTION.findall(PAGE.read_text()):
+        commands = tuple(
+            command for _, block in BLOCK.findall(text) for command in of(PAGE.name, block)
+        )
+        found.append(MachineOfPage(name, address, commands))
+    return found
+
+
+MACHINES = machines_of_page()
+ROBOT = next(machine for machine in MACHINES if machine.name == 'robot')
+
+
+def executable(words: tuple[str, ...]) -> list[str]:
+    """Return the command that `ros2 run lerobot_serve NODE ...` runs."""
+    share = str(shared_file('config').parent)
+    return [
+        str(executable_path(words[3])),
+        *(word.replace('SHARE', share) for word in words[4:]),
+    ]
+
+
+class EdgeWatch:
+    """Asks a process on the machine of the robot."""
+
+    def __init__(self, process: subprocess.Popen) -> None:
+        self._process = process
+
+    def ask(self) -> dict[str, Any]:
+        print('state', file=self._process.stdin, flush=True)
+        return json.loads(line_of(self._process))
+
+    def wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """Return the first state for which this holds."""
+        last: dict[str, Any] = {}
+
+        def found() -> bool:
+            last.update(self.ask())
+            return holds(last)
+
+        try:
+            wait_until(found, what, LIMIT_S)
+        finally:
+            # shown below a failure
+            print(f'--- {what}: {last}')
+        return last
+
+    def wait_until_driven(self, count: int = 60) -> dict[str, Any]:
+        """Wait for so many further actions of a policy, while the session is open."""
+        begin = self.ask()['played']
+        return self.wait(
+            lambda now: now['played'] > begin + count and now['state'] == EdgeState.STREAMING,
+            f'{count} further actions of the policy',
+        )
+
+    def wait_until_fallen_back(self) -> dict[str, Any]:
+        """Wait until the robot says that it is cut off, and no policy has moved it for long."""
+        return self.wait(
+            lambda now: (
+                now['state'] in FALLBACK_STATES and now['without_policy'] > FALLBACK_COMMANDS
+            ),
+            'a fallback',
+        )
+
+
+@pytest.fixture
+def machines(tmp_path) -> Iterator[Machines]:
+    """The machines of the page, with nothing on them."""
+    try:
+        with running_machines({m.name: m.address for m in MACHINES}, tmp_path) as made:
+            yield made
+    except NetworkUnavailable as reason:
+        pytest.skip(str(reason))
+    finally:
+        for log in sorted(tmp_path.glob('*.log')):
+            print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+
+
+@pytest.fixture
+def edge(machines) -> EdgeWatch:
+    """Everything of the page is started; the edge controller is watched."""
+    for machine in MACHINES:
+        for words in machine.starting('ros2', 'run', 'lerobot_serve'):
+            machines.start(words[3], machine.name, executable(words))
+    watch = [sys.executable, '-m', EDGE_WATCH, EDGE]
+    return EdgeWatch(machines.open('edge_watch', ROBOT.name, watch))
+
+
+def test_the_page_has_three_machines_that_only_zenoh_joins(machines):
+    nodes = {m.name: [w[3] for w in m.starting('ros2', 'run', 'lerobot_serve')] for m in MACHINES}
+    assert nodes == {
+        'server': ['policy_server'],
+        'router': ['policy_router'],
+        'robot': ['sim_robot', 'edge_controller'],
+    }
+    environments = [machines.environment(name) for name in nodes]
+    assert len({each['ROS_DOMAIN_ID'] for each in environments}) == len(nodes)
+
+
+def test_the_robot_is_driven_and_survives_its_link(machines, edge):
+    driven = edge.wait_until_driven()
+    assert driven['server'] == '/policy_router'
+    (link,) = ROBOT.starting('lerobot-serve', 'link')
+    seen = machines.run(ROBOT.name, [*link, '--json'])
+    assert seen.returncode == 0, seen.stderr
+    found = json.loads(seen.stdout)
+    roles = {(each['client_of'], each['role']) for each in found['participants']}
+    assert {('', 'router'), ('policy_router', 'robot')} <= roles
+
+    machines.set_link(ROBOT.name, FAR)
+    far = edge.wait_until_driven()
+    assert far['network_ms'] > 2 * FAR.delay_ms
+
+    machines.set_link(ROBOT.name, CUT)
+    edge.wait_until_fallen_back()
+    cut = machines.run(ROBOT.name, [*link])
+    assert cut.returncode == 1 and 'does not answer' in cut.stderr
+    up, _ = machines.set_link(ROBOT.name)
+    assert up['lost'] > 0
+    edge.wait_until_driven()
+
+
+def test_the_router_survives_the_link_of_its_server(machines, edge):
+    edge.wait_until_driven()
+    machines.set_link('server', CUT)
+    edge.wait_until_fallen_back()
+    machines.set_link('server')
+    edge.wait_until_driven()
+
+
+def test_the_machines_end_with_the_process_that_made_them(tmp_path):
+    """Also when it is killed: a robot must not be driven by what is left of a test."""
+    code = (
+        'import sys, time\nfrom pathlib import Path\n'
+        'from support.network.machines import line_of, Machines\n'
+        'machines = Machines({"robot": "192.168.1.30"}, Path(sys.argv[1]))\n'
+        'sleep = ["sh", "-c", "echo $$; exec sleep 600"]\n'
+        'sleeper = machines.open("sleeper", "robot", sleep)\n'
+        'print(machines._switch.pid, line_of(sleeper), flush=True)\ntime.sleep(600)\n'
+    )
+    parent = subprocess.Popen(
+        [sys.executable, '-c', code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        line = line_of(parent)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    if not line:
+        pytest.skip('this system makes no network namespaces')
+    pids = [int(pid) for pid in line.split()]
+    wait_until(lambda: not any(map(is_running, pids)), 'switch and sleeper end', LIMIT_S)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one of which only the exit status is left does not."""
+    try:
+        with open(f'/proc/{pid}/stat') as file:
+            return file.read().rpartition(')')[2].split()[0] != 'Z'
+    except OSError:
+        return False

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a survey of a Zenoh link makes of keys, counts and responses."""
+
+from __future__ import annotations
+
+import pytest
+
+from lerobot_serve.tools.link.participants import is_token, Participant, participant
+from lerobot_serve.tools.link.rates import key_rates, KeyCount, KeyCounter, KeyRate
+from lerobot_serve.tools.link.reach import split
+from lerobot_serve.tools.link.report import as_json, as_text
+from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+
+SERVER = Participant('lab', 'policy_server')
+ROBOT = Participant('lab', 'policy_server', 'robot', 'robot_7')
+KEYS = ServerKeys('lab', '/policy_server')
+ADDRESS = 'tcp/10.0.0.1:7447'
+
+
+def survey(**found: object) -> LinkSurvey:
+    """Return a survey in which one server is there and responds."""
+    given = {
+        'reached': (ADDRESS,),
+        'problems': (),
+        'alive': frozenset({SERVER, ROBOT}),
+        'answers': {'policy_server': ServerAnswers([2.0, 1.0, 3.0], policy='act@1')},
+        **found,
+    }
+    return LinkSurvey('lab', 2.0, **given)
+
+
+def client_keys(role: Role) -> list[str]:
+    keys = KEYS.client(role, 'robot_7')
+    return [
+        keys.alive,
+        keys.observation,
+        keys.no_session,
+        keys.service('get_status'),
+        keys.reply(1),
+    ]
+
+
+@pytest.mark.parametrize('role', Role)
+def test_every_key_of_a_client_names_it(role):
+    for key in client_keys(role):
+        assert participant(key) == Participant('lab', 'policy_server', role.value, 'robot_7')
+
+
+def test_the_keys_of_a_server_name_it():
+    assert participant(KEYS.alive) == participant(KEYS.status) == SERVER
+    assert participant(ServerKeys('lab', '/cell_2/router').alive).server == 'cell_2.router'
+
+
+@pytest.mark.parametrize('key', ['', '@lerobot/lab', 'lab/policy_server/alive', '@other/a/b/c'])
+def test_other_keys_name_nobody(key):
+    assert participant(key) is None
+
+
+def test_only_the_last_segment_makes_a_token():
+    assert is_token(KEYS.alive)
+    assert not is_token(KEYS.client(Role.ROBOT, 'alive').observation)
+
+
+def test_rates_are_per_second_and_sorted():
+    counter = KeyCounter()
+    for size in (1000, 3000):
+        counter.count('b', b'x' * size)
+    counter.count('a', b'')
+    assert key_rates([counter.counts()], 2.0) == [KeyRate('a', 0.5, 0.0), KeyRate('b', 1.0, 2.0)]
+
+
+def test_a_message_that_passes_two_endpoints_counts_once():
+    rates = key_rates([{'a': KeyCount(9, 900)}, {'a': KeyCount(10, 1000)}], 1.0)
+    assert rates == [KeyRate('a', 10.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ('endpoint', 'parts'),
+    [('tcp/10.0.0.1:7447', ('10.0.0.1', 7447)), ('tls/[fe80::1]:1', ('fe80::1', 1))],
+)
+def test_an_endpoint_has_host_and_port(endpoint, parts):
+    assert split(endpoint) == parts
+
+
+def test_a_server_that_responds_is_no_failure():
+    assert survey().failure == ''
+
+
+@pytest.mark.parametrize(
+    ('found', 'parts'),
+    [
+        ({'reached': (), 'problems': ('nothing listens on X', 'Y')}, ['nothing listens on X; Y']),
+        ({'alive': frozenset()}, [ADDRESS, 'no server or router', 'zenoh_listen']),
+        ({'alive': frozenset({ROBOT})}, ['no server or router']),
+        (
+            {'alive': frozenset({Participant('hall', 'policy_server')})},
+            ['the site lab', 'the site hall', '--site'],
+        ),
+        ({'answers': {'policy_server': ServerAnswers(error='no reply')}}, ['no reply']),
+    ],
+)
+def test_a_failure_says_what_to_do(found, parts):
+    failure = survey(**found).failure
+    assert all(part in failure for part in parts), failure
+
+
+def test_the_report_has_each_participant_with_its_role_and_round_trips():
+    stranger = Participant('hall', 'policy_server')
+    found = as_json(survey(alive=frozenset({SERVER, stranger}), seen=frozenset({ROBOT})))
+    server, robot = found['participants']
+    assert (server['role'], server['policy'], server['has_token']) == ('server', 'act@1', True)
+    assert server['round_trip_ms'] == {'n': 3, 'p50': 2.0, 'p99': pytest.approx(2.98)}
+    assert robot == {
+        'name': 'robot_7',
+        'client_of': 'policy_server',
+        'role': 'robot',
+        'has_token': False,
+    }
+
+
+def test_a_router_is_known_by_its_status():
+    answers = {'policy_server': ServerAnswers([1.0], policy_type='router')}
+    assert as_json(survey(answers=answers))['participants'][0]['role'] == 'router'
+
+
+def test_the_columns_of_the_text_are_aligned():
+    text = as_text(survey(rates=[KeyRate('k', 1.0, 2.0), KeyRate('longer', 10.0, 20.0)]))
+    lines = text.splitlines()
+    assert lines[0] == f'site lab, watched for 2.0 s at {ADDRESS}'
+    heads = [line for line in lines if line.startswith(('participant', 'key'))]
+    server = next(line for line in lines if line.startswith('policy_server'))
+    assert server.index('act@1') == heads[0].index('policy')
+    assert lines[-1].index('10.0') == heads[1].index('messages/s')
+
+
+def test_text_of_a_peer_cannot_steer_the_terminal():
+    answers = {'policy_server': ServerAnswers([1.0], policy='\033[2J')}
+    assert '\033' not in as_text(survey(answers=answers))
