@@ -135,7 +135,12 @@ class PolicyRouter(LifecycleNode):
         )
         goals = GoalRouter(self)
         self._goals = PredictChunkProxy(
-            self, self._runtime, goals.choose, self._drops.add, refusal=goals.refusal
+            self,
+            self._runtime,
+            goals.choose,
+            self._drops.add,
+            refusal=goals.refusal,
+            link=self._zenoh.link if self._zenoh else None,
         )
         self.create_timer(POLL_PERIOD_S, self.poll)
         self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)

@@ -143,6 +143,8 @@ class PolicyServer(LifecycleNode):
                 on_drop=self._statistics.record_drop,
             )
         one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
+        if self._zenoh:
+            self._zenoh.serve_predictions(one_shots.predict)
         self._action = PredictChunkAction(
             self, one_shots.predict, self._withdraw, self._request_queue.__len__
         )

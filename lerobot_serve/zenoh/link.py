@@ -9,6 +9,8 @@ may be called in any thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+import time
 from typing import Any
 
 import zenoh
@@ -21,6 +23,7 @@ from lerobot_serve.zenoh.traffic import Traffic
 
 OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]
+CALL_LATER_S = 2.0
 
 
 class ZenohLink:
@@ -69,25 +72,35 @@ class ZenohLink:
         Zenoh answers at once where nobody serves the key, and also where access control forbids
         it: it does not tell which.
         """
-        replies = self._session.get(key, payload=request, timeout=timeout_s)
-        for reply in replies:
+        begin_s = time.monotonic()
+        for reply in self._session.get(key, payload=request, timeout=timeout_s):
             if reply.ok is not None:
                 return reply.ok.payload.to_bytes()
             raise ServerUnreachable(f'{key}: {refusal_text(reply)}')
+        if time.monotonic() - begin_s < timeout_s:
+            why = 'nobody serves it: it does not run or has gone'
+        else:
+            why = f'no reply within {timeout_s:g} s'
         raise ServerUnreachable(
-            f'{key}: no reply within {timeout_s:g} s; it does not run, or is not reached through '
+            f'{key}: {why}, or is not reached through '
             f'{", ".join(self.settings.connect) or "zenoh_connect, which is empty"}, or these '
             'keys do not allow it'
         )
 
-    def call_later(self, key: str, request: bytes, on_reply: Callable[[bytes], None]) -> None:
+    def call_later(
+        self,
+        key: str,
+        request: bytes,
+        on_reply: Callable[[bytes], None],
+        timeout_s: float = CALL_LATER_S,
+    ) -> None:
         """Call without waiting; a thread of Zenoh passes the reply, if any, to `on_reply`."""
 
         def pass_on(reply: zenoh.Reply) -> None:
             if reply.ok is not None:
                 on_reply(reply.ok.payload.to_bytes())
 
-        self._session.get(key, pass_on, payload=request, timeout=CALL_LATER_S)
+        self._session.get(key, pass_on, payload=request, timeout=timeout_s)
 
     def declare_alive(self, key: str) -> zenoh.LivelinessToken:
         """Show others that this process lives, until the token is undeclared or it ends."""
@@ -102,12 +115,14 @@ class ZenohLink:
         return self._session.liveliness().declare_subscriber(key, tell, history=True)
 
     def close(self) -> None:
-        """Close the session; peers see the tokens go at once. May be called twice."""
+        """
+        Close the session; peers see the tokens go at once. A peer that hangs holds this up for
+        some seconds. May be called twice.
+        """
         if not self._session.is_closed():
-            self._session.close()
-
-
-CALL_LATER_S = 2.0
+            # "timed out": a peer that hangs is told nothing, and the process ends anyway
+            with contextlib.suppress(zenoh.ZError):
+                self._session.close()
 
 
 def is_matched(publisher: zenoh.Publisher) -> bool:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import zenoh
 
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.zenoh.keys import client_of, ClientKeys, Role, ServerKeys
@@ -22,6 +24,9 @@ from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.traffic import Traffic
 
 Handler = Callable[[Any, Any], Any]
+# a request and what receives its reply
+SubmitPrediction = Callable[[bytes, Callable[[Chunk], None]], object]
+PREDICT_CHUNK = 'predict_chunk'
 
 
 class ServerMessages(Protocol):
@@ -117,6 +122,45 @@ class ServerEndpoint:
             if isawaitable(response):
                 response = await response
             query.reply(query.key_expr, self._messages.encode(response))
+
+    def serve_predictions(
+        self, submit: Callable[[bytes, Callable[[Chunk], None]], object]
+    ) -> None:
+        """
+        Serve requests without a session: one observation, one chunk. `submit` runs where services
+        run; any thread may reply.
+        """
+
+        def on_query(query: zenoh.Query) -> None:
+            raw = query.payload.to_bytes() if query.payload else b''
+            try:
+                speaker = client_of(str(query.key_expr))
+                if not speaker.may_speak_for(read_envelope(raw).client_id):
+                    raise ValueError(f'{speaker.prefix} speaks for itself alone')
+            except ValueError as error:
+                self._on_drop('malformed_service_request')
+                with query:
+                    query.reply_err(f'predict_chunk: {error}'.encode())
+                return
+            self._run(partial(self._predict, submit, raw, query))
+
+        self._queryables.append(
+            self._link.serve(self.keys.clients.service(PREDICT_CHUNK), on_query)
+        )
+
+    async def _predict(
+        self,
+        submit: SubmitPrediction,
+        raw: bytes,
+        query: zenoh.Query,
+    ) -> None:
+        """The node's executor."""
+
+        def reply(chunk: Chunk) -> None:
+            with query:
+                query.reply(query.key_expr, wire_chunk.encode(chunk))
+
+        submit(raw, reply)
 
     def close(self) -> None:
         """Say goodbye, then end; the session stays open."""

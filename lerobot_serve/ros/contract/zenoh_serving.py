@@ -15,7 +15,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
-from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint
+from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint, SubmitPrediction
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ServerStatus
 
@@ -48,6 +48,13 @@ class ZenohServing:
             on_observation=on_observation,
             on_drop=on_drop,
         )
+
+    def serve_predictions(
+        self, submit: Callable[[bytes, Callable[[Chunk], None]], object]
+    ) -> None:
+        """Offer PredictChunk to routers; `submit` queues a request. After `serve`."""
+        assert self._endpoint
+        self._endpoint.serve_predictions(submit)
 
     def publish_status(self, status: ServerStatus) -> None:
         if self._endpoint:

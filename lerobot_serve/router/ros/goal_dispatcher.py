@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 import queue
 import time
+from typing import TYPE_CHECKING
 
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
@@ -23,13 +24,22 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.predict_chunk_action import observation_bytes
+from lerobot_serve.ros.contract.typed_messages import message_from_chunk
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.names import is_over_zenoh, node_name
 from lerobot_serve.wire.schema import Status
+from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
+
+if TYPE_CHECKING:
+    from lerobot_serve.zenoh.link import ZenohLink
 
 POLL_PERIOD_S = 0.05
 RETRY_HINT = 'send the goal again, and see ~/state if that does not help'
@@ -71,8 +81,9 @@ class GoalRequest:
 class GoalDispatcher:
     """Any thread calls the public methods; private ones run in the thread `goals`."""
 
-    def __init__(self, host: Node, runtime: NodeRuntime) -> None:
-        self._host = host
+    def __init__(self, host: Node, runtime: NodeRuntime, link: ZenohLink | None) -> None:
+        """`link` reaches the servers over Zenoh."""
+        self._host, self._link = host, link
         # remappings of the command line apply to the host only
         self._node = SteadyClockNode(
             f'_{host.get_name()}_goals',
@@ -141,6 +152,9 @@ class GoalDispatcher:
 
     def _send(self, request: GoalRequest) -> None:
         """Send a goal, unless it was sent or its server is not found yet."""
+        if is_over_zenoh(request.server):
+            self._send_over_zenoh(request)
+            return
         if request.server not in self._clients:
             name = f'{request.server}/predict_chunk'
             self._clients[request.server] = ActionClient(
@@ -155,6 +169,36 @@ class GoalDispatcher:
         if request.sent is None and client.server_is_ready():
             request.sent = client.send_goal_async(request.goal)
             request.sent.add_done_callback(partial(self._on_accepted, request))
+
+    def _send_over_zenoh(self, request: GoalRequest) -> None:
+        """Send the observation of a goal as a query, which cannot be canceled."""
+        if request.sent or self._link is None:
+            return
+        try:
+            raw = observation_bytes(request.goal, 1)
+        except (Malformed, Unencodable) as error:
+            self._fail(request, Status.BAD_OBSERVATION, str(error))
+            return
+        request.sent = Future()
+        server = ServerKeys(self._link.settings.site, node_name(request.server))
+        keys = server.client(Role.ROUTER, self._host.get_fully_qualified_name())
+
+        def on_reply(reply: bytes) -> None:
+            self._enqueue(partial(self._on_reply_over_zenoh, request, reply))
+
+        self._link.call_later(keys.service('predict_chunk'), raw, on_reply, request.limit_s)
+
+    def _on_reply_over_zenoh(self, request: GoalRequest, raw: bytes) -> None:
+        if request.key not in self._in_flight:
+            return
+        try:
+            chunk = message_from_chunk(wire_chunk.decode(raw))
+        except Malformed as error:
+            text = f'{request.server} replied with no chunk: {error}; {RETRY_HINT}'
+            self._fail(request, Status.NO_SESSION, text)
+            return
+        self._finish(request)
+        request.reply(chunk)
 
     def _on_accepted(self, request: GoalRequest, sent: Future) -> None:
         if request.key not in self._in_flight:
@@ -194,6 +238,10 @@ class GoalDispatcher:
             self._finish(request, is_canceled=True)
         elif request.handle:
             self._forward_cancel(request, request.handle)
+        elif is_over_zenoh(request.server):
+            # the server goes on: the goal gets its chunk
+            self._resolve(request.cancel_waiters, is_canceled=False)
+            request.cancel_waiters.clear()
 
     def _forward_cancel(self, request: GoalRequest, handle: ClientGoalHandle) -> None:
         """Forward a cancel request; the server rejects it once the policy runs on the goal."""

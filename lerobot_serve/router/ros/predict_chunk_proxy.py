@@ -25,6 +25,9 @@ from lerobot_serve.wire.schema import Status, TEXT_LIMIT
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
+if TYPE_CHECKING:
+    from lerobot_serve.zenoh.link import ZenohLink
+
 # from the arrival of a goal to its reply
 GOAL_TIMEOUT_S = 10.0
 # drain: time limits for pending replies, then for the failures of the other goals
@@ -69,11 +72,13 @@ class PredictChunkProxy:
         *,
         refusal: Callable[[str, str], str] = lambda slot, policy: '',
         limit_s: float = GOAL_TIMEOUT_S,
+        link: ZenohLink | None = None,
     ) -> None:
+        """`link` reaches the servers over Zenoh."""
         self._choose, self._refusal = choose, refusal
         self._drop, self._limit_s = drop, limit_s
         self._numbers = count(1)
-        self._dispatcher = GoalDispatcher(node, runtime)
+        self._dispatcher = GoalDispatcher(node, runtime, link)
         self._action = PredictChunkAction(
             node, self._predict, self._dispatcher.cancel, self._dispatcher.__len__
         )

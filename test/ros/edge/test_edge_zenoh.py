@@ -9,6 +9,12 @@ import pytest
 
 
 @pytest.fixture
+def link() -> str:
+    """The test sets the link itself."""
+    return 'ros'
+
+
+@pytest.fixture
 def endpoint() -> str:
     """A free TCP endpoint."""
     with socket.socket() as found:

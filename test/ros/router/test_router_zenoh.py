@@ -9,6 +9,12 @@ import pytest
 
 
 @pytest.fixture
+def link() -> str:
+    """The test sets the links of each node itself."""
+    return 'ros'
+
+
+@pytest.fixture
 def endpoints() -> list[str]:
     """Free TCP endpoints."""
     sockets = [socket.socket() for _ in range(2)]
