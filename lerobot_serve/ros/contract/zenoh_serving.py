@@ -15,7 +15,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
-from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint, SubmitPrediction
+from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ServerStatus
 

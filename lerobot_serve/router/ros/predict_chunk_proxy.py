@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 import time
-from typing import Protocol
+from typing import Protocol, TYPE_CHECKING
 
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message

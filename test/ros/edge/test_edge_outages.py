@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.nodes.edge_rig import LEFT, RIGHT, SAME, sessions, SHORT, without_gaps
 from support.nodes.played_robot import FPS, robot_yaml
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -37,6 +38,7 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
     assert all(np.isfinite(action.commanded).all() for action in seen.executed)
 
 
+@both_links
 def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     servers = {LEFT: edge_rig.start_server('/left', **SAME)}
     servers[RIGHT] = edge_rig.start_server('/right', **SAME)
@@ -59,6 +61,7 @@ def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     assert EdgeState.STALLED not in {state.state for state in seen.states}
 
 
+@both_links
 def test_it_goes_home_to_the_preferred_server_with_the_next_episode(edge_rig):
     edge_rig.start_server('/right', **SAME)
     # a machine that is busy with starting the other is no reason to go
@@ -107,6 +110,7 @@ def test_a_robot_without_a_server_for_too_long_is_given_up_until_a_reset(edge_ri
     edge_rig.wait_for_state(EdgeState.STREAMING)
 
 
+@both_links
 def test_a_server_that_comes_back_as_another_robots_is_the_end(edge_rig, steering):
     server = edge_rig.start_server()
     edge_rig.start()

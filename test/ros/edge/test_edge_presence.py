@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from support.nodes.edge_rig import EdgeRig, LEFT, RIGHT, SAME, sessions, without_gaps
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -37,6 +38,7 @@ def stopped():
         process.send_signal(signal.SIGCONT)
 
 
+@both_links
 @pytest.mark.parametrize('lose', [kill_process, stop_process])
 def test_a_lost_server_costs_no_stall_where_there_is_a_second(
     edge_rig, stopped, lose: Callable[[EdgeRig, subprocess.Popen], None]
@@ -77,6 +79,7 @@ def test_a_stopped_single_server_is_lost_and_found_again(edge_rig, stopped):
     edge_rig.wait_for_play()
 
 
+@both_links
 def test_a_server_that_says_goodbye_is_left_before_anything_is_asked(edge_rig):
     servers = {LEFT: edge_rig.start_server('/left', **SAME)}
     servers[RIGHT] = edge_rig.start_server('/right', **SAME)

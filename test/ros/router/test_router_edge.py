@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import ROUTER, RouterRig
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
@@ -100,6 +101,7 @@ def ready(rig, name: str) -> bool:
     return next(not r.text for r in slot.replicas if r.server == f'/{name}/policy_server')
 
 
+@both_links
 def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell):
     rig = cell.router
     for name in ('a', 'b'):
@@ -124,6 +126,7 @@ def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell
     assert {a.episode_id for a in cell.played} == {episode}
 
 
+@both_links
 def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot(cell):
     rig = cell.router
     for name in ('a', 'b'):

@@ -9,12 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+from support.nodes.zenoh_links import both_links
 from support.paths import module_environment
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.wire.schema import Refusal, Status
 
 
+@both_links
 def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
     rig.steering.turns.close_gate()
     rig.start(policy_kind='steered')
@@ -49,6 +51,7 @@ def test_what_waits_goes_with_its_session(rig):
     assert len(rig.steering.events('predict')) == 2
 
 
+@both_links
 def test_a_robot_that_is_faster_than_the_policy_gets_its_newest_request_answered(rig):
     rig.steering.turns.close_gate()
     rig.start(policy_kind='steered')

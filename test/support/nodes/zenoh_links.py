@@ -11,10 +11,13 @@ import re
 import socket
 import subprocess
 
+import pytest
+
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 
+both_links = pytest.mark.parametrize('link', ['ros', 'zenoh'])
 # below those that the system gives to outgoing connections
 PORTS = range(15_000, 32_000)
 NAME = re.compile(r'(?:/[A-Za-z_][A-Za-z0-9_]*)+')

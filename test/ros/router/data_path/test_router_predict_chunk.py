@@ -19,6 +19,7 @@ from support.nodes.predict_chunk_rig import (
     SUCCEEDED,
 )
 from support.nodes.server_rig import ServerRig
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.ros.predict_chunk_proxy import UNANSWERED
@@ -46,6 +47,7 @@ def placed(folder: Path) -> dict[str, str]:
     return {record['episode_id']: record['slot'] for record in decisions}
 
 
+@both_links
 def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller, tmp_path):
     folder = tmp_path / 'trace'
     router_rig.slots(trace_folder=folder)
@@ -94,6 +96,7 @@ def test_what_a_replica_cannot_answer_is_told_in_its_words(router_rig, caller):
     assert router_rig.state.health == 'healthy'
 
 
+@both_links
 def test_a_slot_that_is_down_is_done_without(router_rig, caller):
     router_rig.slots()
     running = router_rig.episode('b')
@@ -150,6 +153,7 @@ def test_a_cancel_reaches_the_replica_which_has_the_last_word(router_rig, caller
     assert UNANSWERED not in router_rig.drops()
 
 
+@both_links
 def test_streaming_robots_and_goals_are_served_side_by_side(router_rig, caller):
     router_rig.slots()
     robots = [router_rig.robot(f'robot_{number}') for number in range(2)]

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 from support.nodes.small_client import SmallClient
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.router.storage.store import Store
 from lerobot_serve.wire.schema import Flag, Status
@@ -97,6 +98,7 @@ def test_a_replica_started_for_another_slot_is_named(router_rig):
     )
 
 
+@both_links
 def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
     router_rig.slots()
     client, episode = router_rig.robot(), router_rig.episode('b')
@@ -112,6 +114,7 @@ def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
     assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', 0)
 
 
+@both_links
 def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
     router_rig.slots(reply_timeout_s=5.0)
     client = router_rig.robot()
@@ -122,6 +125,7 @@ def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
     assert router_rig.slot('a').requests_failed == 0
 
 
+@both_links
 def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_rig):
     router_rig.slots(slot_unhealthy_threshold=3)
     client, episode = router_rig.robot(), router_rig.episode('b')
@@ -194,6 +198,7 @@ def written(folder: Path, to: Path) -> set[str]:
     return set(store.content.placements)
 
 
+@both_links
 def test_placements_survive_the_router(router_rig, tmp_path):
     folder = tmp_path / 'kept'
     router_rig.slots(state_folder=folder)

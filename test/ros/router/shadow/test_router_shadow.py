@@ -8,6 +8,7 @@ from math import isnan
 import numpy as np
 import pytest
 from support.nodes.small_client import SmallClient
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.traces.reader import read_records
@@ -54,6 +55,7 @@ def compared(rig, player: Player, holds=lambda found: True) -> ShadowDivergence:
     return rig.wait(found, 'a comparison')
 
 
+@both_links
 def test_what_the_shadow_would_have_done_is_compared_with_what_was_executed(router_rig):
     folder = router_rig.folder / 'trace'
     player = shadowed(router_rig, trace_folder=folder)
@@ -80,6 +82,7 @@ def test_what_the_shadow_would_have_done_is_compared_with_what_was_executed(rout
     assert (record['client_id'], record['session_epoch'], record['rows']) == ('tester', 1, ROWS)
 
 
+@both_links
 def test_a_live_policy_that_draws_is_the_unit(router_rig):
     player = shadowed(
         router_rig, live='&noise=0.1', shadow='&noise=0.1&offset=1', shadow_spread_percent=100.0
@@ -98,6 +101,7 @@ def test_only_the_share_that_is_sampled_is_seen(router_rig):
     compared(router_rig, player)
 
 
+@both_links
 @pytest.mark.parametrize('trouble', ['kill', 'hang'])
 def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, trouble):
     player = shadowed(router_rig)
