@@ -9,14 +9,15 @@ from pathlib import Path
 import re
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_credentials, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 
 ENDPOINT = re.compile(r'(tcp|tls|quic)/(\[[0-9A-Fa-f:.]+\]|[^/:\s]+):\d{1,5}')
 ENCRYPTED = ('tls/', 'quic/')
 # a killed peer closes its connection at once; this is for one that hangs or is cut off
 LEASE_MS = 2000
-# files of a folder of keys
-CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
+# of a folder of keys, beside those of credentials: who may exchange what with a server or router
+ACCESS = 'access.json'
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class ZenohSettings:
     """
     connect        endpoints to connect to: of a Zenoh router, or of servers
     listen         endpoints to listen on; a robot needs none
-    keys           folder with CA, CERTIFICATE and PRIVATE_KEY; empty: neither encryption nor names
+    keys           folder of this machine that `lerobot-serve keys` made; None: neither
+                   encryption nor access control
     shared_memory  payloads between processes of one host
     """
 
@@ -41,27 +43,34 @@ def configuration(settings: ZenohSettings) -> str:
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
     link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4}}
+    access: dict[str, object] = {}
     if settings.keys:
-        link['tls'] = _tls(settings.keys)
+        check_credentials(settings.keys, may_listen=bool(settings.listen))
+        link['tls'] = tls_configuration(settings.keys)
+        access = _access(settings.keys, is_listening=bool(settings.listen))
     return json.dumps(
-        {
-            'mode': 'peer',
-            # in the background, for ever: a node starts and ends without its router
-            'connect': {
-                'endpoints': list(settings.connect),
-                'timeout_ms': -1,
-                'exit_on_failure': False,
-                'retry': {'period_init_ms': 100, 'period_max_ms': 1000},
-            },
-            'listen': {
-                'endpoints': list(settings.listen),
-                'timeout_ms': 0,
-                'exit_on_failure': True,
-            },
-            'scouting': {'multicast': {'enabled': False}, 'gossip': {'enabled': False}},
-            'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link},
-        }
+        common_configuration('peer', connect=settings.connect, listen=settings.listen)
+        | {'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link}}
+        | access
     )
+
+
+def common_configuration(
+    mode: str, *, connect: tuple[str, ...] = (), listen: tuple[str, ...] = ()
+) -> dict[str, object]:
+    """Return what does not depend on keys."""
+    return {
+        'mode': mode,
+        # in the background, for ever: a node starts and ends without its router
+        'connect': {
+            'endpoints': list(connect),
+            'timeout_ms': -1,
+            'exit_on_failure': False,
+            'retry': {'period_init_ms': 100, 'period_max_ms': 1000},
+        },
+        'listen': {'endpoints': list(listen), 'timeout_ms': 0, 'exit_on_failure': True},
+        'scouting': {'multicast': {'enabled': False}, 'gossip': {'enabled': False}},
+    }
 
 
 def _check_endpoint(endpoint: str, keys: Path | None) -> None:
@@ -79,18 +88,11 @@ def _check_endpoint(endpoint: str, keys: Path | None) -> None:
         )
 
 
-def _tls(folder: Path) -> dict[str, object]:
-    files = {name: folder / name for name in (CA, CERTIFICATE, PRIVATE_KEY)}
-    for file in files.values():
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f'{file}: {error.strerror}; zenoh_keys needs {CA}, {CERTIFICATE} and {PRIVATE_KEY}'
-            ) from None
-    certificate, key = str(files[CERTIFICATE]), str(files[PRIVATE_KEY])
+def tls_configuration(folder: Path) -> dict[str, object]:
+    """Return the part of the keys; both ends of a link show a certificate."""
+    certificate, key = str(folder / CERTIFICATE), str(folder / PRIVATE_KEY)
     return {
-        'root_ca_certificate': str(files[CA]),
+        'root_ca_certificate': str(folder / CA),
         'enable_mtls': True,
         'verify_name_on_connect': True,
         'listen_certificate': certificate,
@@ -98,3 +100,26 @@ def _tls(folder: Path) -> dict[str, object]:
         'connect_certificate': certificate,
         'connect_private_key': key,
     }
+
+
+def _access(folder: Path, *, is_listening: bool) -> dict[str, object]:
+    """Return the access control of a server or router; robots have none."""
+    file = folder / ACCESS
+    try:
+        rules = json.loads(file.read_bytes())
+        if not (isinstance(rules, dict) and rules.get('default_permission') == 'deny'):
+            raise ValueError
+    except FileNotFoundError:
+        if not is_listening:
+            return {}
+        raise UserError(
+            f'{file} is missing: zenoh_listen would let every key of the site do everything; '
+            'copy the folder that `lerobot-serve keys` made for this server or router'
+        ) from None
+    except OSError as error:
+        raise UserError(f'{file}: {error.strerror}') from None
+    except ValueError:
+        raise UserError(
+            f'{file} is no access file; copy the folder that `lerobot-serve keys` made again'
+        ) from None
+    return {'access_control': rules}
