@@ -8,8 +8,10 @@ memory. No text contains what is in a file. Any thread.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 import ssl
+from typing import cast
 
 from lerobot_serve.errors import UserError
 
@@ -18,18 +20,23 @@ CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
 MODE_OF_OTHERS = 0o177
 HANDSHAKE_STEPS = 8
 COPY_AGAIN = 'copy the folder of this machine from the one that `lerobot-serve keys` made again'
+# relative names of a subject, each some pairs of type and value
+Names = tuple[tuple[tuple[str, str], ...], ...]
 # of OpenSSL
 EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
 
 
-def check_credentials(folder: Path, *, may_listen: bool) -> None:
-    """Raise UserError for keys with which no link opens; `may_listen` for those of a server."""
+def check_credentials(folder: Path, *, may_listen: bool) -> str:
+    """
+    Return the common name of the certificate; `may_listen` for that of a server. Raises UserError
+    for keys with which no link opens.
+    """
     for name in (CA, CERTIFICATE, PRIVATE_KEY):
         _check_readable(folder / name)
     check_mode(folder / PRIVATE_KEY)
-    _verify(folder, as_server=False)
     if may_listen:
         _verify(folder, as_server=True)
+    return _verify(folder, as_server=False)
 
 
 def check_mode(key: Path) -> None:
@@ -52,18 +59,19 @@ def _check_readable(file: Path) -> None:
         ) from None
 
 
-def _verify(folder: Path, *, as_server: bool) -> None:
-    """Raise UserError unless the other end would take the certificate."""
+def _verify(folder: Path, *, as_server: bool) -> str:
+    """Return the common name; raise UserError unless the other end takes the certificate."""
     server = _context(folder, ssl.PROTOCOL_TLS_SERVER, verifies=not as_server)
     client = _context(folder, ssl.PROTOCOL_TLS_CLIENT, verifies=as_server)
     try:
-        _shake_hands(server, client)
+        subject = _shake_hands(server, client, verifying=int(not as_server))
     except ssl.SSLCertVerificationError as error:
         raise UserError(f'{folder / CERTIFICATE} {_fault(error)}') from None
     except ssl.SSLError as error:
         raise UserError(
             f'{folder}: these keys open no link ({error.reason}); {COPY_AGAIN}'
         ) from None
+    return subject
 
 
 def _context(folder: Path, protocol: ssl._SSLMethod, *, verifies: bool) -> ssl.SSLContext:
@@ -90,13 +98,17 @@ def _context(folder: Path, protocol: ssl._SSLMethod, *, verifies: bool) -> ssl.S
     return context
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Connect two ends in memory. Raises ssl.SSLError."""
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, *, verifying: int) -> str:
+    """
+    Connect client (0) and server (1) in memory; return the common name that the verifying end
+    sees. Raises ssl.SSLError.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    waiting = [
+    ends = (
         client.wrap_bio(to_client, to_server),
         server.wrap_bio(to_server, to_client, server_side=True),
-    ]
+    )
+    waiting = [*ends]
     for _ in range(HANDSHAKE_STEPS):
         for end in tuple(waiting):
             try:
@@ -106,6 +118,9 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
             waiting.remove(end)
     if waiting:
         raise ssl.SSLError('no handshake')
+    certificate = ends[verifying].getpeercert() or {}
+    names = itertools.chain.from_iterable(cast(Names, certificate.get('subject', ())))
+    return dict(names).get('commonName', '')
 
 
 def _fault(error: ssl.SSLCertVerificationError) -> str:

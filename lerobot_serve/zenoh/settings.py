@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+import hashlib
 import json
 from pathlib import Path
 import re
@@ -43,15 +44,16 @@ def configuration(settings: ZenohSettings) -> str:
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
     link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4}}
-    access: dict[str, object] = {}
+    more: dict[str, object] = {}
     if settings.keys:
-        check_credentials(settings.keys, may_listen=bool(settings.listen))
+        common_name = check_credentials(settings.keys, may_listen=bool(settings.listen))
         link['tls'] = tls_configuration(settings.keys)
-        access = _access(settings.keys, is_listening=bool(settings.listen))
+        more = _access(settings.keys, is_listening=bool(settings.listen))
+        more['region_name'] = region_name(common_name)
     return json.dumps(
         common_configuration('peer', connect=settings.connect, listen=settings.listen)
         | {'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link}}
-        | access
+        | more
     )
 
 
@@ -86,6 +88,14 @@ def _check_endpoint(endpoint: str, keys: Path | None) -> None:
             f'{endpoint} is not encrypted, and zenoh_keys is set; use tls/ or quic/, or set no '
             'keys'
         )
+
+
+def region_name(common_name: str) -> str:
+    """
+    Return the Zenoh region of one key. A Zenoh router forwards nothing between two peers of one
+    region: it takes them to be linked.
+    """
+    return hashlib.blake2s(common_name.encode(), digest_size=8).hexdigest()
 
 
 def tls_configuration(folder: Path) -> dict[str, object]:

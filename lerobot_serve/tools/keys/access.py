@@ -61,20 +61,21 @@ def access_control(
     revoked; `direct` lets robots speak to a server without a router.
     """
     rules: list[dict[str, object]] = []
-    policies = []
+    policies: list[dict[str, object]] = []
+    subjects: list[dict[str, object]] = []
     for peer in sorted(others):
         grants = _grants(site, node, peer, direct=direct) if peer != node else ()
         own = [rule for number, grant in enumerate(grants) for rule in grant.rules(number)]
         if own:
-            names = [rule['id'] for rule in own]
-            policies.append({'rules': names, 'subjects': [peer.common_name]})
+            name = peer.common_name
+            policies.append({'rules': [rule['id'] for rule in own], 'subjects': [name]})
+            subjects.append({'id': name, 'cert_common_names': [name]})
             rules += own
-    subjects = [name for policy in policies for name in policy['subjects']]
     return {
         'enabled': True,
         'default_permission': 'deny',
         'rules': rules,
-        'subjects': [{'id': name, 'cert_common_names': [name]} for name in subjects],
+        'subjects': subjects,
         'policies': policies,
     }
 

@@ -65,9 +65,7 @@ def make_certificate(
     if may_listen:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
     builder = (
-        _builder(
-            _name(common_name), ca.subject, key.public_key(), ca_key.public_key(), expires
-        )
+        _builder(_name(common_name), ca.subject, key.public_key(), ca_key.public_key(), expires)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=True)
@@ -111,8 +109,10 @@ def load_authority(certificate: bytes, key: bytes) -> KeyPair:
 
 def _is_label(label: str) -> bool:
     words = label.replace('-', '').replace('_', '')
-    return 0 < len(label) <= 63 and label[0] != '-' != label[-1] and (
-        words.isascii() and words.isalnum()
+    return (
+        0 < len(label) <= 63
+        and label[0] != '-' != label[-1]
+        and (words.isascii() and words.isalnum())
     )
 
 
@@ -162,8 +162,6 @@ def _signed(
     pem = serialization.Encoding.PEM
     return KeyPair(
         certificate.public_bytes(pem),
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
         certificate.not_valid_after_utc,
     )

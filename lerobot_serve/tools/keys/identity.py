@@ -70,10 +70,10 @@ def new_identity(role: KeyRole, given: str) -> Identity:
                 '/slot_a/policy_server'
             )
     elif file_name(given) != given:
+        hint = ', its name in the keys of Zenoh' if role == KeyRole.ROBOT else ''
         raise UserError(
             f'{given!r} is no name of a key; allowed are at most 64 letters, digits, ., _ and -, '
-            f'the first a letter or digit, such as {file_name(given)}'
-            + (', the name of this client_id in the keys of Zenoh' if role == KeyRole.ROBOT else '')
+            f'the first a letter or digit, such as {file_name(given)}{hint}'
         )
     limit = COMMON_NAME_LIMIT - GENERATION_LENGTH
     if len(identity.folder) > limit:

@@ -34,14 +34,12 @@ from lerobot_serve.tools.keys.certificates import (
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
 from lerobot_serve.tools.keys.private_files import make_private_folder, write_private
-from lerobot_serve.zenoh.credentials import check_mode
+from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (
     ACCESS,
-    CA,
-    CERTIFICATE,
     common_configuration,
-    PRIVATE_KEY,
+    region_name,
     tls_configuration,
 )
 
@@ -135,7 +133,7 @@ class Site:
             rules = access_control(self.name, record.identity, others, direct=record.direct)
             is_hub = record.identity.role == KeyRole.HUB
             path = self.folder / record.identity.folder / (HUB_FILE if is_hub else ACCESS)
-            content = json.dumps(_hub_configuration(rules) if is_hub else rules, indent=1)
+            content = json.dumps(_hub_configuration(rules, others) if is_hub else rules, indent=1)
             if not path.exists() or path.read_text() != content:
                 write_private(path, content.encode())
                 changed.append(record.identity.folder)
@@ -251,7 +249,7 @@ def _record(given: dict[str, object]) -> KeyRecord:
     if not isinstance(hosts, list):
         raise TypeError
     return KeyRecord(
-        Identity(KeyRole(role), name, generation),
+        Identity(KeyRole(str(role)), name, generation),
         datetime.fromisoformat(str(given['expires'])),
         tuple(map(str, hosts)),
         given['direct'] is True,
@@ -269,9 +267,11 @@ def _check_hosts(role: KeyRole, hosts: tuple[str, ...]) -> None:
         )
 
 
-def _hub_configuration(rules: dict[str, object]) -> dict[str, object]:
+def _hub_configuration(rules: dict[str, object], others: list[Identity]) -> dict[str, object]:
     """Return what a Zenoh router reads that is started in its folder of keys."""
+    regions = [{'filters': [{'region_names': [region_name(e.common_name)]}]} for e in others]
     return common_configuration('router', listen=(HUB_LISTEN,)) | {
+        'gateway': {'south': regions},
         'transport': {'link': {'tls': tls_configuration(Path())}},
         'access_control': rules,
     }

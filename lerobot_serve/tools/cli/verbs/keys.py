@@ -116,9 +116,7 @@ def _action(
 
 
 def _add_days(parser: argparse.ArgumentParser, default: int) -> None:
-    parser.add_argument(
-        '--days', type=int, default=default, help=f'validity [days] ({default})'
-    )
+    parser.add_argument('--days', type=int, default=default, help=f'validity [days] ({default})')
 
 
 def _name_help(role: str) -> str:
