@@ -17,6 +17,7 @@ FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
     'argcomplete': 'no shell completion of verbs and options',
+    'cryptography': 'no keys for the Zenoh link can be made',
     'mcap': 'bags cannot be recorded or read',
     'onnxruntime': 'policy servers cannot run ONNX programs',
     'rich': 'the demo has no live view',

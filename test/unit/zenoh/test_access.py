@@ -144,17 +144,17 @@ class Trial:
                 call in subject.replied,
                 own.alive in node.present,
             },
-            'requests as another': {
+            'as another': {
                 (other.observation, 'subject') in node.observed,
                 (other.service('open_session'), 'node') in subject.replied,
                 self.absent.alive in node.present,
             },
             'replies': {own.reply(7) in read, own.no_session in read},
-            'replies to another': {
+            'of another': {
                 bool(read - {own.reply(7), own.no_session, at.status}),
                 any(payload == 'witness' for _, payload in subject.received),
             },
-            'status, presence': {at.status in read, at.alive in subject.present},
+            'status': {at.status in read, at.alive in subject.present},
             'serves': {any(seen_as_server)},
             'serves as another': {
                 any(
