@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+import subprocess
+import sys
 
 import pytest
+from support.paths import module_environment
 from support.waiting import wait_until
 from support.zenoh.access_rig import (
     Client,
@@ -213,6 +216,29 @@ def test_a_row_of_the_table(tmp_path, monkeypatch, who, where):
         assert is_connected(trial.session) == (who not in NEVER_CONNECTED)
     finally:
         trial.close()
+
+
+def test_no_log_of_zenoh_has_the_key(tmp_path):
+    keys = Keys(tmp_path / 'keys')
+    folder = keys.add('server', NODE)
+    code = (
+        'import sys, pathlib, zenoh; zenoh.init_log_from_env_or("trace")\n'
+        'from support.zenoh.access_rig import opened\n'
+        f'opened(pathlib.Path({str(folder)!r}), listen={free_port()}).close()'
+    )
+    ended = subprocess.run(
+        [sys.executable, '-c', code],
+        env=module_environment() | {'RUST_LOG': 'trace'},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = ended.stdout + ended.stderr
+    assert str(folder / 'certificate.pem') in said
+    secret = (folder / 'key.pem').read_text().splitlines()[1:-1]
+    assert secret
+    assert not [line for line in secret if line in said]
 
 
 def test_the_table_has_every_key_and_every_node():
