@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 NAME = 'lerobot_serve'
 # of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
 VERBS = (
-    *('audit', 'demo', 'diagnose', 'docs', 'doctor', 'link'),
+    *('audit', 'demo', 'diagnose', 'docs', 'doctor', 'keys', 'link'),
     *('plan', 'record', 'replay', 'route', 'stats'),
 )
 

@@ -21,7 +21,7 @@ TOP_PAGES = {
     'README.md': 'index.md',
     'CONTRIBUTING.md': 'contributing.md',
     'CHANGELOG.md': 'changelog.md',
-    'SECURITY.md': 'security.md',
+    'SECURITY.md': 'security_policy.md',
     'QUALITY_DECLARATION.md': 'quality_declaration.md',
 }
 LINK = re.compile(r'(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)')

@@ -27,6 +27,7 @@ EXIT_TIMEOUT_S = 15.0
 # import name -> pip requirement, in the version of requirements.txt
 REQUIREMENTS = {
     'argcomplete': 'argcomplete==3.7.2',
+    'cryptography': 'cryptography==50.0.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
     'lerobot': 'lerobot==0.4.4',
     'mcap': 'mcap==1.6.0',

@@ -28,6 +28,8 @@ from lerobot_serve.wire.names import file_name, is_reply_key, KEY_ROOT
 
 SITE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 ANY = '*'
+# of the sessions that a router opens
+PURPOSES = ('replies', 'shadow', 'second_draw')
 
 
 class Role(StrEnum):
@@ -101,6 +103,12 @@ class ClientKeys:
     def replies(self, purpose: str = 'replies') -> str:
         """Return the key of the replies of all sessions of this client."""
         return self._reply(ANY, purpose)
+
+    @property
+    def all_replies(self) -> tuple[str, ...]:
+        """The keys of all replies to this client, for every purpose."""
+        purposes = PURPOSES if self.role == Role.ROUTER else PURPOSES[:1]
+        return tuple(self.replies(purpose) for purpose in purposes)
 
     def _reply(self, epoch: str, purpose: str) -> str:
         parts = (purpose, epoch) if self.role == Role.ROUTER else (epoch, 'action_chunk')

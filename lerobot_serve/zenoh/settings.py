@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+import hashlib
 import json
 from pathlib import Path
 import re
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_credentials, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 
 ENDPOINT = re.compile(r'(tcp|tls|quic)/(\[[0-9A-Fa-f:.]+\]|[^/:\s]+):\d{1,5}')
@@ -16,8 +18,8 @@ ENCRYPTED = ('tls/', 'quic/')
 # a killed peer closes its connection at once; this is for one that hangs or is cut off
 LEASE_MS = 2000
 OBSERVER_TIMEOUT_MS = 3000
-# files of a folder of keys
-CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
+# of a folder of keys, beside those of credentials: who may exchange what with a server or router
+ACCESS = 'access.json'
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class ZenohSettings:
     """
     connect        endpoints to connect to: of a Zenoh router, or of servers
     listen         endpoints to listen on; a robot needs none
-    keys           folder with CA, CERTIFICATE and PRIVATE_KEY; empty: neither encryption nor names
+    keys           folder of this machine that `lerobot-serve keys` made; None: neither
+                   encryption nor access control
     shared_memory  payloads between processes of one host
     observes       see all that passes the one endpoint in `connect`, which must be reached
     """
@@ -44,33 +47,52 @@ def configuration(settings: ZenohSettings) -> str:
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
     link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4}}
+    more: dict[str, object] = {}
     if settings.keys:
-        link['tls'] = _tls(settings.keys)
+        common_name = check_credentials(settings.keys, may_listen=bool(settings.listen))
+        link['tls'] = tls_configuration(settings.keys)
+        more = _access(settings.keys, is_listening=bool(settings.listen))
+        more['region_name'] = region_name(common_name)
     return json.dumps(
-        {
+        common_configuration(
             # a peer passes on nothing to other peers, but everything to clients
-            'mode': 'client' if settings.observes else 'peer',
-            # a node connects in the background, for ever: it starts and ends without its router
-            'connect': {
-                'endpoints': list(settings.connect),
-                'timeout_ms': OBSERVER_TIMEOUT_MS if settings.observes else -1,
-                'exit_on_failure': settings.observes,
-                'retry': {'period_init_ms': 100, 'period_max_ms': 1000},
-            },
-            'listen': {
-                'endpoints': list(settings.listen),
-                'timeout_ms': 0,
-                'exit_on_failure': True,
-            },
-            'scouting': {
-                # nobody is waited for: clients watch the tokens of their servers
-                'delay': 0,
-                'multicast': {'enabled': False},
-                'gossip': {'enabled': False},
-            },
-            'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link},
-        }
+            'client' if settings.observes else 'peer',
+            connect=settings.connect,
+            listen=settings.listen,
+            must_connect=settings.observes,
+        )
+        | {'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link}}
+        | more
     )
+
+
+def common_configuration(
+    mode: str,
+    *,
+    connect: tuple[str, ...] = (),
+    listen: tuple[str, ...] = (),
+    must_connect: bool = False,
+) -> dict[str, object]:
+    """
+    Return what does not depend on keys. Without `must_connect` a node connects in the background,
+    for ever: it starts and ends without the other end.
+    """
+    return {
+        'mode': mode,
+        'connect': {
+            'endpoints': list(connect),
+            'timeout_ms': OBSERVER_TIMEOUT_MS if must_connect else -1,
+            'exit_on_failure': must_connect,
+            'retry': {'period_init_ms': 100, 'period_max_ms': 1000},
+        },
+        'listen': {'endpoints': list(listen), 'timeout_ms': 0, 'exit_on_failure': True},
+        'scouting': {
+            # nobody is waited for: clients watch the tokens of their servers
+            'delay': 0,
+            'multicast': {'enabled': False},
+            'gossip': {'enabled': False},
+        },
+    }
 
 
 def _check_endpoint(endpoint: str, keys: Path | None) -> None:
@@ -88,18 +110,19 @@ def _check_endpoint(endpoint: str, keys: Path | None) -> None:
         )
 
 
-def _tls(folder: Path) -> dict[str, object]:
-    files = {name: folder / name for name in (CA, CERTIFICATE, PRIVATE_KEY)}
-    for file in files.values():
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f'{file}: {error.strerror}; zenoh_keys needs {CA}, {CERTIFICATE} and {PRIVATE_KEY}'
-            ) from None
-    certificate, key = str(files[CERTIFICATE]), str(files[PRIVATE_KEY])
+def region_name(common_name: str) -> str:
+    """
+    Return the Zenoh region of one key. A Zenoh router forwards nothing between two peers of one
+    region: it takes them to be linked.
+    """
+    return hashlib.blake2s(common_name.encode(), digest_size=8).hexdigest()
+
+
+def tls_configuration(folder: Path) -> dict[str, object]:
+    """Return the part of the keys; both ends of a link show a certificate."""
+    certificate, key = str(folder / CERTIFICATE), str(folder / PRIVATE_KEY)
     return {
-        'root_ca_certificate': str(files[CA]),
+        'root_ca_certificate': str(folder / CA),
         'enable_mtls': True,
         'verify_name_on_connect': True,
         'listen_certificate': certificate,
@@ -107,3 +130,26 @@ def _tls(folder: Path) -> dict[str, object]:
         'connect_certificate': certificate,
         'connect_private_key': key,
     }
+
+
+def _access(folder: Path, *, is_listening: bool) -> dict[str, object]:
+    """Return the access control of a server or router; robots have none."""
+    file = folder / ACCESS
+    try:
+        rules = json.loads(file.read_bytes())
+        if not (isinstance(rules, dict) and rules.get('default_permission') == 'deny'):
+            raise ValueError
+    except FileNotFoundError:
+        if not is_listening:
+            return {}
+        raise UserError(
+            f'{file} is missing: zenoh_listen would let every key of the site do everything; '
+            'copy the folder that `lerobot-serve keys` made for this server or router'
+        ) from None
+    except OSError as error:
+        raise UserError(f'{file}: {error.strerror}') from None
+    except ValueError:
+        raise UserError(
+            f'{file} is no access file; copy the folder that `lerobot-serve keys` made again'
+        ) from None
+    return {'access_control': rules}

@@ -24,8 +24,8 @@ def zenoh_connect() -> tuple[str, ...]:
     """Return the parameter `zenoh_connect`."""
     return parameter(
         (),
-        'Zenoh endpoints to connect to, of servers or of a Zenoh router: tcp/HOST:PORT, or with '
-        'zenoh_keys tls/HOST:PORT or quic/HOST:PORT',
+        'Zenoh endpoints to connect to, of servers: tcp/HOST:PORT, or with zenoh_keys '
+        'tls/HOST:PORT or quic/HOST:PORT, also of a Zenoh router',
     )
 
 

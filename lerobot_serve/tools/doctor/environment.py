@@ -17,10 +17,11 @@ FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
     'argcomplete': 'no shell completion of verbs and options',
-    'zenoh': 'no link over Zenoh (link:=zenoh)',
+    'cryptography': 'no keys for the Zenoh link can be made',
     'mcap': 'bags cannot be recorded or read',
     'onnxruntime': 'policy servers cannot run ONNX programs',
     'rich': 'the demo has no live view',
+    'zenoh': 'no link over Zenoh (link:=zenoh)',
 }
 # 7400 + 250 ports per domain; Linux uses 32768 to 60999 for outgoing connections
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)

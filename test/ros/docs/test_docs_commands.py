@@ -28,6 +28,7 @@ FOREIGN = {
     'rosdep install': 'of a ROS 2 installation',
     'colcon build': 'of a ROS 2 installation',
     'hf download': "of Hugging Face's package",
+    'zenohd': 'of Zenoh',
     'fastdds discovery': 'of Fast DDS',
     'ros2 bag': 'of a ROS 2 installation',
     'ros2 launch foxglove_bridge': 'of a ROS 2 installation',

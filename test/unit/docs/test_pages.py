@@ -110,6 +110,8 @@ def test_the_site_has_every_page_and_is_strict():
     assert len(listed) == len(set(listed))
     assert set(PAGES) <= set(listed)
     tops = {page.upper().replace('.MD', '.md') for page in set(listed) - set(PAGES)}
+    # docs/ has a security.md of its own
+    tops = {top.replace('SECURITY_POLICY', 'SECURITY') for top in tops}
     assert tops - {'INDEX.md'} <= {file.name for file in REPOSITORY.glob('*.md')}
 
 

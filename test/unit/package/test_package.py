@@ -28,6 +28,7 @@ KEYS = {
     'prometheus_client': 'python3-prometheus-client',
     'argcomplete': 'python3-argcomplete',
     'rich': 'python3-rich',
+    'cryptography': None,
     'mcap': None,
     'zenoh': None,
     'simplejpeg': 'python3-simplejpeg-pip',

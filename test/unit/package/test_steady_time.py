@@ -25,6 +25,8 @@ STAMPS = {
     'benchmarks/peers/lerobot.py': 'a field of the other library',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
     'benchmarks/trace_cost/tools.py': 'the header of a trace',
+    'tools/keys/certificates.py': 'the validity of certificates',
+    'tools/cli/verbs/keys.py': 'whether a certificate has expired',
     'tools/cli/verbs/record.py': 'the name of a folder',
     'demo/steady_time.py': 'the origin of times in a report',
     'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import pytest
+from support.zenoh.access_rig import Keys
 import zenoh
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.zenoh.settings import CA, CERTIFICATE, configuration, PRIVATE_KEY, ZenohSettings
+from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, PRIVATE_KEY
+from lerobot_serve.zenoh.settings import ACCESS, configuration, ZenohSettings
 
 
 @pytest.fixture
-def keys(tmp_path):
-    for name in (CA, CERTIFICATE, PRIVATE_KEY):
-        (tmp_path / name).write_text('pem')
-    return tmp_path
+def site(tmp_path):
+    return Keys(tmp_path / 'keys')
+
+
+@pytest.fixture
+def keys(site):
+    return site.add('robot', 'robot_1')
 
 
 def test_zenoh_takes_it():
@@ -52,3 +57,78 @@ def test_a_missing_file_is_named(keys, name):
     (keys / name).unlink()
     with pytest.raises(UserError, match=name):
         configuration(ZenohSettings(connect=('tls/host:7447',), keys=keys))
+
+
+def refusal(folder, *, listen: bool = False) -> str:
+    """Return why these keys are refused; the key is in no text."""
+    end = ('tls/localhost:7447',)
+    settings = ZenohSettings(
+        connect=() if listen else end, listen=end if listen else (), keys=folder
+    )
+    with pytest.raises(UserError) as refused:
+        configuration(settings)
+    text = str(refused.value)
+    key = folder / PRIVATE_KEY
+    secrets = key.read_text().splitlines()[1:-1] if key.is_file() else []
+    assert not [line for line in secrets if line in text or line in repr(refused.value)]
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+    return text
+
+
+@pytest.mark.parametrize('mode', [0o640, 0o604, 0o644, 0o700, 0o620])
+def test_a_key_that_others_read_is_refused(keys, mode):
+    (keys / PRIVATE_KEY).chmod(mode)
+    assert f'has mode {mode:04o}' in refusal(keys)
+    assert f'chmod 600 {keys / PRIVATE_KEY}' in refusal(keys)
+
+
+def test_an_expired_key_is_refused(site, keys, monkeypatch):
+    site.expire(keys, monkeypatch)
+    assert 'has expired' in refusal(keys)
+    assert 'keys rotate' in refusal(keys)
+
+
+def test_a_key_of_another_certificate_is_refused(site, keys):
+    other = site.add('robot', 'robot_2')
+    (keys / PRIVATE_KEY).write_bytes((other / PRIVATE_KEY).read_bytes())
+    assert f'is not the certificate of {PRIVATE_KEY}' in refusal(keys)
+
+
+def test_a_key_of_another_site_is_refused(keys, tmp_path):
+    other = Keys(tmp_path / 'other').add('robot', 'robot_1')
+    (keys / CA).write_bytes((other / CA).read_bytes())
+    assert f'was not signed by {CA}' in refusal(keys)
+
+
+@pytest.mark.parametrize('name', [CA, CERTIFICATE, PRIVATE_KEY])
+def test_a_file_that_is_no_pem_is_refused(keys, name):
+    (keys / name).write_bytes(b'\x00 no pem')
+    assert 'copy the folder' in refusal(keys)
+
+
+def test_a_robot_may_not_listen(keys):
+    assert 'which may not listen' in refusal(keys, listen=True)
+
+
+def test_who_listens_needs_an_access_file(site):
+    folder = site.add('server', '/policy_server')
+    (folder / ACCESS).unlink()
+    assert f'{ACCESS} is missing' in refusal(folder, listen=True)
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{}', '{"default_permission": "allow"}'])
+def test_an_access_file_that_allows_everything_is_refused(site, content):
+    folder = site.add('server', '/policy_server')
+    (folder / ACCESS).write_text(content)
+    assert 'is no access file' in refusal(folder, listen=True)
+
+
+def test_zenoh_takes_the_access_file(site):
+    folder = site.add('server', '/policy_server')
+    site.add('router', '/policy_router')
+    settings = ZenohSettings(listen=('tls/localhost:7447',), keys=folder)
+    taken = zenoh.Config.from_json5(configuration(settings))
+    assert taken.get_json('access_control/default_permission') == '"deny"'
+    assert '"router.policy_router"' in taken.get_json('access_control/subjects')
+    secret = (folder / PRIVATE_KEY).read_text().splitlines()[1]
+    assert secret not in configuration(settings) + str(taken)

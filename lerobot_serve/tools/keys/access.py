@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The access control of Zenoh for one router, server or hub: nothing but what is written here.
+
+Zenoh knows a peer by the common name of its certificate, and checks what arrives from it (ingress)
+and what is sent to it (egress). Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lerobot_serve.tools.keys.identity import Identity, KeyRole
+from lerobot_serve.zenoh.keys import ANY, ClientKeys, Role, ServerKeys
+
+# the kinds of messages that Zenoh has rules for
+PUT, QUERY, REPLY, TOKEN = 'put', 'query', 'reply', 'liveliness_token'
+SUBSCRIBE, SERVE = 'declare_subscriber', 'declare_queryable'
+WATCH = ('declare_liveliness_subscriber', 'liveliness_query')
+Messages = dict[str, tuple[str, ...]]
+ANY_SERVER = '/' + ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Kinds of messages with their keys, in both directions between a client and a server."""
+
+    from_client: Messages
+    from_server: Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one peer may exchange with the node; `is_client` where the peer is the client."""
+
+    peer: Identity
+    exchange: Exchange
+    is_client: bool
+
+    def rules(self, number: int) -> Iterator[dict[str, object]]:
+        inward, outward = self.exchange.from_client, self.exchange.from_server
+        if not self.is_client:
+            inward, outward = outward, inward
+        for flow, messages in (('ingress', inward), ('egress', outward)):
+            for message, keys in messages.items():
+                yield {
+                    'id': f'{self.peer.common_name} {number} {flow} {message}',
+                    'permission': 'allow',
+                    'flows': [flow],
+                    'messages': [message],
+                    'key_exprs': list(keys),
+                }
+
+
+def access_control(
+    site: str, node: Identity, others: Iterable[Identity], *, direct: bool
+) -> dict[str, object]:
+    """
+    Return `access_control` of Zenoh for a node. `others` have keys of this site that are not
+    revoked; `direct` lets robots speak to a server without a router.
+    """
+    rules: list[dict[str, object]] = []
+    policies: list[dict[str, object]] = []
+    subjects: list[dict[str, object]] = []
+    for peer in sorted(others):
+        grants = _grants(site, node, peer, direct=direct) if peer != node else ()
+        own = [rule for number, grant in enumerate(grants) for rule in grant.rules(number)]
+        if own:
+            name = peer.common_name
+            policies.append({'rules': [rule['id'] for rule in own], 'subjects': [name]})
+            subjects.append({'id': name, 'cert_common_names': [name]})
+            rules += own
+    return {
+        'enabled': True,
+        'default_permission': 'deny',
+        'rules': rules,
+        'subjects': subjects,
+        'policies': policies,
+    }
+
+
+def _grants(site: str, node: Identity, peer: Identity, *, direct: bool) -> Iterator[Grant]:
+    at = ServerKeys(site, ANY_SERVER if node.role == KeyRole.HUB else node.node)
+    is_hub = node.role == KeyRole.HUB
+    match peer.role:
+        case KeyRole.ROBOT if direct or node.role != KeyRole.SERVER:
+            yield Grant(peer, _client(at, Role.ROBOT, peer.name), True)
+        case KeyRole.ROUTER if node.role != KeyRole.ROUTER:
+            yield Grant(peer, _client(at, Role.ROUTER, peer.node), True)
+            if is_hub:
+                yield Grant(peer, _all_clients(ServerKeys(site, peer.node)), False)
+        case KeyRole.SERVER if node.role == KeyRole.ROUTER:
+            own = _client(ServerKeys(site, peer.node), Role.ROUTER, node.node)
+            yield Grant(peer, own, False)
+        case KeyRole.SERVER if is_hub:
+            yield Grant(peer, _all_clients(ServerKeys(site, peer.node)), False)
+        case KeyRole.OPERATOR:
+            yield Grant(peer, _operator(at), True)
+        case KeyRole.HUB if not is_hub:
+            yield Grant(peer, _all_clients(at), True)
+            if node.role == KeyRole.ROUTER:
+                own = _client(ServerKeys(site, ANY_SERVER), Role.ROUTER, node.node)
+                yield Grant(peer, own, False)
+
+
+def _client(at: ServerKeys, role: Role, name: str) -> Exchange:
+    """Return what a robot or router exchanges with a server, below its own segment alone."""
+    own = at.client(role, name)
+    return _exchange(at, own, own.all_replies, from_hub=())
+
+
+def _all_clients(at: ServerKeys) -> Exchange:
+    """Return what a hub passes between a server and all of its clients and operators."""
+    replies = tuple(key for role in Role for key in ClientKeys(at.prefix, role, ANY).all_replies)
+    return _exchange(at, at.clients, replies, from_hub=(at.clients.alive,))
+
+
+def _exchange(
+    at: ServerKeys, own: ClientKeys, replies: tuple[str, ...], *, from_hub: tuple[str, ...]
+) -> Exchange:
+    read = (own.no_session, *replies, at.status)
+    return Exchange(
+        {
+            PUT: (own.observation,),
+            QUERY: (own.service(ANY),),
+            TOKEN: (own.alive,),
+            SUBSCRIBE: read,
+            **dict.fromkeys(WATCH, (at.alive, *from_hub)),
+        },
+        {
+            PUT: read,
+            REPLY: (own.service(ANY),),
+            TOKEN: (at.alive,),
+            SUBSCRIBE: (at.clients.observation,),
+            SERVE: (at.clients.service(ANY),),
+            **dict.fromkeys(WATCH, (at.clients.alive,)),
+        },
+    )
+
+
+def _operator(at: ServerKeys) -> Exchange:
+    """Return what an operator reads; it changes nothing."""
+    alive = (at.alive, at.clients.alive)
+    return Exchange(
+        {SUBSCRIBE: (at.status,), **dict.fromkeys(WATCH, alive)},
+        {PUT: (at.status,), TOKEN: alive},
+    )

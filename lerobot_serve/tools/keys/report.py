@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lerobot-serve keys` prints. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from lerobot_serve.tools.keys.identity import Identity
+from lerobot_serve.tools.keys.site import KeyRecord
+
+SOON = timedelta(days=30)
+
+
+def key_text(folder: Path, identity: Identity) -> str:
+    """Say where a new key is and what to do with it."""
+    return (
+        f'{folder / identity.folder}: key of {identity.role} {identity.name}; copy the folder to '
+        f'that machine with scp -rp, set zenoh_keys to it, and start the node again'
+    )
+
+
+def revoked_text(identity: Identity) -> str:
+    """Say what a revocation does not reach."""
+    text = f'{identity.common_name} is revoked, and its folder is removed'
+    if identity.role.may_listen:
+        text += (
+            '; robots and operators have no access file and still trust it until it expires: if '
+            'its key was stolen, make a new site with keys init'
+        )
+    return text
+
+
+def changed_text(folder: Path, changed: Iterable[str]) -> str:
+    """Name the folders that must be copied again; empty without one."""
+    lines = [f'  {folder / name}' for name in changed]
+    if not lines:
+        return ''
+    return '\n'.join(
+        (
+            'access files changed; copy these folders again, then restart the nodes that use '
+            'them (Zenoh reads an access file only at its start):',
+            *lines,
+        )
+    )
+
+
+def table(records: Iterable[KeyRecord], now: datetime) -> str:
+    """Return the keys of a site as text."""
+    rows = [('key', 'state', 'expires', 'hosts')]
+    for each in records:
+        hosts = ' '.join((*each.hosts, *(('(direct)',) if each.direct else ())))
+        name = each.identity.common_name
+        rows.append((name, state(each, now), f'{each.expires:%Y-%m-%d}', hosts))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return '\n'.join(
+        '  '.join((*(f'{c:<{w}}' for c, w in zip(row, widths, strict=False)), row[3])).rstrip()
+        for row in rows
+    )
+
+
+def as_json(site: str, records: Iterable[KeyRecord], now: datetime) -> dict[str, object]:
+    """Return the keys of a site for JSON."""
+    return {
+        'site': site,
+        'keys': [
+            {
+                'key': each.identity.common_name,
+                'role': each.identity.role,
+                'name': each.identity.name,
+                'state': state(each, now),
+                'expires': each.expires.isoformat(),
+                'hosts': each.hosts,
+                'direct': each.direct,
+            }
+            for each in records
+        ],
+    }
+
+
+def state(record: KeyRecord, now: datetime) -> str:
+    if record.is_revoked:
+        return 'revoked'
+    if record.expires <= now:
+        return 'expired'
+    return 'expires soon' if record.expires - now < SOON else 'valid'

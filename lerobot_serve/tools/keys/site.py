@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The folder of a site: its authority, its list of keys, and a folder for each machine.
+
+    site.json                the list of keys
+    authority/               certificate and key that sign all others; never copied to a machine
+    robot.robot_1/           ca.pem, certificate.pem, key.pem
+    server.policy_server/    the same, and access.json
+    hub.NAME/                the same, and zenoh.json
+
+One thread; a second process is refused while one changes the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+import fcntl
+import json
+import os
+from pathlib import Path
+import shutil
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.keys.access import access_control
+from lerobot_serve.tools.keys.certificates import (
+    general_name,
+    KeyPair,
+    load_authority,
+    make_authority,
+    make_certificate,
+)
+from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
+from lerobot_serve.tools.keys.private_files import make_private_folder, write_private
+from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
+from lerobot_serve.zenoh.keys import check_site
+from lerobot_serve.zenoh.settings import (
+    ACCESS,
+    common_configuration,
+    region_name,
+    tls_configuration,
+)
+
+SITE_FILE, AUTHORITY = 'site.json', 'authority'
+HUB_FILE, HUB_LISTEN = 'zenoh.json', 'tls/[::]:7447'
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One key of the list; `direct` of a server lets robots speak to it without a router."""
+
+    identity: Identity
+    expires: datetime
+    hosts: tuple[str, ...] = ()
+    direct: bool = False
+    is_revoked: bool = False
+
+
+@dataclass(slots=True)
+class Site:
+    """What is in the folder; `records` in the order in which the keys were made."""
+
+    folder: Path
+    name: str
+    records: list[KeyRecord] = field(default_factory=list)
+
+    def valid(self) -> list[KeyRecord]:
+        return [each for each in self.records if not each.is_revoked]
+
+    def find(self, given: str) -> KeyRecord:
+        """Return the key of a name, with or without its role. Raises UserError."""
+        wanted = given.strip('/').replace('/', '.')
+        found = [
+            each
+            for each in self.valid()
+            if wanted in (each.identity.name, each.identity.folder, each.identity.common_name)
+        ]
+        if len(found) == 1:
+            return found[0]
+        known = found or self.valid()
+        names = ', '.join(each.identity.folder for each in known) or 'none yet'
+        reason = 'is the name of several keys' if found else 'is no key of this site'
+        raise UserError(f'{given!r} {reason}; give one of {names}')
+
+    def add(
+        self, role: KeyRole, given: str, days: int, *, hosts: tuple[str, ...], direct: bool
+    ) -> Identity:
+        """Make a key. Raises UserError, also where the name has one."""
+        identity = new_identity(role, given)
+        past = [e for e in self.records if e.identity.folder == identity.folder]
+        folder = self.folder / identity.folder
+        if folder.exists() or any(not each.is_revoked for each in past):
+            raise UserError(
+                f'{folder} exists; nothing is overwritten. `lerobot-serve keys rotate '
+                f'{identity.folder}` makes a new key for this name'
+            )
+        # the common names of revoked keys stay refused
+        identity = replace(identity, generation=len(past) + 1)
+        _check_hosts(role, hosts)
+        record = KeyRecord(identity, datetime.min, hosts, direct)
+        pair = self._make_pair(record, days)
+        make_private_folder(folder, self._files(pair))
+        self.records.append(replace(record, expires=pair.expires))
+        self._write_list()
+        return identity
+
+    def rotate(self, given: str, days: int) -> Identity:
+        """Make a new key for a name; the old one stays valid. Raises UserError."""
+        record = self.find(given)
+        pair = self._make_pair(record, days)
+        folder = self.folder / record.identity.folder
+        for name, content in self._files(pair).items():
+            write_private(folder / name, content)
+        self._replace(record, replace(record, expires=pair.expires))
+        return record.identity
+
+    def revoke(self, given: str) -> Identity:
+        """Take a key out of all access files and remove its folder. Raises UserError."""
+        record = self.find(given)
+        self._replace(record, replace(record, is_revoked=True))
+        shutil.rmtree(self.folder / record.identity.folder, ignore_errors=True)
+        return record.identity
+
+    def write_access(self) -> list[str]:
+        """Bring the access files up to date; return the folders in which one changed."""
+        others = [each.identity for each in self.valid()]
+        changed = []
+        for record in self.valid():
+            if not record.identity.role.may_listen:
+                continue
+            rules = access_control(self.name, record.identity, others, direct=record.direct)
+            is_hub = record.identity.role == KeyRole.HUB
+            path = self.folder / record.identity.folder / (HUB_FILE if is_hub else ACCESS)
+            content = json.dumps(_hub_configuration(rules, others) if is_hub else rules, indent=1)
+            if not path.exists() or path.read_text() != content:
+                write_private(path, content.encode())
+                changed.append(record.identity.folder)
+        return changed
+
+    def _make_pair(self, record: KeyRecord, days: int) -> KeyPair:
+        folder = self.folder / AUTHORITY
+        check_mode(folder / PRIVATE_KEY)
+        return make_certificate(
+            load_authority(
+                (folder / CERTIFICATE).read_bytes(), (folder / PRIVATE_KEY).read_bytes()
+            ),
+            record.identity.common_name,
+            days,
+            hosts=record.hosts,
+            may_listen=record.identity.role.may_listen,
+        )
+
+    def _files(self, pair: KeyPair) -> dict[str, bytes]:
+        ca = (self.folder / AUTHORITY / CERTIFICATE).read_bytes()
+        return {PRIVATE_KEY: pair.key, CERTIFICATE: pair.certificate, CA: ca}
+
+    def _replace(self, old: KeyRecord, new: KeyRecord) -> None:
+        self.records[self.records.index(old)] = new
+        self._write_list()
+
+    def _write_list(self) -> None:
+        write_private(self.folder / SITE_FILE, _as_json(self.name, self.records))
+
+
+def make_site(folder: Path, name: str, days: int) -> None:
+    """Make the folder with a new authority. Raises UserError."""
+    check_site(name)
+    if folder.exists():
+        raise UserError(
+            f'{folder} exists; nothing is overwritten. Give another with --folder, or add keys to '
+            'it with `lerobot-serve keys robot NAME`'
+        )
+    pair = make_authority(name, days)
+    files = {
+        f'{AUTHORITY}/{PRIVATE_KEY}': pair.key,
+        f'{AUTHORITY}/{CERTIFICATE}': pair.certificate,
+        SITE_FILE: _as_json(name, []),
+    }
+    with _user_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder, files)
+
+
+@contextlib.contextmanager
+def opened_site(folder: Path) -> Iterator[Site]:
+    """Yield a site, locked against other processes. Raises UserError, also for OSError inside."""
+    with _user_errors(folder):
+        if not (folder / SITE_FILE).is_file():
+            raise UserError(
+                f'{folder} has no {SITE_FILE}; make a site with `lerobot-serve keys init`, or '
+                'name its folder with --folder'
+            )
+        with _locked(folder):
+            yield _read_site(folder)
+
+
+@contextlib.contextmanager
+def _user_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f'{error.filename or folder}: {error.strerror}') from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(
+            f'another `lerobot-serve keys` changes {folder}; try again when it has ended'
+        ) from None
+    finally:
+        os.close(handle)
+
+
+def _read_site(folder: Path) -> Site:
+    path = folder / SITE_FILE
+    try:
+        content = json.loads(path.read_bytes())
+        records = [_record(each) for each in content['keys']]
+        return Site(folder, check_site(content['site']), records)
+    except (ValueError, TypeError, KeyError):
+        raise UserError(
+            f'{path} is not a list of keys; restore it from a backup, or make a new site'
+        ) from None
+
+
+def _as_json(site: str, records: list[KeyRecord]) -> bytes:
+    keys = [
+        {**asdict(each), **asdict(each.identity), 'expires': each.expires.isoformat()}
+        for each in records
+    ]
+    for key in keys:
+        del key['identity']
+    return json.dumps({'site': site, 'keys': keys}, indent=1).encode()
+
+
+def _record(given: dict[str, object]) -> KeyRecord:
+    """Raises ValueError, TypeError, KeyError."""
+    role, name, generation = given['role'], given['name'], given['generation']
+    if not (isinstance(name, str) and isinstance(generation, int)):
+        raise TypeError
+    hosts = given['hosts']
+    if not isinstance(hosts, list):
+        raise TypeError
+    return KeyRecord(
+        Identity(KeyRole(str(role)), name, generation),
+        datetime.fromisoformat(str(given['expires'])),
+        tuple(map(str, hosts)),
+        given['direct'] is True,
+        given['is_revoked'] is True,
+    )
+
+
+def _check_hosts(role: KeyRole, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        general_name(host)
+    if role.may_listen and not hosts:
+        raise UserError(
+            f'a {role} needs --host, the names and addresses that others write in zenoh_connect '
+            'to reach it, such as --host 192.168.1.5 gpu-1.lab.example'
+        )
+
+
+def _hub_configuration(rules: dict[str, object], others: list[Identity]) -> dict[str, object]:
+    """Return what a Zenoh router reads that is started in its folder of keys."""
+    regions = [{'filters': [{'region_names': [region_name(e.common_name)]}]} for e in others]
+    return common_configuration('router', listen=(HUB_LISTEN,)) | {
+        'gateway': {'south': regions},
+        'transport': {'link': {'tls': tls_configuration(Path())}},
+        'access_control': rules,
+    }

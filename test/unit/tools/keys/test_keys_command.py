@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lerobot-serve keys`: folders that only their owner reads, access files, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+import pytest
+
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.keys import private_files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / 'keys'
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Run the verb; return its exit status, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main(['keys', *words, '--folder', str(folder)])
+        out, err = capsys.readouterr()
+        assert 'PRIVATE' not in out + err
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def site(run, folder):
+    assert run('init', '--site', 'lab')[0] == 0
+    return folder
+
+
+def certificate(folder: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((folder / 'certificate.pem').read_bytes())
+
+
+def subjects(folder: Path) -> set[str]:
+    return {each['id'] for each in json.loads((folder / 'access.json').read_text())['subjects']}
+
+
+def purposes(folder: Path) -> list[x509.ObjectIdentifier]:
+    return list(
+        certificate(folder).extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    )
+
+
+def test_each_key_says_who_it_is_and_what_for(run, site):
+    run('robot', 'robot_1')
+    run('server', '/a/policy_server', '--host', '10.0.0.5', 'gpu.lab')
+    robot, server = site / 'robot.robot_1', site / 'server.a.policy_server'
+    assert certificate(robot).subject.rfc4514_string() == 'CN=robot.robot_1'
+    assert purposes(robot) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert ExtendedKeyUsageOID.SERVER_AUTH in purposes(server)
+    names = certificate(server).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert [str(name.value) for name in names.value] == ['10.0.0.5', 'gpu.lab']
+    assert not (robot / 'access.json').exists()
+
+
+def test_only_the_owner_reads_whatever_the_mask(run, folder):
+    before = os.umask(0)
+    try:
+        run('init')
+        run('robot', 'robot_1')
+        run('router', '/policy_router', '--host', 'localhost')
+    finally:
+        os.umask(before)
+    paths = [folder, *folder.rglob('*')]
+    assert len(paths) > 10
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_file_is_private_before_it_has_content(tmp_path, monkeypatch):
+    modes = []
+    write = os.fdopen
+
+    def spy(handle: int, mode: str):
+        modes.append(os.fstat(handle).st_mode & 0o777)
+        return write(handle, mode)
+
+    before = os.umask(0)
+    monkeypatch.setattr(private_files.os, 'fdopen', spy)
+    try:
+        private_files.write_private(tmp_path / 'key.pem', b'secret')
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+
+
+@pytest.mark.parametrize(
+    ('words', 'reason'),
+    [
+        (('init',), 'nothing is overwritten'),
+        (('robot', 'robot_1'), 'nothing is overwritten'),
+        (('robot', '../x'), 'allowed are at most 64 letters'),
+        (('robot', 'Lab 3/arm #2'), 'such as Lab_3_arm_2-'),
+        (('robot', 'x' * 60), 'give a shorter name'),
+        (('server', '/a b'), 'full name of its node'),
+        (('server', '/s'), 'needs --host'),
+        (('server', '/s', '--host', 'tls/x:1'), 'without protocol and port'),
+        (('robot', 'r', '--days', '0'), '--days must be in'),
+        (('robot', 'r', '--days', '20000'), 'ends after the authority'),
+        (('revoke', 'nobody'), 'is no key of this site; give one of robot.robot_1'),
+        (('rotate', 'twice'), 'is the name of several keys'),
+    ],
+)
+def test_what_is_refused_changes_nothing(run, site, words, reason):
+    run('robot', 'robot_1')
+    run('robot', 'twice')
+    run('operator', 'twice')
+    before = {path: path.read_bytes() for path in site.rglob('*') if path.is_file()}
+    status, _, said = run(*words)
+    assert status == 1
+    assert reason in said
+    assert said.count('\n') == 1
+    assert {path: path.read_bytes() for path in site.rglob('*') if path.is_file()} == before
+
+
+def test_a_folder_without_a_site_is_named(run, folder):
+    assert 'keys init' in run('robot', 'robot_1')[2]
+    assert not folder.exists()
+
+
+def test_a_revoked_key_leaves_all_access_files_and_its_name_gets_another(run, site):
+    run('router', '/policy_router', '--host', 'localhost')
+    run('server', '/policy_server', '--host', 'localhost')
+    run('robot', 'robot_1')
+    router, server = site / 'router.policy_router', site / 'server.policy_server'
+    assert subjects(router) == {'robot.robot_1', 'server.policy_server'}
+    assert subjects(server) == {'router.policy_router'}
+    _, out, _ = run('revoke', 'robot_1')
+    assert str(router) in out
+    assert str(server) not in out
+    assert 'restart' in out
+    assert subjects(router) == {'server.policy_server'}
+    run('robot', 'robot_1')
+    assert subjects(router) == {'robot.robot_1~2', 'server.policy_server'}
+    assert certificate(site / 'robot.robot_1').subject.rfc4514_string() == 'CN=robot.robot_1~2'
+
+
+def test_a_server_made_with_direct_knows_robots(run, site):
+    run('server', '/policy_server', '--host', 'localhost', '--direct')
+    run('robot', 'robot_1')
+    assert subjects(site / 'server.policy_server') == {'robot.robot_1'}
+
+
+def test_rotate_makes_a_new_key_and_changes_no_access_file(run, site):
+    run('router', '/policy_router', '--host', 'localhost')
+    run('robot', 'robot_1')
+    robot, access = site / 'robot.robot_1', site / 'router.policy_router' / 'access.json'
+    before = certificate(robot), (robot / 'key.pem').read_bytes(), access.read_bytes()
+    _, out, _ = run('rotate', 'robot_1', '--days', '20')
+    assert certificate(robot).subject == before[0].subject
+    assert certificate(robot).serial_number != before[0].serial_number
+    assert (robot / 'key.pem').read_bytes() != before[1]
+    assert access.read_bytes() == before[2]
+    assert 'copy these folders again' not in out
+
+
+def test_list_shows_state_and_expiry(run, site):
+    run('robot', 'old', '--days', '20')
+    run('robot', 'gone')
+    run('revoke', 'gone')
+    run('robot', 'good')
+    found = json.loads(run('list', '--json')[1])
+    assert found['site'] == 'lab'
+    assert {each['name']: each['state'] for each in found['keys']} == {
+        'old': 'expires soon',
+        'gone': 'revoked',
+        'good': 'valid',
+    }
+    day = (datetime.now(timezone.utc) + timedelta(days=20)).date().isoformat()
+    assert day in run('list')[1] or day in found['keys'][0]['expires']
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{"site": "lab"}', '{"site": "*", "keys": []}'])
+def test_a_damaged_list_is_named(run, site, content):
+    (site / 'site.json').write_text(content)
+    status, _, said = run('list')
+    assert status == 1
+    assert 'site.json' in said or 'zenoh_site' in said
+
+
+def test_an_authority_that_others_read_signs_nothing(run, site):
+    (site / 'authority' / 'key.pem').chmod(0o644)
+    assert 'chmod 600' in run('robot', 'robot_1')[2]
+    assert not (site / 'robot.robot_1').exists()
+
+
+def test_a_missing_library_is_one_line_with_the_remedy(tmp_path):
+    code = (
+        'import sys; sys.modules["cryptography"] = None\n'
+        'from lerobot_serve.tools.cli.main import main\n'
+        f'sys.exit(main(["keys", "init", "--folder", {str(tmp_path / "keys")!r}]))'
+    )
+    ended = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert 'python3 -m pip install cryptography==' in ended.stderr
+    assert 'Traceback' not in ended.stderr
