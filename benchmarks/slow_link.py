@@ -50,6 +50,7 @@ SEED = 1
 WARM_UP_ROUNDS = 2
 FIRST_S = 70.0
 BULK_S = 2.0
+ZENOH_PORT = 7447
 PARAMETERS = {
     'delay': 'each way',
     'queue_ms': 100,
@@ -162,6 +163,7 @@ def ours(
         *('env', f'ROS_STATIC_PEERS={ROBOT}', str(executable_path('policy_server'))),
         *('--ros-args', '-p', 'policy_kind:=null', '-p', f'policy_path:={POLICY}'),
         *('-p', f'image_threads:={IMAGE_THREADS}'),
+        *('-p', f'zenoh_listen:=["tcp/0.0.0.0:{ZENOH_PORT}"]'),
         # a session of one way rests while the others have their turn
         *('-p', 'session_idle_s:=86400.0'),
     ]
@@ -169,7 +171,7 @@ def ours(
         *link.robot,
         'env',
         f'ROS_STATIC_PEERS={SERVER}',
-        *module_command('network_emulation.robot_process'),
+        *module_command('network_emulation.robot_process', f'tcp/{SERVER}:{ZENOH_PORT}'),
     ]
     told = {
         **os.environ,

@@ -131,8 +131,10 @@ class PolicyClient(SteadyClockNode):
 class ZenohPolicyClient:
     """As PolicyClient, over Zenoh; `close` ends it. `name` is also the client id."""
 
-    def __init__(self, endpoint: str, name: str, server: str = SERVER) -> None:
-        self.server, self.chunks = server, Inbox()
+    def __init__(
+        self, endpoint: str, name: str, server: str = SERVER, answer_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.server, self.chunks = server, Inbox(answer_s)
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,)))
         self.sessions = ZenohSessionClient(
             self._link, server, Role.ROBOT, name, service_bytes, lambda _: None

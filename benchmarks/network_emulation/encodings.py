@@ -20,16 +20,19 @@ class ImageEncoding:
     quality: int = 0
     height: int = 0
     width: int = 0
+    over_zenoh: bool = False
 
     def suits(self, size: ImageSet) -> bool:
         """Return whether it is another way than the others where pictures are of this size."""
         return not self.height or (self.height < size.height and self.width < size.width)
 
 
-DEFAULT = 'JPEG 90'
+DEFAULT, ZENOH = 'JPEG 90', 'Zenoh JPEG 90'
 ENCODINGS = {
     DEFAULT: ImageEncoding(Codec.JPEG, 90),
     'JPEG 60': ImageEncoding(Codec.JPEG, 60),
     'JPEG 90, downscaled': ImageEncoding(Codec.JPEG, 90, 224, 224),
     'raw': ImageEncoding(Codec.RAW),
+    ZENOH: ImageEncoding(Codec.JPEG, 90, over_zenoh=True),
+    'Zenoh raw': ImageEncoding(Codec.RAW, over_zenoh=True),
 }

@@ -2,9 +2,9 @@
 """
 The process of a robot: asks a policy server at the other end of a link whenever it is told to.
 
-    python -m benchmarks.network_emulation.robot_process SOCKET
+    python -m benchmarks.network_emulation.robot_process ENDPOINT SOCKET
 
-Answers the order `trip` with its parts. Main thread.
+ENDPOINT is that of the server over Zenoh. Answers the order `trip` with its parts. Main thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from benchmarks.harness.client import open_when_ready, PolicyClient
+from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
 from benchmarks.peers.peer_process import frames, ImageSet, serve_orders
@@ -26,13 +26,15 @@ from lerobot_serve.wire.session import SessionRefused
 class EncodedRequestSession(RequestSession):
     """A session in which pictures of one size are sent in one way."""
 
-    def __init__(self, client: PolicyClient, name: str, size: ImageSet) -> None:
+    def __init__(
+        self, client: PolicyClient | ZenohPolicyClient, name: str, size: ImageSet, client_id: str
+    ) -> None:
         """Open the session once the server is ready. Raises UserError and Refused."""
         pictures = {
             f'observation.images.{camera}': frame for camera, frame in frames(size).items()
         }
         self._way = ENCODINGS[name]
-        super().__init__(client, pictures, self._way.codec, f'{name} {size}')
+        super().__init__(client, pictures, self._way.codec, client_id)
         open_when_ready(client.sessions, self._ask)
         client.wait_until_matched()
 
@@ -45,20 +47,19 @@ class EncodedRequestSession(RequestSession):
 
 
 class EmulatedRobot:
-    """A client with a session for each way and size. Main thread."""
+    """A client with one session for each way and size. Main thread."""
 
-    def __init__(self, client: PolicyClient) -> None:
-        self._client = client
+    def __init__(self, runtime: NodeRuntime, endpoint: str) -> None:
+        self._runtime, self._endpoint = runtime, endpoint
         self._paths: dict[tuple[str, str], EncodedRequestSession] = {}
+        self._clients: dict[tuple[str, str], PolicyClient | ZenohPolicyClient] = {}
 
     def trip(self, name: str, size: str) -> dict[str, float] | None:
         """Make a trip; None when it was lost. Raises UserError and Refused."""
-        path = self._paths.get((name, size))
-        if path is None:
-            path = self._paths[name, size] = EncodedRequestSession(
-                self._client, name, ImageSet.parse(size)
-            )
-        self._client.chunks.clear()
+        if (name, size) not in self._paths:
+            self._open(name, size)
+        path, client = self._paths[name, size], self._clients[name, size]
+        client.chunks.clear()
         trip = path.trip()
         if trip is None:
             return None
@@ -68,20 +69,37 @@ class EmulatedRobot:
             'request_bytes': path.request_bytes,
         }
 
+    def _open(self, name: str, size: str) -> None:
+        client_id = f'bench_{len(self._paths)}'
+        if ENCODINGS[name].over_zenoh:
+            client = ZenohPolicyClient(self._endpoint, client_id, SERVER, answer_s=ANSWER_S)
+        else:
+            client = PolicyClient(self._runtime, client_id, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
+            self._runtime.add(client)
+        self._clients[name, size] = client
+        self._paths[name, size] = EncodedRequestSession(
+            client, name, ImageSet.parse(size), client_id
+        )
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            if isinstance(client, ZenohPolicyClient):
+                client.close()
+
 
 def main() -> int:
     """Do as the benchmark says, until it hangs up."""
     runtime = NodeRuntime([])
+    robot = EmulatedRobot(runtime, sys.argv[1])
     try:
-        client = PolicyClient(runtime, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
-        runtime.add(client)
         runtime.spin_in_background()
         with contextlib.suppress(KeyboardInterrupt):
-            serve_orders(sys.argv[1], {}, {'trip': EmulatedRobot(client).trip})
+            serve_orders(sys.argv[2], {}, {'trip': robot.trip})
     except (UserError, SessionRefused) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     finally:
+        robot.close()
         runtime.close()
     return 0
 

@@ -14,8 +14,9 @@ from enum import IntEnum
 from importlib import import_module
 import os
 from pathlib import Path
+import threading
 import time
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.duration import Duration
@@ -36,6 +37,10 @@ from lerobot_serve.tools.bags.recording.write_queue import (
 )
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event, TYPE_END
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
 
 GRAPH_POLL_S = 0.2
 # the largest depth of our publishers: a recorder falls behind only briefly
@@ -78,21 +83,50 @@ class BagRecorderNode(SteadyClockNode):
         folder: Path,
         topics: TopicFilter,
         limits: RecordingLimits = NO_LIMITS,
+        zenoh: ZenohSettings | None = None,
     ) -> None:
-        """Create the bag. Raises BagError."""
+        """
+        Create the bag; `zenoh` has the endpoints whose requests and replies are recorded, too.
+        Raises BagError and UserError.
+        """
         writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
         super().__init__('recorder', context=runtime.context, enable_rosout=False)
         self._filter, self.folder = topics, folder
         self.recording = WriteQueue(writer, limits, on_end=runtime.stop_requested.set)
         self.contents = writer.contents
         self._recorded: set[str] = set()
+        # topics of the bag
+        self._added: set[str] = set()
+        self._adding = threading.Lock()
         self._refused: set[str] = set()
         self._writing = runtime.thread('writing', self.recording.run, self.recording.close)
         runtime.before_shutdown(self._finish)
         self.create_timer(GRAPH_POLL_S, self._poll_graph)
         self._poll_graph()
+        self._zenoh = self._record_zenoh(zenoh) if zenoh else None
+
+    def _record_zenoh(self, settings: ZenohSettings) -> ZenohRecording:
+        # a robot that is recorded over ROS 2 needs no eclipse-zenoh
+        from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
+
+        return ZenohRecording(settings, add_topic=self._add_zenoh_topic, put=self.recording.put)
+
+    def _add_zenoh_topic(self, name: str, kind: str) -> None:
+        """Add a topic that passes over Zenoh. A thread of Zenoh."""
+        encoding, text = type_definition(kind, share_folder)
+        self._add(BagTopic(name, kind, encoding, text, (OfferedProfile(),), ''))
+        self.get_logger().info(f'recording {name} ({kind}), over Zenoh')
+
+    def _add(self, topic: BagTopic) -> None:
+        """Add a topic once, whichever link it is heard on first."""
+        with self._adding:
+            if topic.name not in self._added:
+                self._added.add(topic.name)
+                self.recording.add(topic)
 
     def _finish(self) -> None:
+        if self._zenoh:
+            self._zenoh.close()
         self.recording.close()
         self._writing.join()
 
@@ -118,7 +152,7 @@ class BagRecorderNode(SteadyClockNode):
             self.get_logger().warning(f'{name} is not recorded: {kind} is not installed')
             return
         self._recorded.add(name)
-        self.recording.add(bag_topic(name, kind, ends))
+        self._add(bag_topic(name, kind, ends))
         deposit: Callable[..., None] = self._deposit_callback(name)
         self.create_subscription(message_type, name, deposit, strictest_profile(ends), raw=True)
         self.get_logger().info(f'recording {name} ({kind})')

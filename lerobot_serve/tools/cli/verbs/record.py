@@ -44,6 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--max-size', type=float, default=0.0, metavar='MB', help='stop at this size [MB]'
     )
     parser.add_argument(
+        '--connect',
+        metavar='ENDPOINT',
+        nargs='+',
+        action='extend',
+        default=[],
+        help='record requests and replies over Zenoh, too: endpoints of servers and routers, such '
+        'as tcp/192.168.1.5:7447',
+    )
+    parser.add_argument('--site', default='default', help='the zenoh_site of the nodes (default)')
+    parser.add_argument(
+        '--keys', metavar='FOLDER', type=Path, help="zenoh_keys: an operator's keys"
+    )
+    parser.add_argument(
         '--duration', type=float, default=0.0, metavar='S', help='stop after this time [s]'
     )
 
@@ -74,14 +87,20 @@ def record(folder: Path, options: argparse.Namespace) -> int:
     from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
+    from lerobot_serve.zenoh.settings import ZenohSettings
 
     recorders: list[BagRecorderNode] = []
 
     def create(runtime: NodeRuntime) -> BagRecorderNode:
         topics = TopicFilter(frozenset(options.topics), options.all)
         limits = RecordingLimits(int(options.max_size * 1e6), options.duration)
+        zenoh = ZenohSettings(options.site, tuple(options.connect), keys=options.keys)
         try:
-            recorders.append(BagRecorderNode(runtime, folder, topics, limits))
+            recorders.append(
+                BagRecorderNode(
+                    runtime, folder, topics, limits, zenoh if options.connect else None
+                )
+            )
         except BagError as error:
             raise ParameterError(str(error)) from error
         return recorders[0]

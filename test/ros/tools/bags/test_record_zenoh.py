@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bag holds what passes over Zenoh, and what was recorded is asked again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import pytest
+from support.nodes.zenoh_links import free_endpoint
+
+from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.request_pairs import RequestPairer
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+SHAPE = 'joints=6,chunk=60,cameras=,fps=30'
+
+
+@pytest.fixture
+def link() -> str:
+    """The test sets the link itself."""
+    return 'ros'
+
+
+def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, capsys):
+    endpoint, bag = free_endpoint(), tmp_path / 'bag'
+    edge_rig.start_server(policy_path=SHAPE, zenoh_listen=[endpoint])
+    command = [str(executable_path('lerobot-serve')), 'record', str(bag), '--connect', endpoint]
+    with (tmp_path / 'record.log').open('w') as log:
+        recorder = subprocess.Popen(end_with_parent(command), stdout=log, stderr=log)
+    try:
+        edge_rig.wait((bag / 'bag_0.mcap').exists, 'the bag is there')
+        edge_rig.start(link='zenoh', zenoh_connect=[endpoint])
+        edge_rig.wait_for_play(90)
+    finally:
+        recorder.send_signal(signal.SIGINT)
+        status = recorder.wait(30)
+    assert status == 0, (tmp_path / 'record.log').read_text()
+    kinds = {message.topic: message.type for message in Bag(bag).read()}
+    assert kinds['/policy_server/observation'] == OBSERVATION
+    assert kinds['/robot_1/action_chunk'] == CHUNK
+    # topics of ROS 2 beside them
+    assert any(topic.endswith('/executed_action') for topic in kinds)
+    pairs = list(RequestPairer().join(Bag(bag).read()))
+    assert len(pairs) >= 2
+    assert main(['replay', str(bag), '--kind', 'null', '--policy', SHAPE, '--json']) == 0
+    found = json.loads(capsys.readouterr().out)
+    # an error reply, on a busy machine, is none to compare
+    assert 0 < found['requests'] == found['identical'] <= len(pairs)
