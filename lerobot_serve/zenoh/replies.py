@@ -13,8 +13,8 @@ import zenoh
 from lerobot_serve.wire.names import is_reply_key
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
-from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys
-from lerobot_serve.zenoh.link import is_matched, ZenohLink
+from lerobot_serve.zenoh.keys import client_of, ClientKeys, ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.traffic import Traffic
 
 
@@ -27,6 +27,9 @@ class ZenohReplyPublishers:
     def __init__(self, link: ZenohLink, keys: ServerKeys) -> None:
         self._link, self._prefix = link, f'{keys.prefix}/'
         self._publishers: dict[str, zenoh.Publisher] = {}
+        # prefixes of the clients whose tokens are there
+        self._alive: set[str] = set()
+        self._presence = link.watch_alive(keys.clients.alive, self._on_presence)
         # a publisher must not be undeclared while another thread puts into it
         self._lock = threading.Lock()
 
@@ -53,16 +56,22 @@ class ZenohReplyPublishers:
         return publisher is not None
 
     def has_subscriber(self, topic: str) -> bool:
-        """Return whether somebody receives on a key."""
-        with self._lock:
-            publisher = self._publishers.get(topic)
-            return publisher is not None and is_matched(publisher)
+        """Return whether the client of a key lives; others may listen, too."""
+        return topic in self._publishers and client_of(topic).prefix in self._alive
+
+    def _on_presence(self, key: str, is_alive: bool) -> None:
+        """Thread of Zenoh."""
+        (self._alive.add if is_alive else self._alive.discard)(client_of(key).prefix)
 
     def retain(self, topics: set[str]) -> None:
         """Close all others."""
         with self._lock:
             for topic in self._publishers.keys() - topics:
                 self._publishers.pop(topic).undeclare()
+
+    def close(self) -> None:
+        """Stop to watch clients."""
+        self._presence.undeclare()
 
 
 class ZenohReplies:

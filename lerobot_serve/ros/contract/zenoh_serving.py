@@ -68,4 +68,5 @@ class ZenohServing:
         """Say goodbye and close the link."""
         if self._endpoint:
             self._endpoint.close()
+        self.replies.close()
         self.link.close()
