@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever arrives on the keys of a server is passed on, or counted; nothing is raised."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from hypothesis import given, settings
+from hypothesis import strategies as some
+import numpy as np
+
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import MsgType
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+KEYS = ServerKeys('default', '/policy_server')
+ROBOT, ROUTER = KEYS.client(Role.ROBOT, 'robot_1'), KEYS.client(Role.ROUTER, '/router')
+HEADER = Header(1, 2, 3, 0, 1, MsgType.OBSERVATION)
+RAW = wire_observation.encode(
+    Observation(HEADER, 'robot_1', 'episode-1', np.zeros((1, 6), np.float32))
+)
+
+
+class Link:
+    """Takes what an endpoint declares; the test calls it as Zenoh would."""
+
+    settings = ZenohSettings()
+
+    def __init__(self) -> None:
+        self.subscribed: dict[str, object] = {}
+        self.served: dict[str, object] = {}
+
+    def subscribe(self, key, on_payload):
+        self.subscribed[key] = on_payload
+
+    def serve(self, key, on_query):
+        self.served[key] = on_query
+
+    def publisher(self, key, traffic):
+        return SimpleNamespace(put=lambda raw: None)
+
+    def declare_alive(self, key):
+        return None
+
+
+class Query:
+    """One service call."""
+
+    def __init__(self, key: str, raw: bytes) -> None:
+        self.key_expr = key
+        self.payload = SimpleNamespace(to_bytes=lambda: raw) if raw else None
+        self.errors: list[bytes] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def reply_err(self, raw: bytes) -> None:
+        self.errors.append(raw)
+
+
+class Endpoint:
+    """A server's endpoint, and what became of what it received."""
+
+    def __init__(self) -> None:
+        self.link, self.passed, self.dropped, self.work = Link(), [], [], []
+        self.endpoint = ServerEndpoint(
+            self.link,
+            '/policy_server',
+            dict.fromkeys(service_bytes.SERVICES, lambda request, response: response),
+            service_bytes,
+            run=self.work.append,
+            on_observation=self.passed.append,
+            on_drop=self.dropped.append,
+        )
+        self.endpoint.serve_predictions(lambda raw, reply: None)
+
+    def observe(self, key: str, raw: bytes) -> None:
+        self.link.subscribed[KEYS.clients.observation](key, raw)
+
+    def call(self, service: str, key: str, raw: bytes) -> Query:
+        query = Query(key, raw)
+        self.link.served[KEYS.clients.service(service)](query)
+        return query
+
+
+@settings(max_examples=1500)
+@given(some.one_of(some.binary(max_size=300), some.integers(0, len(RAW)).map(lambda n: RAW[:n])))
+def test_each_observation_is_passed_on_or_counted(raw):
+    met = Endpoint()
+    met.observe(ROBOT.observation, raw)
+    assert len(met.passed) + len(met.dropped) == 1
+    assert not met.passed or raw[: len(raw)] == met.passed[0]
+
+
+@settings(max_examples=1500)
+@given(some.sampled_from([*service_bytes.SERVICES, 'predict_chunk']), some.binary(max_size=200))
+def test_each_call_is_run_or_refused_in_words(service, raw):
+    met = Endpoint()
+    query = met.call(service, ROBOT.service(service), raw)
+    assert len(met.work) + len(query.errors) == 1
+    assert len(met.dropped) == len(query.errors)
+
+
+def test_a_robot_speaks_for_itself_alone():
+    met = Endpoint()
+    met.observe(ROBOT.observation, RAW)
+    met.observe(ROUTER.observation, RAW)
+    assert met.passed == [RAW, RAW]
+    met.observe(KEYS.client(Role.ROBOT, 'robot_2').observation, RAW)
+    assert (len(met.passed), met.dropped) == (2, ['wrong_client'])
+
+
+def test_a_call_for_another_robot_is_refused():
+    met, raw = Endpoint(), service_bytes.close_request('robot_1', 3)
+    for client in (ROBOT, ROUTER):
+        assert not met.call('close_session', client.service('close_session'), raw).errors
+    other = KEYS.client(Role.ROBOT, 'robot_2')
+    (said,) = met.call('close_session', other.service('close_session'), raw).errors
+    assert b"client_id is 'robot_1'" in said
+    (said,) = met.call('predict_chunk', other.service('predict_chunk'), RAW).errors
+    assert b'speaks for itself alone' in said
+    assert (len(met.work), met.dropped) == (2, ['malformed_service_request'] * 2)
