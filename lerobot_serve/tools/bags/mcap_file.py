@@ -85,6 +85,8 @@ def _records(
             on_damage(f'{path} ends or is damaged at byte {at} of {size}; the rest is skipped')
             return
         if opcode == Opcode.FOOTER:
+            if at + HEAD.size + length + len(MAGIC) != size:
+                on_damage(f'{path} has a footer at byte {at} of {size}; the rest is skipped')
             return
         if opcode in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE, Opcode.CHUNK):
             yield at, opcode, file.read(length)

@@ -99,7 +99,9 @@ class Machines:
             )
 
     def _answer(self) -> dict:
-        return json.loads(line_of(self._switch) or '{"refused": "the switch ended"}')
+        line = line_of(self._switch)
+        assert line, 'the switch ended; what it said stands above'
+        return json.loads(line)
 
     def end(self) -> None:
         """End all processes, then the network."""

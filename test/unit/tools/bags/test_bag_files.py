@@ -9,6 +9,7 @@ import tempfile
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcap.opcode import Opcode
 from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 import pytest
@@ -152,6 +153,17 @@ def test_cut_anywhere(data, tmp_path_factory):
     assert len(found) % 3 == 0
     if found != messages:
         assert damage
+
+
+def test_a_footer_that_is_not_at_the_end_is_damage(tmp_path):
+    write(tmp_path / 'footer', texts(12), every=3)
+    file = tmp_path / 'footer' / 'footer_0.mcap'
+    whole = bytearray(file.read_bytes())
+    whole[8] = Opcode.FOOTER
+    file.write_bytes(whole)
+    found, damage = read_all(file)
+    assert not found
+    assert 'has a footer at byte 8' in damage[0]
 
 
 @settings(max_examples=150, deadline=None)
