@@ -52,7 +52,9 @@ class ZenohSessionClient:
         at = ServerKeys(link.settings.site, server)
         self.keys: ClientKeys = at.client(role, client_id)
         self._is_alive, self._tell_presence = False, on_presence
-        self._requests = link.publisher(self.keys.observation, Traffic.OBSERVATION)
+        # a router sends in the thread that receives from all of its robots
+        traffic = Traffic.FORWARDED if role is Role.ROUTER else Traffic.OBSERVATION
+        self._requests = link.publisher(self.keys.observation, traffic)
         self._presence = link.watch_alive(at.alive, self._on_presence)
         self._token = link.declare_alive(self.keys.alive)
 

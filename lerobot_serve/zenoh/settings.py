@@ -17,6 +17,9 @@ ENDPOINT = re.compile(r'(tcp|tls|quic)/(\[[0-9A-Fa-f:.]+\]|[^/:\s]+):\d{1,5}')
 ENCRYPTED = ('tls/', 'quic/')
 # a killed peer closes its connection at once; this is for one that hangs or is cut off
 LEASE_MS = 2000
+# batches of 64 KB, and the time that a message of several waits for a place in the queue: raw
+# images fit through 100 Mbit/s
+QUEUED_BATCHES, FRAGMENTS_WAIT_US = 16, 200_000
 OBSERVER_TIMEOUT_MS = 3000
 # of a folder of keys, beside those of credentials: who may exchange what with a server or router
 ACCESS = 'access.json'
@@ -46,7 +49,11 @@ def configuration(settings: ZenohSettings) -> str:
     check_site(settings.site)
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
-    link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4}}
+    queue = {
+        'size': {'data': QUEUED_BATCHES},
+        'congestion_control': {'drop': {'max_wait_before_drop_fragments': FRAGMENTS_WAIT_US}},
+    }
+    link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4, 'queue': queue}}
     more: dict[str, object] = {}
     if settings.keys:
         common_name = check_credentials(settings.keys, may_listen=bool(settings.listen))
