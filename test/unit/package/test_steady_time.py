@@ -21,6 +21,7 @@ STEADY = 'ros/node/steady_clock.py'
 STAMPS = {
     'shared_memory.py': 'the age of a file',
     'tools/bags/recording/node.py': 'reception time, if the middleware has none',
+    'tools/bags/recording/zenoh_recording.py': 'reception time, which Zenoh has not',
     'benchmarks/harness/machine.py': 'when a measurement was made',
     'benchmarks/peers/lerobot.py': 'a field of the other library',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
