@@ -35,7 +35,8 @@ from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
 
-REPLIES = '/bench/swarm_{}/action_chunk'
+# of a relay: many robots share one
+REPLIES = '/bench/replies/swarm_{}'
 SEQ = struct.Struct('<Q')
 FPS = 30.0
 LOST_AFTER_S = 5.0
