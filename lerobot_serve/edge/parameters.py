@@ -268,6 +268,12 @@ class EdgeParameters:
                 f'{self.servers_over_zenoh[0]} is reached over Zenoh; set zenoh_connect to its '
                 'endpoint, such as tcp/192.168.1.5:7447'
             )
+        zenoh_settings = (self.zenoh_connect, self.zenoh_listen, self.zenoh_keys)
+        if not self.servers_over_zenoh and any(zenoh_settings):
+            raise ParameterError(
+                'zenoh_connect, zenoh_listen or zenoh_keys is set, and no server is reached over '
+                'Zenoh; set link to zenoh, or name a server zenoh:/policy_server'
+            )
         _check_times(self)
         _check_chunks(self)
         _check_stop(self.stop_service, self.fallback_ladder, self.teardown)

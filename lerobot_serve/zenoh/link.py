@@ -92,13 +92,16 @@ class ZenohLink:
         key: str,
         request: bytes,
         on_reply: Callable[[bytes], None],
+        on_refusal: Callable[[str], None] = lambda _: None,
         timeout_s: float = CALL_LATER_S,
     ) -> None:
-        """Call without waiting; a thread of Zenoh passes the reply, if any, to `on_reply`."""
+        """Call without waiting; a thread of Zenoh passes on the reply or the refusal, if any."""
 
         def pass_on(reply: zenoh.Reply) -> None:
             if reply.ok is not None:
                 on_reply(reply.ok.payload.to_bytes())
+            else:
+                on_refusal(refusal_text(reply))
 
         self._session.get(key, pass_on, payload=request, timeout=timeout_s)
 

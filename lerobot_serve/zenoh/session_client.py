@@ -12,7 +12,7 @@ import time
 from typing import Any, Protocol
 
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import is_matched, ZenohLink
 from lerobot_serve.zenoh.traffic import Traffic
@@ -90,13 +90,16 @@ class ZenohSessionClient:
         """Announce the next episode without waiting."""
 
         def check(raw: bytes) -> None:
-            reply = self._messages.decode('reset_episode', raw)
+            try:
+                reply = self._messages.decode('reset_episode', raw)
+            except ValueError as error:
+                on_refusal(str(error))
+                return
             if not reply.acknowledged:
                 on_refusal(reply.text)
 
-        self._link.call_later(
-            self.keys.service('reset_episode'), self._messages.encode(request), check
-        )
+        key = self.keys.service('reset_episode')
+        self._link.call_later(key, self._messages.encode(request), check, on_refusal)
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """Request the status without waiting."""
@@ -126,5 +129,11 @@ class ZenohSessionClient:
         self._requests.undeclare()
 
     def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
-        raw = self._link.call(self.keys.service(service), request, timeout_s)
-        return self._messages.decode(service, raw)
+        key = self.keys.service(service)
+        raw = self._link.call(key, request, timeout_s)
+        try:
+            return self._messages.decode(service, raw)
+        except ValueError as error:
+            raise ServerUnreachable(
+                f'{key}: the reply cannot be read ({error}); both ends need the same version'
+            ) from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import parameter
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -63,7 +64,12 @@ class ZenohParameters(Protocol):
 
 
 def zenoh_settings(parameters: ZenohParameters) -> ZenohSettings:
-    """Return the settings of the link."""
+    """Return the settings of the link. Raises UserError for keys that encrypt nothing."""
+    if parameters.zenoh_keys and not (parameters.zenoh_connect or parameters.zenoh_listen):
+        raise UserError(
+            'zenoh_keys is set, and neither zenoh_connect nor zenoh_listen: nothing passes over '
+            'Zenoh, and nothing is encrypted; set the endpoints, or leave zenoh_keys empty'
+        )
     return ZenohSettings(
         parameters.zenoh_site,
         parameters.zenoh_connect,

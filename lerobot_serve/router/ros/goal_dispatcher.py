@@ -186,7 +186,16 @@ class GoalDispatcher:
         def on_reply(reply: bytes) -> None:
             self._enqueue(partial(self._on_reply_over_zenoh, request, reply))
 
-        self._link.call_later(keys.service('predict_chunk'), raw, on_reply, request.limit_s)
+        def on_refusal(text: str) -> None:
+            self._enqueue(partial(self._on_refusal_over_zenoh, request, text))
+
+        key = keys.service('predict_chunk')
+        self._link.call_later(key, raw, on_reply, on_refusal, request.limit_s)
+
+    def _on_refusal_over_zenoh(self, request: GoalRequest, text: str) -> None:
+        if request.key in self._in_flight:
+            text = f'{request.server} refused the goal ({text}); {RETRY_HINT}'
+            self._fail(request, Status.NO_SESSION, text)
 
     def _on_reply_over_zenoh(self, request: GoalRequest, raw: bytes) -> None:
         if request.key not in self._in_flight:

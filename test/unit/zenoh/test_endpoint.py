@@ -97,7 +97,7 @@ def test_each_observation_is_passed_on_or_counted(raw):
     met = Endpoint()
     met.observe(ROBOT.observation, raw)
     assert len(met.passed) + len(met.dropped) == 1
-    assert not met.passed or raw[: len(raw)] == met.passed[0]
+    assert met.passed in ([], [raw])
 
 
 @settings(max_examples=1500)

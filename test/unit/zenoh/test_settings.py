@@ -7,9 +7,13 @@ import pytest
 from support.zenoh.access_rig import Keys
 import zenoh
 
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, PRIVATE_KEY
 from lerobot_serve.zenoh.settings import ACCESS, configuration, ZenohSettings
+from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 
 
 @pytest.fixture
@@ -132,3 +136,18 @@ def test_zenoh_takes_the_access_file(site):
     assert '"router.policy_router"' in taken.get_json('access_control/subjects')
     secret = (folder / PRIVATE_KEY).read_text().splitlines()[1]
     assert secret not in configuration(settings) + str(taken)
+
+
+def test_keys_that_encrypt_nothing_are_refused():
+    with pytest.raises(UserError, match='nothing is encrypted'):
+        zenoh_settings(ServerParameters(zenoh_keys='/keys'))
+    with pytest.raises(ParameterError, match='no server is reached over Zenoh'):
+        EdgeParameters(client_id='robot', zenoh_keys='/keys').check()
+
+
+@pytest.mark.parametrize('name', ['zenoh_connect', 'zenoh_listen'])
+def test_an_endpoint_that_an_edge_does_not_use_is_refused(name):
+    given = {name: ('tcp/127.0.0.1:7447',)}
+    with pytest.raises(ParameterError, match='set link to zenoh'):
+        EdgeParameters(client_id='robot', **given).check()
+    EdgeParameters(client_id='robot', link='zenoh', **given).check()

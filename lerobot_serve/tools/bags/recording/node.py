@@ -98,12 +98,14 @@ class BagRecorderNode(SteadyClockNode):
         # topics of the bag
         self._added: set[str] = set()
         self._adding = threading.Lock()
+        self._zenoh: ZenohRecording | None = None
         self._refused: set[str] = set()
         self._writing = runtime.thread('writing', self.recording.run, self.recording.close)
         runtime.before_shutdown(self._finish)
         self.create_timer(GRAPH_POLL_S, self._poll_graph)
         self._poll_graph()
-        self._zenoh = self._record_zenoh(zenoh) if zenoh else None
+        if zenoh:
+            self._zenoh = self._record_zenoh(zenoh)
 
     def _record_zenoh(self, settings: ZenohSettings) -> ZenohRecording:
         # a robot that is recorded over ROS 2 needs no eclipse-zenoh

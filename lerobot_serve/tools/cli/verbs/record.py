@@ -19,6 +19,7 @@ EXAMPLE = (
 )
 LIMIT_MB = 10_000_000
 LIMIT_S = 31_536_000
+DEFAULT_SITE = 'default'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='record requests and replies over Zenoh, too: endpoints of servers and routers, such '
         'as tcp/192.168.1.5:7447',
     )
-    parser.add_argument('--site', default='default', help='the zenoh_site of the nodes (default)')
+    parser.add_argument(
+        '--site', default=DEFAULT_SITE, help=f'the zenoh_site of the nodes ({DEFAULT_SITE})'
+    )
     parser.add_argument(
         '--keys', metavar='FOLDER', type=Path, help="zenoh_keys: an operator's keys"
     )
@@ -76,6 +79,8 @@ def main(options: argparse.Namespace) -> int:
     relative = [topic for topic in options.topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
+    if (options.keys or options.site != DEFAULT_SITE) and not options.connect:
+        raise ParameterError('--keys and --site are of --connect; give it the endpoints to record')
     folder = options.folder or Path(datetime.now().strftime('bag_%Y%m%d-%H%M%S'))
     return record(folder, options)
 

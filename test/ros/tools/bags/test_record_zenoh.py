@@ -51,3 +51,20 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
     found = json.loads(capsys.readouterr().out)
     # an error reply, on a busy machine, is none to compare
     assert 0 < found['requests'] == found['identical'] <= len(pairs)
+
+
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        (['--keys', 'keys'], '--keys and --site are of --connect'),
+        (['--site', 'lab'], '--keys and --site are of --connect'),
+        (['--connect', 'here'], "'here' is no Zenoh endpoint"),
+        (['--connect', 'tcp/127.0.0.1:1'], 'does not open'),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_sentence(tmp_path, options, said):
+    command = [str(executable_path('lerobot-serve')), 'record', str(tmp_path / 'bag'), *options]
+    done = subprocess.run(end_with_parent(command), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert 'Traceback' not in done.stderr

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of a server whose replies cannot be read, or that refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.nodes.zenoh_links import free_endpoint
+from support.waiting import wait_until
+
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+SERVER = '/policy_server'
+KEYS = ServerKeys('default', SERVER)
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def links() -> Iterator[tuple[ZenohLink, ZenohLink]]:
+    """The link of a server, and that of a client."""
+    endpoint = free_endpoint()
+    server = ZenohLink(ZenohSettings(listen=(endpoint,)))
+    client = ZenohLink(ZenohSettings(connect=(endpoint,)))
+    yield server, client
+    client.close()
+    server.close()
+
+
+@pytest.fixture
+def connect(links):
+    """Gives a client of a server that answers every call as a function does."""
+    server, mine = links
+    declared = []
+
+    def start(on_query) -> ZenohSessionClient:
+        served = server.serve(KEYS.clients.service('*'), on_query)
+        # last: a client that sees it finds the services
+        token = server.declare_alive(KEYS.alive)
+        made = ZenohSessionClient(mine, SERVER, Role.ROBOT, 'robot', service_bytes, lambda _: None)
+        wait_until(made.is_available, 'the server is there')
+        declared.extend((made.destroy_endpoints, token.undeclare, served.undeclare))
+        return made
+
+    yield start
+    for undeclare in declared:
+        undeclare()
+
+
+def reply_with(raw: bytes):
+    def on_query(query) -> None:
+        with query:
+            query.reply(query.key_expr, raw)
+
+    return on_query
+
+
+def refuse(query) -> None:
+    with query:
+        query.reply_err(b'not you')
+
+
+def announced(client: ZenohSessionClient) -> str:
+    """Announce an episode; return how it was refused."""
+    refused: list[str] = []
+    request = service_bytes.SERVICES['reset_episode'].Request(client_id='robot')
+    client.announce(request, refused.append)
+    wait_until(lambda: refused, 'the refusal arrives')
+    return refused[0]
+
+
+def test_a_reply_that_cannot_be_read_is_no_server(connect):
+    client = connect(reply_with(b'?'))
+    with pytest.raises(ServerUnreachable, match='both ends need the same version'):
+        client.status(LIMIT_S)
+    assert 'no ResetEpisode_Response' in announced(client)
+
+
+def test_a_refusal_arrives_in_its_words(connect):
+    client = connect(refuse)
+    with pytest.raises(ServerUnreachable, match='not you'):
+        client.status(LIMIT_S)
+    assert announced(client) == 'not you'
