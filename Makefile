@@ -4,7 +4,7 @@
 # Each first prepares what is missing (.ci/workspace.py says what), then runs.
 
 PYTHON ?= python3
-# DEMO='--phases kill' runs a part of it; see lerobot-serve demo --help
+# DEMO='--acts kill' runs a part of it; see lerobot-serve demo --help
 DEMO ?=
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
 # BENCH='round_trip --rounds 100' measures one; BENCH=--help tells more
@@ -17,7 +17,7 @@ export ROS TORCH
 .PHONY: help demo test unit lint bench docs shell clean
 
 help:
-	@echo "make demo    three simulated robots, two policies, a broken third: what becomes of them"
+	@echo "make demo    run the simulated rollout: robots, a kill, a promotion, a rollback"
 	@echo "make test    lint and all tests"
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff and mypy"

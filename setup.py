@@ -7,8 +7,9 @@ from setuptools import find_packages, setup
 NAME = 'lerobot_serve'
 # of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
 VERBS = (
-    *('audit', 'demo', 'diagnose', 'docs', 'doctor', 'keys', 'link'),
-    *('plan', 'record', 'replay', 'route', 'stats'),
+    *('audit', 'dashboard', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge', 'keys', 'link'),
+    *('outcome', 'plan', 'record', 'replay', 'rerun', 'restore', 'robot', 'robots', 'rollout'),
+    *('route', 'router', 'serve', 'split', 'stats', 'up'),
 )
 
 
@@ -26,7 +27,7 @@ setup(
     name=NAME,
     version='0.2.0',
     packages=find_packages(include=['lerobot_serve', 'lerobot_serve.*']),
-    package_data={NAME: ['py.typed']},
+    package_data={NAME: ['py.typed', 'tools/dashboard/page/*']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         ('bin', ['resource/lerobot-serve']),

@@ -33,6 +33,7 @@ NAMES = (
     'trace_cost',
     'batching',
     'control_loop',
+    'dashboard',
     'hunt',
 )
 OUT = Path('out/bench')

@@ -1,48 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the death of a policy server means to robots: it is killed with SIGKILL, again and again.
+What the death of a policy server means to robots: it is killed (SIGKILL) or hangs (SIGSTOP), again
+and again, over ROS 2 and over Zenoh.
 
 Real processes, as in the demo: simulated arms with their edge controllers, and servers with the
 demo's policy, whose chunks last a second. Three ways to recover: the same server is started again
 at once; a robot knows a second server; a router has a second replica in the slot. The moment of a
-kill is drawn, so that it meets robots with much and with little left to play.
+fault is random, so that it meets robots with much and with little left to play.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import contextlib
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 import importlib.util
 import os
 from pathlib import Path
+import signal
 import tempfile
 
 import numpy as np
 
+from benchmarks.harness.fleet_stage import FleetStage
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
-from lerobot_serve.demo import process_specs
+from lerobot_serve.demo import process_specs, steady_time
+from lerobot_serve.demo.link import DemoLink, ROS, ZENOH, zenoh_link
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
 from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import node_processes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
-ABOUT = 'from the SIGKILL of a policy server to the next chunk that a robot plays'
+ABOUT = 'from the death of a policy server to the next chunk that a robot plays'
 ROUNDS_A_KILL, LEAST_KILLS = 40, 2
 # actions that robots play before a kill: one second to two, so that it can come at any moment
 ACTIONS_BEFORE = 30, 60
 # played before the first kill: by then a router knows how long answers take
 WARM_UP_ACTIONS = 300
 LIMIT_S = 60.0
-# after it an arm gives up and begins anew; sim_robot's default
+# after it an arm gives up and begins again; sim_robot's default
 ATTEMPT_S = 8.0
 SLOT, VERSION, PROFILE = 'prod', 'v1', 'wired'
 PARAMETERS = {
@@ -55,31 +61,41 @@ PARAMETERS = {
 }
 
 
+class Fault(Enum):
+    """What a server meets: it ends, or hangs with all connections open."""
+
+    KILL = 'SIGKILL'
+    STOP = 'SIGSTOP'
+
+
 @dataclass(frozen=True, slots=True)
 class FailoverSetup:
-    """How robots recover."""
+    """How robots recover; `link` is that of all robots and of the router."""
 
     name: str
     servers: tuple[str, ...]
     robots: int = 1
     is_routed: bool = False
-    # nobody else can answer: the server is started again at once
+    # no other server: it is started again at once
     is_alone: bool = False
+    link: str = ROS
+    fault: Fault = Fault.KILL
 
 
 ALONE, OTHER = process_specs.CHAMPIONS
+RESTART = FailoverSetup('the server is started again at once', (ALONE,), is_alone=True)
+SECOND = FailoverSetup('the robot knows a second server', (ALONE, OTHER))
+ROUTED = FailoverSetup('the router has a second replica', (ALONE, OTHER), robots=3, is_routed=True)
 SETUPS = (
-    FailoverSetup('the server is started again at once', (ALONE,), is_alone=True),
-    FailoverSetup('the robot knows a second server', (ALONE, OTHER)),
-    FailoverSetup('the router has a second replica', (ALONE, OTHER), robots=3, is_routed=True),
+    RESTART,
+    SECOND,
+    ROUTED,
+    *(
+        replace(setup, name=f'{setup.name}, {link}, {fault.value}', link=link, fault=fault)
+        for link, fault in ((ROS, Fault.STOP), (ZENOH, Fault.KILL), (ZENOH, Fault.STOP))
+        for setup in (SECOND, ROUTED)
+    ),
 )
-
-
-class SilentScreen:
-    """A screen without output."""
-
-    def refresh(self) -> None:
-        pass
 
 
 class CommandRecorder(SteadyClockNode):
@@ -116,58 +132,86 @@ class FailoverScenario:
     """Processes of one way to recover. The main thread's; all of it may raise UserError."""
 
     def __init__(
-        self, way: FailoverSetup, stage: PhaseContext, witness: CommandRecorder, state: Path
+        self, way: FailoverSetup, stage: FleetStage, witness: CommandRecorder, state: Path
     ) -> None:
         """`state` is a folder for what a router remembers."""
         self.way, self.stage, self.witness, self._state = way, stage, witness, state
         self._robots = stage.board.robots
         self._random = np.random.default_rng(1)
+        self._link = link_of(way)
+        # from each fault until the state of an edge, or of the router, shows it
+        self.noticed_ms: list[float] = []
 
     def start(self) -> None:
         """Start everything and wait until all robots play."""
         for name in self.way.servers:
             self.start_server(name)
         if self.way.is_routed:
-            self._start(router(self.way, self._state))
+            self.stage.start(router(self.way, self._state, self._link))
         for name in self.way.servers:
             self._wait_for_server(name)
         for number, name in enumerate(self._robots):
-            for part in robot(self.way, name, number):
-                self._start(part)
+            for part in robot(self.way, name, number, self._link):
+                self.stage.start(part)
         self._wait_for_play(WARM_UP_ACTIONS)
 
     def start_server(self, name: str) -> None:
-        part = process_specs.server_spec(name, VERSION, shared_file('config/policies'), Path())
-        self._start(with_parameters(part, slot=SLOT))
-
-    def _start(self, part: ProcessSpec) -> None:
-        self.stage.processes.start(
-            part.name, part.executable, namespace=part.namespace, **part.parameters
-        )
+        policies = shared_file('config/policies')
+        policy = policies / process_specs.VERSIONS[VERSION]
+        part = process_specs.server_spec(name, policy, VERSION, Path(), self._link)
+        self.stage.start(with_parameters(part, slot=SLOT))
 
     def kill(self) -> KillSamples:
         """
-        Kill the server that is used and let it come back; return what each robot lived, and how
+        Let the server that is used fail and come back; return the outage of each robot, and how
         often each stalled.
         """
         self._wait_for_play(int(self._random.integers(*ACTIONS_BEFORE)))
         before, victim = self._stalls(), self._used_server()
-        killed_s = self.stage.kill(victim)
+        failed_s = self._fail(victim)
         if self.way.is_alone:
             self.start_server(victim)
-        outages = self._wait_for_all(killed_s)
+        else:
+            self._wait_until_noticed(victim, failed_s)
+        outages = self._wait_for_all(failed_s)
         self._wait_for_change()
         stalls = [now - then for now, then in zip(self._stalls(), before, strict=True)]
+        if self.way.fault is Fault.STOP:
+            self.stage.kill(victim)
         if not self.way.is_alone:
             self.start_server(victim)
         self._wait_for_server(victim)
         return outages, stalls
 
+    def _fail(self, name: str) -> float:
+        """Kill or stop a server; return when, in seconds since 1970."""
+        if self.way.fault is Fault.KILL:
+            return self.stage.kill(name)
+        self.stage.processes.processes[name].send_signal(signal.SIGSTOP)
+        return steady_time.now_s()
+
+    def _wait_until_noticed(self, victim: str, failed_s: float) -> None:
+        self.stage.wait(lambda: self._has_left(victim), LIMIT_S, f'the fault of {victim} shows')
+        self.noticed_ms.append(1000 * (steady_time.now_s() - failed_s))
+
+    def _has_left(self, victim: str) -> bool:
+        """Return whether the robot, or the router, no longer counts on a server."""
+        if self.way.is_routed:
+            return self._replica_state(victim) != 'READY'
+        node = server_node_name(victim)
+        return all(robot.server != node for robot in self._robots.values())
+
+    def _replica_state(self, name: str) -> str:
+        """Return what the router says of a server."""
+        node = server_node_name(name)
+        replica = self._link.server_name(node)
+        return self.stage.replica_state(SLOT, replica)
+
     def _used_server(self) -> str:
         """Return the server that answers."""
-        board = self.stage.board
         if self.way.is_routed:
-            return board.busiest(SLOT).split('/')[1]
+            busiest = max(self.stage.replicas(SLOT), key=lambda replica: replica.chunks)
+            return busiest.server.split('/')[1]
         return next(iter(self._robots.values())).server.split('/')[1]
 
     def _stalls(self) -> list[int]:
@@ -180,13 +224,13 @@ class FailoverScenario:
             lambda: all(played[name] >= until[name] for name in until), LIMIT_S, 'the robots play'
         )
 
-    def _wait_for_all(self, killed_s: float) -> list[Outage]:
+    def _wait_for_all(self, failed_s: float) -> list[Outage]:
         self.stage.wait(
-            lambda: len(self.witness.outages(killed_s)) == len(self._robots),
+            lambda: len(self.witness.outages(failed_s)) == len(self._robots),
             LIMIT_S,
             'all robots execute new chunks',
         )
-        return self.witness.outages(killed_s)
+        return self.witness.outages(failed_s)
 
     def _wait_for_change(self) -> None:
         """Wait until every edge has published its state again."""
@@ -199,27 +243,42 @@ class FailoverScenario:
 
     def _wait_for_server(self, name: str) -> None:
         """Wait until a server can answer, and until a router knows that."""
-        node, board = server_node_name(name), self.stage.board
-        wait_until_active(self.witness, node, self.stage.processes.processes[name])
+        process = self.stage.processes.processes[name]
+        wait_until_active(self.witness, server_node_name(name), process)
         if self.way.is_routed:
             self.stage.wait(
-                lambda: board.replica_state(SLOT, node) == 'READY', LIMIT_S, f'{name} is ready'
+                lambda: self._replica_state(name) == 'READY', LIMIT_S, f'{name} is ready'
             )
 
 
-def router(way: FailoverSetup, state: Path) -> ProcessSpec:
+def link_of(way: FailoverSetup) -> DemoLink:
+    """Return the link of a setup, with a free port for each process over Zenoh."""
+    listening = (*way.servers, process_specs.ROUTER_PROCESS)
+    return zenoh_link(listening) if way.link == ZENOH else DemoLink()
+
+
+def connected(link: DemoLink, names: Iterable[str]) -> dict[str, str | list[str]]:
+    """Return the parameters of an edge or a router that connects to processes."""
+    return {'link': ZENOH, **link.connecting(names)} if link.endpoints else {}
+
+
+def router(way: FailoverSetup, state: Path, link: DemoLink) -> ProcessSpec:
     parameters = {
-        'slot_prod': process_specs.ros_list(map(server_node_name, way.servers)),
+        'slot_prod': [server_node_name(name) for name in way.servers],
         'state_folder': state,
+        **link.listening(process_specs.ROUTER_PROCESS),
+        **connected(link, way.servers),
     }
-    return ProcessSpec('router', 'policy_router', parameters=parameters)
+    return ProcessSpec(process_specs.ROUTER_PROCESS, 'policy_router', parameters=parameters)
 
 
-def robot(way: FailoverSetup, name: str, seed: int) -> list[ProcessSpec]:
-    """Return the demo's arm and its edge controller, which asks whom the way says."""
-    edge, arm = process_specs.robot_specs(name, seed, Path())
-    servers = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
-    asks = {'servers': process_specs.ros_list(servers), 'network_profile': PROFILE}
+def robot(way: FailoverSetup, name: str, seed: int, link: DemoLink) -> list[ProcessSpec]:
+    """Return the demo's arm and its edge controller, with the servers of the setup."""
+    edge, arm = process_specs.robot_specs(name, seed, Path(), DemoLink())
+    asked = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
+    asks = {'servers': list(asked), 'network_profile': PROFILE}
+    asked = [process_specs.ROUTER_PROCESS] if way.is_routed else way.servers
+    asks |= connected(link, asked)
     return [with_parameters(edge, **asks), with_parameters(arm, attempt_timeout_s=ATTEMPT_S)]
 
 
@@ -249,10 +308,12 @@ def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
         runtime.add(monitor)
         runtime.add(witness)
         runtime.spin_in_background()
+        client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
         processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-        stage = PhaseContext(processes, monitor, SilentScreen(), DemoSettings(folder, folder, ()))
+        stage = FleetStage(processes, client, monitor.board, folder)
         scene = FailoverScenario(way, stage, witness, state)
         scene.start()
+        samples = [scene.kill() for _ in range(kills)]
         return describe(
-            way.name, [scene.kill() for _ in range(kills)], may_stall=not way.is_routed
+            way.name, samples, may_stall=not way.is_routed, noticed_ms=scene.noticed_ms
         )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Many robots ask one server twice a second: this package's and its peers', in turn.
+Many robots ask one server twice a second: this package's, over ROS 2 and over Zenoh, and its
+peers', in turn.
 
 All servers are there all the time, each a process of its own; whose robots ask changes every few
 seconds. The robots of one kind are one process, and send pictures that were packed beforehand:
-this package's as threads of the benchmark, openpi's as tasks of one asyncio loop over a connection
-each. LeRobot's are its own robot clients, each with threads of its own, and pack anew each time.
+this package's as threads of the benchmark, over Zenoh with a connection each; openpi's as tasks of
+one asyncio loop with a connection each. LeRobot's are its own robot clients, each with threads of
+its own, and pack each request when they send it.
 Every robot has one request in flight; what takes longer than 5 s is lost.
 """
 
@@ -22,13 +24,13 @@ import time
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import memory_mb, running
-from benchmarks.harness.processes import cpu_s
+from benchmarks.harness.processes import cpu_s, free_endpoints
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
 from benchmarks.results.report import Case
-from benchmarks.round_trip.peers import policy_parameters, start_peers, versions
+from benchmarks.round_trip.peers import listen, policy_parameters, start_peers, versions
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
@@ -38,6 +40,7 @@ COUNTS, RATE_HZ, SIZE = (1, 8, 32, 100), 2.0, ImageSet(2, 224, 224)
 BLOCKS, SECONDS_A_ROUND, LEAST_S, WARM_UP_S = 4, 0.025, 1.0, 1.0
 # its server holds one; what becomes of a few says what becomes of more
 LEROBOT_MOST = 8
+SERVER_OVER_ZENOH = f'{SERVER}_zenoh'
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS = {
     'rate_hz': RATE_HZ,
@@ -46,7 +49,7 @@ PARAMETERS = {
     'blocks': BLOCKS,
     'seconds_a_block': f'{SECONDS_A_ROUND:g} x rounds',
     'warm_up_s': WARM_UP_S,
-    'order': 'this package, LeRobot, openpi, and again',
+    'order': 'this package, the same over Zenoh, LeRobot, openpi, and again',
 }
 
 
@@ -80,14 +83,20 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
+        (endpoint,) = free_endpoints(1)
         # each robot has a topic of its own
         swarm = LoadGenerator(runtime, topics=max(COUNTS))
+        over_zenoh = LoadGenerator(runtime, SERVER_OVER_ZENOH, endpoint=endpoint)
         runtime.add(swarm)
+        runtime.add(over_zenoh)
         runtime.spin_in_background()
-        policy = policy_parameters(SIZE) | {'max_sessions': max(COUNTS)}
-        server = stack.enter_context(running(swarm, 'policy_server', SERVER, policy, folder))
+        kinds = {
+            fleet_results.OURS: own_fleet(stack, swarm, SERVER, folder),
+            fleet_results.ZENOH: own_fleet(
+                stack, over_zenoh, SERVER_OVER_ZENOH, folder, **listen(endpoint)
+            ),
+        }
         peers, left_out = start_peers(stack, 'robots', folder)
-        kinds = {fleet_results.OURS: load_generator_fleet(swarm, server.pid)}
         kinds |= {name: peer_fleet(name, peer) for name, peer in peers.items()}
         cases = [case for count in COUNTS for case in measure_count(kinds, count, seconds)]
         measured = Case('versions', dict(versions(peers)))
@@ -114,6 +123,17 @@ def not_measured_case(count: int, who: str) -> Case:
     """Return in words why it was not measured."""
     reason = f'its server holds one robot; see what becomes of {LEROBOT_MOST}'
     return Case(f'{fleet_results.case_name(count, who)} not measured', {'reason': reason})
+
+
+def own_fleet(
+    stack: contextlib.ExitStack, swarm: LoadGenerator, name: str, folder: Path, **more: object
+) -> RobotFleet:
+    """Start a server of this package for a swarm, with `more` parameters. Raises UserError."""
+    policy = policy_parameters(SIZE) | {'max_sessions': max(COUNTS)} | more
+    server = stack.enter_context(running(swarm, 'policy_server', name, policy, folder))
+    # a process with an open Zenoh session does not end
+    stack.callback(swarm.close)
+    return load_generator_fleet(swarm, server.pid)
 
 
 def load_generator_fleet(swarm: LoadGenerator, server_pid: int) -> RobotFleet:

@@ -20,7 +20,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     sim           a simulated robot arm and its cameras                 -> wire, parameters
     ros           shared by all nodes: QoS, process, node, topics       -> wire, parameters, ...
     entry_points  start and end of an executable                        -> errors, shared_memory
-    tools         audit, stats, diagnosis, replay, bags, plan, link ... -> everything above
+    tools         audit, stats, replay, bags, plan, link, fleet ...     -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above
 

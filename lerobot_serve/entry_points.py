@@ -26,6 +26,7 @@ SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 EXIT_TIMEOUT_S = 15.0
 # import name -> pip requirement, in the version of requirements.txt
 REQUIREMENTS = {
+    'aiohttp': 'aiohttp==3.14.5',
     'argcomplete': 'argcomplete==3.7.2',
     'cryptography': 'cryptography==50.0.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
@@ -34,6 +35,7 @@ REQUIREMENTS = {
     'numpy': 'numpy==2.2.6',
     'onnxruntime': 'onnxruntime==1.31.1',
     'prometheus_client': 'prometheus_client==0.23.1',
+    'rerun': 'rerun-sdk==0.41.0',
     'rich': 'rich==14.2.0',
     'safetensors': 'safetensors==0.8.0',
     'simplejpeg': 'simplejpeg==1.9.0',

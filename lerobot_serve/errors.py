@@ -4,3 +4,12 @@
 
 class UserError(Exception):
     """An error that the user can correct; printed as one line, without a traceback."""
+
+    # of a verb that ends with it
+    exit_status = 1
+
+
+class WrongCommandLine(UserError):
+    """A value of the command line is not allowed."""
+
+    exit_status = 2

@@ -128,13 +128,16 @@ class PolicyClient(SteadyClockNode):
             raise UserError(f'the topics of {self.server} were not found')
 
 
-class ZenohPolicyClient:
-    """As PolicyClient, over Zenoh; `close` ends it. `name` is also the client id."""
+class ZenohConnection:
+    """
+    A robot's connection to one policy server or router over Zenoh; `close` ends it. `name` is also
+    the client id. A thread of Zenoh calls `on_chunk`.
+    """
 
     def __init__(
-        self, endpoint: str, name: str, server: str = SERVER, answer_s: float = ANSWER_TIMEOUT_S
+        self, endpoint: str, name: str, server: str, on_chunk: Callable[[bytes], None]
     ) -> None:
-        self.server, self.chunks = server, Inbox(answer_s)
+        self.server = server
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,)))
         self.sessions = ZenohSessionClient(
             self._link, server, Role.ROBOT, name, service_bytes, lambda _: None
@@ -142,7 +145,7 @@ class ZenohPolicyClient:
         self._replies = ZenohReplies(
             self._link,
             {server: self.sessions.keys},
-            on_chunk=self.chunks.deposit,
+            on_chunk=on_chunk,
             on_no_session=lambda _: None,
         )
 
@@ -160,6 +163,16 @@ class ZenohPolicyClient:
         self._replies.close()
         self.sessions.destroy_endpoints()
         self._link.close()
+
+
+class ZenohPolicyClient(ZenohConnection):
+    """As PolicyClient, over Zenoh."""
+
+    def __init__(
+        self, endpoint: str, name: str, server: str = SERVER, answer_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.chunks = Inbox(answer_s)
+        super().__init__(endpoint, name, server, self.chunks.deposit)
 
 
 class BenchClient(PolicyClient):

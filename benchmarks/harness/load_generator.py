@@ -3,28 +3,29 @@
 Many robots in one process, each with one request in flight: they ask again as soon as they were
 answered (`run`), or at a rate (`pace`).
 
-They share reply topics, as robots behind a router do. The threads `answers` take chunks and, in
-`run`, send the next requests; the main thread opens, begins, waits and reads.
+Over ROS 2 they share reply topics, as robots behind a router do; over Zenoh each has a connection
+of its own. The threads that receive take chunks and, in `run`, send the next requests; the main
+thread opens, begins, waits and reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 import struct
 import threading
 import time
 
 import numpy as np
 
-from benchmarks.harness.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
-from lerobot_serve.errors import UserError
-from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
+from benchmarks.harness.client import SERVER
+from benchmarks.harness.fleet_connections import (
+    FleetConnections,
+    RosFleetConnections,
+    ZenohFleetConnections,
+)
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire import observation as wire_observation
@@ -33,15 +34,10 @@ from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
-from lerobot_serve_interfaces.msg import ActionChunk
 
-# of a relay: many robots share one
-REPLIES = '/bench/replies/swarm_{}'
 SEQ = struct.Struct('<Q')
 FPS = 30.0
 LOST_AFTER_S = 5.0
-# to wait for many topics costs more for each answer than to have a further thread
-TOPICS_A_THREAD = 32
 
 
 @dataclass(slots=True)
@@ -83,18 +79,19 @@ class PacedCounts:
 class LoadGenerator(SteadyClockNode):
     """See the module."""
 
-    def __init__(self, runtime: NodeRuntime, server: str = SERVER, topics: int = 1) -> None:
-        """The robots listen on so many reply topics, in turn."""
-        super().__init__('swarm', context=runtime.context)
-        self._server = server
-        self._topics = tuple(REPLIES.format(number) for number in range(topics))
-        self._sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S, for_fleet=True)
-        self._lanes: dict[str, DedicatedSubscriptions] = {}
-        for first in range(0, topics, TOPICS_A_THREAD):
-            deposits = dict.fromkeys(self._topics[first : first + TOPICS_A_THREAD], self._on_chunk)
-            lanes = DedicatedSubscriptions(self, ActionChunk, deposits, qos.ACTION_CHUNK)
-            self._lanes |= dict.fromkeys(deposits, lanes)
-            runtime.thread('replies', partial(lanes.run, runtime.stop), lanes.wake)
+    def __init__(
+        self, runtime: NodeRuntime, server: str = SERVER, topics: int = 1, endpoint: str = ''
+    ) -> None:
+        """
+        The robots listen on so many reply topics, in turn; with `endpoint` they reach the server
+        over Zenoh there.
+        """
+        super().__init__('swarm_zenoh' if endpoint else 'swarm', context=runtime.context)
+        self._connections: FleetConnections = (
+            ZenohFleetConnections(endpoint, server, self._on_chunk)
+            if endpoint
+            else RosFleetConnections(self, runtime, server, topics, self._on_chunk)
+        )
         self.robots: dict[str, LoadRobot] = {}
         self.failures: dict[str, int] = {}
         self.paced = PacedCounts()
@@ -115,12 +112,11 @@ class LoadGenerator(SteadyClockNode):
         opened = len(self.robots)
         for number in range(opened, opened + count):
             name = f'robot_{number}'
-            topic = self._topics[number % len(self._topics)]
             session = SessionRequest(
                 client_id=name,
                 instance=number,
                 session_epoch=number + 1,
-                reply_topic=topic,
+                reply_topic='',
                 state_names=joints,
                 action_names=joints,
                 cameras=cameras,
@@ -131,19 +127,14 @@ class LoadGenerator(SteadyClockNode):
             )
             state = np.full((1, len(joints)), number / 100, np.float32)
             request = Observation(header, name, f'episode of {name}', state, encoded)
-            open_when_ready(self._sessions, session)
+            session = self._connections.open(session)
             self.robots[name] = LoadRobot(session, bytearray(wire_observation.encode(request)))
-        if not self._sessions.wait_until_matched(self._is_every_topic_found, READY_TIMEOUT_S):
-            raise UserError(f'the topics of {self._server} were not found')
-
-    def _is_every_topic_found(self) -> bool:
-        used = {robot.ask.reply_topic for robot in self.robots.values()}
-        return all(self._lanes[topic].publisher_count(topic) for topic in used)
+        self._connections.wait_until_matched()
 
     def close(self) -> None:
         """End all sessions."""
         for robot in self.robots.values():
-            self._sessions.close(robot.ask, READY_TIMEOUT_S)
+            self._connections.close(robot.ask)
         self.robots = {}
 
     def run(self, seconds: float) -> float:
@@ -216,7 +207,7 @@ class LoadGenerator(SteadyClockNode):
     def _ask(self, robot: LoadRobot) -> None:
         with self._lock:
             raw = robot.next_request(time.monotonic_ns(), self._answers)
-        self._sessions.send(raw)
+        self._connections.send(robot.ask, raw)
 
     def _ask_again_for_the_lost(self) -> None:
         before_ns = time.monotonic_ns() - int(LOST_AFTER_S * 1e9)

@@ -186,13 +186,14 @@ class RouterModel(RequestObserver):
             log_warning=lambda text: None,
             log_info=lambda text: None,
         )
-        source = ParameterSource(self._given, self._given, self._set_split)
+        source = ParameterSource(self._given, self._given, self._set_own)
         return RouterCore(source, self._folder, links, self._drops, context)
 
-    def _set_split(self, percent: int) -> None:
+    def _set_own(self, **values: Any) -> None:
         """The canary's own choice; as the node's parameter server does it."""
-        self.checker.split(percent)
-        self._apply(replace(self.parameters, split_percent=percent))
+        if 'split_percent' in values:
+            self.checker.split(values['split_percent'])
+        self._apply(replace(self.parameters, **values))
 
     def _apply(self, parameters: RouterParameters) -> None:
         self.parameters = parameters

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.peers.comparison import compare
 from benchmarks.results.report import Case
 
-OURS = 'this package'
+OURS, ZENOH = 'this package', 'this package over Zenoh'
 GOAL_SHARE = 0.9
 
 
@@ -43,16 +43,16 @@ def parse_replies(lived: Iterable[Mapping]) -> FleetReplies:
 
 
 def cases(robots: int, blocks: Mapping[str, Sequence[MeasuredBlock]]) -> list[Case]:
-    """Return a case for each kind of robots; this package's is set against the others'."""
+    """Return a case for each kind of robots; this package's are compared with the peers'."""
     every = {who: describe(case_name(robots, who), own) for who, own in blocks.items()}
-    ours = every[OURS]
     trips = {who: case.series_ms['round trip'] for who, case in every.items()}
-    ours.ratios = {
-        f'round trip / {who}': compare(trips[OURS], other)
-        for who, other in trips.items()
-        if who != OURS
-    }
-    ours.goals = goals(ours)
+    for mine in {OURS, ZENOH} & every.keys():
+        every[mine].ratios = {
+            f'round trip / {who}': compare(trips[mine], other)
+            for who, other in trips.items()
+            if who not in (OURS, ZENOH)
+        }
+        every[mine].goals = goals(every[mine])
     return list(every.values())
 
 

@@ -74,7 +74,8 @@ def running_peer(
     server's address; the prefixes stand before the two commands, for example
     ('ip', 'netns', 'exec', 'far'), and become the process that they run. Raises PeerUnavailable.
     """
-    path = os.pathsep.join([str(packages), os.environ.get('PYTHONPATH', '')])
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(packages), str(root), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path}
     # LeRobot writes its own logs below the folder it is started in
     within = ['env', f'--chdir={packages}']

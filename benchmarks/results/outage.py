@@ -70,8 +70,14 @@ def longest_ms(pairs: Sequence[tuple[RecordedCommand, RecordedCommand]]) -> floa
     return 1000 * max((after.at_s - before.at_s for before, after in pairs), default=0.0)
 
 
-def describe(name: str, kills: Sequence[KillSamples], *, may_stall: bool) -> Case:
-    """Return what robots lived in all kills; unless they `may_stall`, it is a goal not to."""
+def describe(
+    name: str,
+    kills: Sequence[KillSamples],
+    *,
+    may_stall: bool,
+    noticed_ms: Sequence[float] = (),
+) -> Case:
+    """Return the outages of all kills; unless robots `may_stall`, it is a goal not to."""
     lived = [each for outages, _ in kills for each in outages]
     stalls = [count for _, counts in kills for count in counts]
     counts = {
@@ -85,6 +91,8 @@ def describe(name: str, kills: Sequence[KillSamples], *, may_stall: bool) -> Cas
         series_ms['the same, slowest robot of each kill'] = [
             max(each.next_chunk_ms for each in outages) for outages, _ in kills
         ]
+    if noticed_ms:
+        series_ms['from the kill until the published state shows it'] = list(noticed_ms)
     series_ms |= {
         'longest time between two actions of the policy': [e.without_policy_ms for e in lived],
         'the same, from one episode to the next': [

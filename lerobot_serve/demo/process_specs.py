@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes and phases of the demo. Plain; any thread."""
+"""Processes of the demo and their parameters. Plain; any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lerobot_serve.demo.link import DemoLink
 
 ROUTER = '/policy_router'
 ROBOTS_LIMIT = 20
@@ -14,7 +15,10 @@ ROBOTS_LIMIT = 20
 VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
 CHAMPIONS = ('a1', 'a2')
 CANDIDATE, SHADOW = 'b1', 'shadow'
+ROUTER_PROCESS = 'router'
 SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
+# those that others connect to
+LISTENING = (*SLOTS, ROUTER_PROCESS)
 # time limit of an attempt of the simulated arm
 ATTEMPT_S = 3.0
 SHADOW_EPISODES = 5
@@ -26,19 +30,14 @@ CANARY = {
     # attempts of a simulated arm do not depend on each other
     'canary.block_episodes': 1,
     'canary.minimum_replies': 20,
-    'canary.minimum_commands': 150,
+    'canary.minimum_commands': 100,
     # a single slow moment of a laptop does not make a policy slow
     'canary.max_latency_ratio': 0.0,
+    # the guard on commands changed by the cage decides about v3, after it has driven some seconds;
+    # with the defaults a robot that meets NaN a few times in a row decides before it moves
+    'canary.max_failed_percent': 0.0,
+    'slot_unhealthy_threshold': 50,
 }
-# phase -> its claim, in order
-PHASE_CLAIMS = {
-    'serve': 'robots without weights execute chunks',
-    'shadow': 'v2 runs in shadow and controls no robot',
-    'kill': 'a server is killed and no robot stops',
-    'canary': 'v2 is promoted step by step',
-    'broken': 'v3 is rolled back automatically',
-}
-PHASE_REQUIREMENTS = {'canary': {'shadow'}, 'broken': {'shadow', 'canary'}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +50,6 @@ class ProcessSpec:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-def ordered_phases(names: Iterable[str]) -> list[str]:
-    """Return the named phases with those that they require, in order."""
-    wanted = {'serve', *names}
-    wanted = wanted.union(*(PHASE_REQUIREMENTS.get(name, ()) for name in wanted))
-    return [name for name in PHASE_CLAIMS if name in wanted]
-
-
 def robot_names(count: int) -> list[str]:
     return [f'robot_{number + 1}' for number in range(count)]
 
@@ -67,16 +59,20 @@ def server_node_name(name: str) -> str:
     return f'/{name}/policy_server'
 
 
-def server_spec(name: str, version: str, folder: Path, traces: Path) -> ProcessSpec:
-    """Return a policy server of a slot; `folder` holds the policies."""
+def server_spec(
+    name: str, policy: Path, version: str, traces: Path, link: DemoLink
+) -> ProcessSpec:
+    """Return a policy server of a slot that serves the policy of a folder."""
     parameters = {
         'policy_kind': 'builtin',
+        'policy_path': policy,
+        'policy_name': version,
         'slot': SLOTS[name],
         'cpu_threads': 1,
         'status_period_s': 0.2,
         # another version is loaded at run time
-        'policy_root': str(folder),
-        **policy_parameters(version, folder),
+        'policy_root': policy.parent,
+        **link.listening(name),
     }
     # the shadow controls no robot, so the audit needs no trace of it
     if name != SHADOW:
@@ -84,29 +80,28 @@ def server_spec(name: str, version: str, folder: Path, traces: Path) -> ProcessS
     return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
 
 
-def policy_parameters(version: str, folder: Path) -> dict[str, Any]:
-    """Return the parameters of a server that name a version."""
-    return {'policy_path': str(folder / VERSIONS[version]), 'policy_name': version}
-
-
-def router_spec(state: Path, traces: Path) -> ProcessSpec:
+def router_spec(state: Path, traces: Path, link: DemoLink) -> ProcessSpec:
+    """Return the router; it listens for robots and connects to all servers."""
+    servers = {name: link.server_name(server_node_name(name)) for name in SLOTS}
     parameters = {
-        'slot_a': ros_list(map(server_node_name, CHAMPIONS)),
-        'slot_b': ros_list([server_node_name(CANDIDATE)]),
+        'slot_a': [servers[name] for name in CHAMPIONS],
+        'slot_b': [servers[CANDIDATE]],
         'split_percent': 100,
-        'shadow_server': server_node_name(SHADOW),
+        'shadow_server': servers[SHADOW],
         'shadow_minimum_episodes': SHADOW_EPISODES,
         'state_folder': state,
         'trace_folder': traces,
         **CANARY,
+        **link.listening(ROUTER_PROCESS),
+        **link.connecting(SLOTS),
     }
-    return ProcessSpec('router', 'policy_router', parameters=parameters)
+    return ProcessSpec(ROUTER_PROCESS, 'policy_router', parameters=parameters)
 
 
-def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
-    """Return the simulated arm and its controller."""
+def robot_specs(name: str, seed: int, traces: Path, link: DemoLink) -> list[ProcessSpec]:
+    """Return the controller of a simulated arm, and the arm."""
     edge = {
-        'servers': ros_list([ROUTER]),
+        'servers': [ROUTER],
         'task': 'reach the red target',
         'codec': 'raw',
         'network_profile': 'wired',
@@ -115,14 +110,10 @@ def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
         'clamp_alarm_window_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
+        **link.robot_parameters(ROUTER_PROCESS),
     }
     arm = {'seed': seed, 'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
     return [
         ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
         ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', arm),
     ]
-
-
-def ros_list(names: Iterable[str]) -> str:
-    """Return names as a list for the command line of a node."""
-    return '[' + ', '.join(f"'{name}'" for name in names) + ']'

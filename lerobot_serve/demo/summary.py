@@ -4,35 +4,51 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.demo.process_specs import PHASE_CLAIMS
+from lerobot_serve.demo.act_order import ACT_CLAIMS
+from lerobot_serve.demo.commands import TypedCommand
+from lerobot_serve.demo.link import ROS, ZENOH
+from lerobot_serve.demo.run_records import longest_gaps_ms, RunRecords
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
 from lerobot_serve.telemetry.percentiles import summarize
 
 Figures = dict[str, Any]
+LINK_TEXT = {ROS: 'ROS 2', ZENOH: 'Zenoh'}
 
 
-def summarize_run(
-    board: Scoreboard,
-    phases: Mapping[str, Figures],
-    audit: Figures,
-    exit_status: Mapping[str, int],
-    seconds: float,
-    error: str = '',
-) -> Figures:
-    """Return the figures; `ok` states whether each phase proved its claim."""
-    robots = board.robots.values()
+@dataclass(slots=True)
+class DemoRun:
+    """A run of the demo: the figures of its acts, what was typed, and how it ended."""
+
+    acts: dict[str, Figures] = field(default_factory=dict)
+    commands: Sequence[TypedCommand] = ()
+    exit_status: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str = ''
+
+
+def summarize_run(board: Scoreboard, run: DemoRun, records: RunRecords, audit: Figures) -> Figures:
+    """Return the figures; `ok` states whether each act proved its claim."""
     drops: Counter[str] = Counter()
-    for robot in robots:
+    for robot in board.robots.values():
         drops.update(robot.drops)
-    shown = all(each['shown'] for each in phases.values())
+    acts = {name: dict(figures) for name, figures in run.acts.items()}
+    if 'kill' in acts:
+        acts['kill'] |= gaps_after_kill(acts['kill'], records)
+    shown = all(each['shown'] for each in acts.values())
+    ages_ms = [1e3 * each.age_s for line in records.actions.values() for each in line]
     return {
-        'ok': shown and not error and audit.get('violations') == 0,
-        'error': error,
-        'seconds': round(seconds, 1),
-        'phases': dict(phases),
+        'ok': shown and not run.error and audit.get('violations') == 0,
+        'error': run.error,
+        'seconds': round(run.seconds, 1),
+        'acts': acts,
+        'commands': [
+            {'act': each.act, 'command': each.text, 'status': each.status, 'output': each.lines}
+            for each in run.commands
+        ],
         'audit': audit,
         'episodes': {
             version_of(policy) or 'unknown': {'ended': of, 'successes': good}
@@ -46,27 +62,39 @@ def summarize_run(
                 'cage_trips': robot.cage_trips,
                 'ticks': robot.ticks,
                 'control_steps_missed': robot.control_steps_missed,
-                'oldest_action_s': round(robot.max_action_age_s, 3),
+                'oldest_action_s': round(
+                    max((each.age_s for each in records.actions.get(name, ())), default=0.0), 3
+                ),
             }
             for name, robot in board.robots.items()
         },
-        'action_age_ms': summarize(board.ages_ms),
+        'action_age_ms': summarize(ages_ms),
         'round_trip_ms': {
             version_of(policy): summarize([trip for _, trip in line])
-            for policy, line in board.round_trips_ms.items()
-            if policy
+            for policy, line in records.round_trips_ms.items()
         },
         'drops': dict(drops),
-        'exit_status': dict(exit_status),
+        'exit_status': dict(run.exit_status),
+    }
+
+
+def gaps_after_kill(found: Figures, records: RunRecords) -> Figures:
+    """Return the longest times without an action around the kill."""
+    within_ms, between_ms = longest_gaps_ms(
+        records.actions.values(), found['at_s'], found['until_s']
+    )
+    return {
+        'longest_gap_ms': round(within_ms, 1),
+        'longest_pause_between_episodes_ms': round(between_ms, 1),
     }
 
 
 def as_text(figures: Figures) -> str:
     """Return the summary as text."""
     lines = [f'In {figures["seconds"]:.0f} s:']
-    for phase, found in figures['phases'].items():
+    for act, found in figures['acts'].items():
         mark = 'ok    ' if found['shown'] else 'FAILED'
-        lines.append(f'  {mark} {PHASE_CLAIMS[phase]}: {PHASE_TEXT[phase](found)}')
+        lines.append(f'  {mark} {ACT_CLAIMS[act]}: {ACT_TEXT[act](found)}')
     audit = figures['audit']
     if audit:
         mark = 'ok    ' if audit['violations'] == 0 else 'FAILED'
@@ -87,7 +115,10 @@ def as_text(figures: Figures) -> str:
 def serve_text(found: Figures) -> str:
     torch = found['robots_with_torch']
     weights = f'TORCH in {", ".join(torch)}' if torch else 'no torch in their processes'
-    return f'{found["robots"]} robots, {weights}, first actions after {found["first_action_s"]} s'
+    return (
+        f'{found["robots"]} robots, {weights}, requests over {LINK_TEXT[found["link"]]}; the '
+        f'first moves after {found["first_motion_s"]} s, all after {found["all_move_s"]} s'
+    )
 
 
 def shadow_text(found: Figures) -> str:
@@ -102,7 +133,8 @@ def kill_text(found: Figures) -> str:
         f'{found["robots_stalled"]} robots stalled; at most '
         f'{found["longest_gap_ms"]:.0f} ms between two actions, '
         f'{found["longest_pause_between_episodes_ms"]:.0f} ms between two episodes; '
-        f'marked unavailable after {found["missed_after_s"]:.1f} s'
+        f'marked unavailable after {found["missed_after_s"]:.1f} s, back after '
+        f'{found["back_after_s"]:.0f} s'
     )
 
 
@@ -121,13 +153,15 @@ def broken_text(found: Figures) -> str:
 
 
 def audit_text(audit: Figures) -> str:
+    torn = audit['without_end']
+    killed = f'; {torn} without an end, which a killed server leaves' if torn else ''
     return (
         f'{audit["judged"]} commands, requests and episodes judged, {audit["violations"]} '
-        f'violations; {audit["without_end"]} trace without an end, of the killed server'
+        f'violations{killed}'
     )
 
 
-PHASE_TEXT = {
+ACT_TEXT = {
     'serve': serve_text,
     'shadow': shadow_text,
     'kill': kill_text,

@@ -24,7 +24,7 @@ from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability import metrics, reports
-from lerobot_serve.edge.observability.change_log import ChangeLog, NotCommandedWarning
+from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, NotCommandedWarning
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
@@ -73,7 +73,9 @@ class EdgeController(SteadyClockNode):
         recorder = self._make_recorder(parameters)
         self._listener = recorder or EdgeListener()
         self._log = self._make_log()
-        self._not_commanded = NotCommandedWarning(self.get_logger().error)
+        logger = self.get_logger()
+        self._not_commanded = NotCommandedWarning(logger.error)
+        self._latch_log = LatchLog(error=logger.error, info=logger.info)
         self._core = EdgeCore(
             parameters,
             self.robot,
@@ -275,9 +277,11 @@ class EdgeController(SteadyClockNode):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._log.poll(self._core.connection.status, reports.count_problems(self._view))
+        self._latch_log.poll(self._core.controller.latch_reason)
         self._action.poll()
         self._output.poll_stop_service()
-        if alarm := self._core.controller.alarm.take_unreported():
+        alarm = self._core.controller.alarm.take_unreported()
+        if alarm and not alarm.latches:  # one that latches is logged as the reason of the latch
             self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:

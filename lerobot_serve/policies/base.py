@@ -3,7 +3,7 @@
 The interface of a policy: load options, description, requests and predictions.
 
 A policy is loaded and described once, then predicts batches of requests. One thread, the inference
-worker, does all of that.
+thread, does all of that, but for policies that set `any_thread`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class PolicyDescription:
     `batch_limit` requests are predicted together (0: no limit). `denoise_steps` is the number of
     denoising steps of a chunk, 0 for none. `notes` are warnings for the operator and every
     session. `action_range` is the range of the training data in the units of Prediction.robot;
-    None if unknown or if actions are relative.
+    None if unknown or if actions are relative. A policy of `any_thread` predicts at once and may
+    be called in any thread, by one at a time; the others are called in one thread, which owns
+    their device.
     """
 
     policy_type: str
@@ -87,6 +89,7 @@ class PolicyDescription:
     denoise_steps: int = 0
     notes: tuple[str, ...] = ()
     action_range: ActionRange | None = None
+    any_thread: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,10 +8,10 @@ Called by the executor thread unless a method names other threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
@@ -83,7 +83,7 @@ class RouterCore:
         self.recorder, self.jobs = links.recorder, JobQueue()
         # whether sessions and requests are accepted; whether refusals are with DRAINING
         self.is_open = self.is_drained = False
-        self._given = source.given
+        self._given, self._set_own = source.given, source.set_own
         warn = context.log_warning
         store = Store(folder, source.current.max_remembered_placements, context.local_time())
         if store.damage:
@@ -96,14 +96,14 @@ class RouterCore:
             self.parameters, self.parameter_origins = self.decisions.parameters(
                 source.current, source.given
             )
-            self._build(source.set_split)
+            self._build()
         except BaseException:
             self.writer.close()
             raise
         for line in self.parameter_origins:
             warn(line)
 
-    def _build(self, set_split: Callable[[int], None]) -> None:
+    def _build(self) -> None:
         parameters, content, context = self.parameters, self.writer.content, self._context
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         self.table = self._make_table()
@@ -139,7 +139,7 @@ class RouterCore:
             table.slots.get(CANDIDATE),
             self.decisions,
             context,
-            set_split=set_split,
+            set_split=lambda percent: self._set_own(split_percent=percent),
             on_event=self._on_canary_event,
         )
         table.stats.restore_episodes(self.canary.open_episodes(), context.clock())
@@ -187,16 +187,25 @@ class RouterCore:
     def change_parameters(self, parameters: RouterParameters) -> None:
         """Apply live parameters; running episodes stay in their slots."""
         before, self.parameters = self.parameters, parameters
+        author = self.decisions.author
         if self.recorder:
-            self.recorder.parameters(before, parameters)
+            self.recorder.parameters(before, parameters, author)
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.table.lock:
             self.table.change_rules(dispatch_rules(parameters))
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
         self.decisions.record_parameters(before, parameters, self._given)
-        self.canary.change_parameters(parameters)
+        self.canary.change_parameters(parameters, by=author)
         if self.feed:
             self.feed.rules = shadow_rules(parameters)
+
+    def set_parameters(self, by: str, **values: Any) -> None:
+        """Set live parameters by field for an operator. Raises ParameterError."""
+        new = replace(self.parameters, **values)
+        new.check()
+        self.check_change(self.parameters, new)
+        with self.decisions.authored(by):
+            self._set_own(**values)
 
     def check_change(self, old: RouterParameters, new: RouterParameters) -> None:
         """Raise ParameterError for a split that is not possible now."""
@@ -219,10 +228,11 @@ class RouterCore:
         with self.table.lock:
             return slot.record_report(server, report)
 
-    def set_available(self, server: str, *, is_available: bool) -> None:
-        """Record whether the services of a replica are available."""
+    def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
+        """Record whether the services of a replica are available, and why the link has none."""
         with self.table.lock:
             self.replicas[server].set_available(is_available=is_available)
+            self.replicas[server].link_problem = link_problem
 
     def has_all_reports(self) -> bool:
         """Return whether every replica has sent a status."""
@@ -288,8 +298,11 @@ class RouterCore:
         """Record an outcome; return why it is rejected, empty when it counts."""
         with self.table.lock:
             text = self.table.stats.record_outcome(episode_id, outcome)
+            slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
         if text:
             self.drops.add('outcome_unknown')
+        elif self.recorder and slot:
+            self.recorder.outcome(episode_id, outcome, slot.name, slot.policy)
         return text
 
     def expire_episodes(self) -> None:

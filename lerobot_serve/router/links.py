@@ -19,13 +19,13 @@ from lerobot_serve.router.shadow.sessions import ShadowClient
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
     """
-    `current` are the current parameters, `given` those of file and command line; `set_split` sets
-    the parameter split_percent.
+    `current` are the current parameters, `given` those of file and command line; `set_own` sets
+    parameters by field, all or none. It raises ParameterError.
     """
 
     current: RouterParameters
     given: RouterParameters
-    set_split: Callable[[int], None]
+    set_own: Callable[..., None]
 
 
 class ShadowLinks(Protocol):

@@ -112,6 +112,8 @@ class PolicyRouter(LifecycleNode):
         waiting = ReentrantCallbackGroup()
         for kind, name, callback, awaits in self._router_services.table():
             group = waiting if awaits else None
+            if kind is OpenSession:
+                callback = partial(callback, over_ros=True)
             service = self.create_service(
                 kind, f'~/{name}', callback, qos_profile=qos.SERVICES, callback_group=group
             )
@@ -123,6 +125,7 @@ class PolicyRouter(LifecycleNode):
                 service_handlers(self._router_services.table()),
                 on_observation=self._on_observation,
                 on_drop=self._drops.add,
+                log_warning=self.warn,
             )
         create_checked_subscription(
             self,
@@ -198,7 +201,7 @@ class PolicyRouter(LifecycleNode):
                 recorder=make_recorder(parameters, context),
             )
             source = ParameterSource(
-                parameters, self._given.within(self.get_namespace()), self._set_split
+                parameters, self._given.within(self.get_namespace()), self._settings.set_own
             )
             folder = state_folder(parameters.state_folder, context.name)
             core = RouterCore(source, folder, links, self._drops, context)
@@ -224,9 +227,6 @@ class PolicyRouter(LifecycleNode):
             log_warning=self.warn,
             log_info=self.inform,
         )
-
-    def _set_split(self, percent: int) -> None:
-        self._settings.set_own(split_percent=percent)
 
     def activate(self) -> None:
         """Accept sessions, once every replica has sent a status or the timeout has passed."""
@@ -330,11 +330,12 @@ class PolicyRouter(LifecycleNode):
         self._publish(self.status())
 
     def status(self) -> ServerStatus:
-        core = self.core
+        core, (state, text) = self.core, self.server_state
+        conflict = self._zenoh.conflict if self._zenoh else ''
         return reports.server_status(
             core.table if core else None,
             self._drops.counts(),
-            server_state=self.server_state,
+            server_state=(state, '; '.join(filter(None, (conflict, text)))),
             stamp=self.stamp(),
             server=self.get_fully_qualified_name(),
         )

@@ -357,6 +357,25 @@ class RouterParameters:
         high=1e6,
         live=True,
     )
+    canary_max_halted_percent: float = parameter(
+        5.0,
+        'rolls back when in more than this share of the episodes of slot b, and twice the share '
+        'of slot a, the robot halted: its safety cage latched, or the stop service was called; 0 '
+        'disables',
+        name='canary.max_halted_percent',
+        unit='%',
+        low=0.0,
+        high=100.0,
+        live=True,
+    )
+    canary_minimum_halts: int = parameter(
+        2,
+        'halts of robots in slot b that a step needs before their share is evaluated',
+        name='canary.minimum_halts',
+        low=1,
+        high=1_000_000,
+        live=True,
+    )
     canary_minimum_replies: int = parameter(
         100,
         'replies of each slot that a step needs before failures and latency are evaluated',
@@ -447,6 +466,8 @@ class RouterParameters:
             trips_percent=self.canary_max_trip_percent,
             fallbacks_percent=self.canary_max_fallback_percent,
             divergence=self.canary_max_divergence,
+            halted_percent=self.canary_max_halted_percent,
+            minimum_halts=self.canary_minimum_halts,
             minimum_replies=self.canary_minimum_replies,
             minimum_commands=self.canary_minimum_commands,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 import time
+from typing import NamedTuple
 
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
@@ -30,6 +31,8 @@ from lerobot_serve.wire.session import SessionRefused, SessionRequest
 
 MAX_QUEUE_S = 60.0
 ONE_SHOT_DEFERRAL_NS = 1_000_000_000
+# a slower policy would delay the requests of other clients in the thread that receives them
+RECEIVING_THREAD_SERVICE_S = 0.002
 NO_OBSERVER = RequestObserver()
 
 
@@ -49,6 +52,13 @@ class AdmissionSettings:
 
     is_measured: bool
     network_s: float
+
+
+class Arrival(NamedTuple):
+    """A request to answer in the thread that received it: with its refusal, or by the policy."""
+
+    queued: QueuedRequest
+    refusal: Chunk | None
 
 
 class ServerCore:
@@ -81,8 +91,11 @@ class ServerCore:
 
     # intake thread
 
-    def enqueue(self, raw: bytes, now_ns: int) -> tuple[QueuedRequest, Chunk] | None:
-        """Queue a request; return the reply if it is refused at once."""
+    def enqueue(self, raw: bytes, now_ns: int, *, may_serve: bool = False) -> Arrival | None:
+        """
+        Queue a request. Return it with its reply if it is refused at once; if the calling thread
+        `may_serve`, return it without a reply where that thread is to serve it now.
+        """
         try:
             start, queue_remaining_s = read_queue_remaining(raw)
         except Malformed as error:
@@ -101,12 +114,24 @@ class ServerCore:
         )
         refusal = self._refusal
         if refusal:
-            return queued, self._refusal_chunk(raw, refusal)
+            return Arrival(queued, self._refusal_chunk(raw, refusal))
+        if may_serve and self._is_quick() and (taken := self._request_queue.take_if_idle(queued)):
+            # a drain that began meanwhile waits for what was taken, and may unload the policy then
+            if refusal := self._refusal:
+                self._request_queue.give_back()
+                return Arrival(queued, self._refusal_chunk(raw, refusal))
+            self._statistics.record_arrival(now_ns, superseded=False)
+            return Arrival(taken, None)
         older = self._request_queue.put(queued)
         self._statistics.record_arrival(now_ns, superseded=older is not None)
         if older:
             self._observer.on_dropped(older, 'superseded')
         return None
+
+    def _is_quick(self) -> bool:
+        """Return whether the thread that receives a request may serve it."""
+        quick = self._statistics.service_s() <= RECEIVING_THREAD_SERVICE_S
+        return self.description.any_thread and quick
 
     def _send_no_session(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
         """Reply NO_SESSION at once, so that the client opens another session."""

@@ -12,6 +12,7 @@ from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.telemetry.process_memory import resident_memory_mb
 from lerobot_serve.wire import action_range
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.session import SessionRequest
@@ -57,6 +58,7 @@ def server_status_message(
         slot=slot,
         state=server_state.state,
         text=encodable_text(server_state.text),
+        memory_mb=resident_memory_mb(),
         inference_ms_p50=statistics.percentile_ms('inference', 50),
         inference_ms_p99=statistics.percentile_ms('inference', 99),
         queue_wait_ms_p99=statistics.percentile_ms('wait', 99),

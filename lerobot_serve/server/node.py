@@ -2,12 +2,14 @@
 """
 The node policy_server: receive observations, run the policy, publish chunks.
 
-The thread `intake` receives requests, `inference` owns the policy and its device. Each lifecycle
-transition has its own thread, so that the executor keeps replying to clients.
+The thread `intake` receives requests, `inference` owns the policy and its device; a quick policy
+without a device predicts in the thread that receives. Each lifecycle transition has its own
+thread, so that the executor keeps replying to clients.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 import threading
 import time
@@ -92,7 +94,7 @@ class PolicyServer(LifecycleNode):
         )
         if endpoint:
             runtime.on_close(endpoint.close)
-        inference = InferenceLoop(
+        self._inference = InferenceLoop(
             self._request_queue,
             self._sender,
             self._statistics,
@@ -101,7 +103,7 @@ class PolicyServer(LifecycleNode):
             server_state=lambda: self.server_state,
         )
         producers = [
-            runtime.thread('inference', inference.run, self._request_queue.close),
+            runtime.thread('inference', self._inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
         ]
         self._observer.start_threads(runtime.thread, runtime.stop, producers)
@@ -132,6 +134,8 @@ class PolicyServer(LifecycleNode):
             self._inbox.topic_name,
         )
         for kind, name, callback in self._session_service.handlers():
+            if kind is OpenSession:
+                callback = partial(callback, over_ros=True)
             service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.SERVICES)
             if kind is OpenSession:
                 enable_service_events(self, service)
@@ -141,10 +145,11 @@ class PolicyServer(LifecycleNode):
                 service_handlers(self._session_service.handlers()),
                 on_observation=self._on_observation,
                 on_drop=self._statistics.record_drop,
+                log_warning=self.log_warning,
             )
         one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
         if self._zenoh:
-            self._zenoh.serve_predictions(one_shots.predict)
+            self._zenoh.serve_predictions(one_shots.predict, self._withdraw)
         self._action = PredictChunkAction(
             self, one_shots.predict, self._withdraw, self._request_queue.__len__
         )
@@ -288,9 +293,14 @@ class PolicyServer(LifecycleNode):
             self._statistics.record_drop('no_session')
             return
         with self._intake_lock:
-            refused = core.enqueue(raw, time.monotonic_ns())
-        if refused:
-            self._sender.send(core, *refused)
+            arrival = core.enqueue(raw, time.monotonic_ns(), may_serve=True)
+        if arrival is None:
+            return
+        queued, refusal = arrival
+        if refusal:
+            self._sender.send(core, queued, refusal)
+        else:
+            self._inference.serve(core, queued)
 
     def _publish_no_session(self, chunk: Chunk) -> None:
         raw = wire_chunk.encode(chunk)
@@ -324,11 +334,16 @@ class PolicyServer(LifecycleNode):
         if self._zenoh:
             self._zenoh.publish_status(status)
 
+    def _status_text(self) -> str:
+        """Return the text of the state, and whether another server has this name."""
+        conflict = self._zenoh.conflict if self._zenoh else ''
+        return '; '.join(filter(None, (conflict, self.server_state.text)))
+
     def status(self) -> ServerStatus:
         return server_status_message(
             self.core,
             self._statistics,
-            self.server_state,
+            replace(self.server_state, text=self._status_text()),
             stamp=self.get_clock().now().to_msg(),
             server=self.get_fully_qualified_name(),
             slot=self.parameters.slot,

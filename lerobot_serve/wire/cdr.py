@@ -104,6 +104,11 @@ class CdrReader:
             )
         self._raw, self._at = raw, START
 
+    @property
+    def position(self) -> int:
+        """Where the next field begins, before its alignment [bytes]."""
+        return self._at
+
     def _take(self, size: int, align: int) -> int:
         begin = self._at + -(self._at - START) % align
         self._at = begin + size

@@ -3,14 +3,15 @@
 Report executed actions with each request of a robot: the extension 'lerobot_serve.executed'.
 
 A router reads from it the health of the robot and the executed rows of each chunk; a policy server
-ignores it. The bytes: one for the version, three unused, then the fields of HEAD, a RUN for each
-run, and the rows of all runs in sequence as float32. Trailing bytes are ignored. A report is lost
-with its request.
+ignores it. The bytes: one for the version, one for the halt, two unused, then the fields of HEAD,
+a RUN for each run, and the rows of all runs in sequence as float32. Trailing bytes are ignored. A
+report is lost with its request. A robot that halts sends one request more, for its report.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from math import inf
 import struct
 
@@ -29,11 +30,21 @@ ROWS_LIMIT = 256
 # for any robot, the rows of a request leave room for one run per row
 VALUES_LIMIT = EXTENSION_BYTES_LIMIT // 8
 
-# version, oldest age, actions, fallbacks, trips, stalls, dropped rows, columns, runs
-HEAD = struct.Struct('<B3xfQQQQQII')
+# version, halt, oldest age, actions, fallbacks, trips, stalls, dropped rows, columns, runs
+HEAD = struct.Struct('<BB2xfQQQQQII')
 # seq, session epoch, first row, rows, flags; a bit without a name is ignored
 RUN = struct.Struct('<QIIHH')
 AFTER_PAUSE = 1
+
+
+class Halt(IntEnum):
+    """Why a robot is at rest until a person acts; another value means some other reason."""
+
+    NONE = 0
+    # the safety cage latched
+    LATCHED = 1
+    # the stop service was called
+    STOPPED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +69,7 @@ class ExecutionReport:
     other than PASS, `dropped_rows` the rows that exceeded the report.
 
     Since the last request: the age of the oldest executed action, and the `runs`, oldest first.
+    Now: `halt`, a value of Halt or one that is not known here.
     """
 
     actions: int = 0
@@ -67,6 +79,7 @@ class ExecutionReport:
     dropped_rows: int = 0
     oldest_age_s: float = 0.0
     runs: tuple[ExecutedRun, ...] = ()
+    halt: int = Halt.NONE
 
 
 def rows_limit(columns: int) -> int:
@@ -89,6 +102,7 @@ def encode(executed: ExecutionReport) -> Extension:
     try:
         head = HEAD.pack(
             VERSION,
+            executed.halt,
             executed.oldest_age_s,
             executed.actions,
             executed.fallbacks,
@@ -136,7 +150,7 @@ def _read(data: bytes) -> ExecutionReport:
             'executed_version', f'{KEY}: must begin with {VERSION}, got {data[:1].hex()!r}'
         )
     _need(data, HEAD.size)
-    _, age_s, *counts, columns, run_count = HEAD.unpack_from(data)
+    _, halt, age_s, *counts, columns, run_count = HEAD.unpack_from(data)
     # also for NaN
     if not 0 <= age_s < inf:
         raise Malformed('not_finite', f'{KEY}: oldest_age_s must be 0 or above, got {age_s}')
@@ -155,6 +169,7 @@ def _read(data: bytes) -> ExecutionReport:
         dropped_rows=dropped_rows,
         oldest_age_s=age_s,
         runs=_runs(data, run_count, columns) if run_count else (),
+        halt=halt,
     )
 
 

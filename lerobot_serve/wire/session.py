@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.wire.names import is_reply_key, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 
 # limits of a session request: many sessions are kept for long
@@ -79,6 +80,20 @@ def aspect_ratio_warning(name: str, given: tuple[int, int], wanted: tuple[int, i
         f'camera {name}: {height}x{width} on the robot, {wanted_height}x{wanted_width} in '
         'training; the aspect ratio differs, so the image is stretched'
     )
+
+
+def check_ros_reply_topic(session_request: SessionRequest) -> None:
+    """
+    Raise SessionRefused for a Zenoh key as the reply topic of a session over ROS 2: only Zenoh
+    knows whose key it is.
+    """
+    if is_reply_key(session_request.reply_topic):
+        raise SessionRefused(
+            Refusal.BAD_NAME,
+            f'reply_topic {session_request.reply_topic!r} is a Zenoh key, and this session is '
+            f'opened over ROS 2; give the full name of a ROS topic, {REPLY_TOPIC_FORMS}, or open '
+            'the session over Zenoh',
+        )
 
 
 def check_client_id_is_free(

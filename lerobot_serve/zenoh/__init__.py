@@ -4,5 +4,5 @@ The Zenoh link between robots, routers and policy servers: the services and topi
 as queryables and keys, with the same CDR bytes.
 
 The nodes build it. Zenoh calls back in threads of its own, one for each subscriber and queryable;
-a callback deposits and returns. Plain: whoever needs a ROS message passes its conversions.
+a callback deposits and returns. No ROS: a caller that needs ROS messages passes their conversions.
 """

@@ -8,16 +8,20 @@ memory. No text contains what is in a file. Any thread.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 import itertools
 from pathlib import Path
 import ssl
-from typing import cast
+from typing import Any, cast
 
 from lerobot_serve.errors import UserError
 
 # files of a folder of keys
 CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
 MODE_OF_OTHERS = 0o177
+# a key that expires this soon is reported
+SOON = timedelta(days=30)
 HANDSHAKE_STEPS = 8
 COPY_AGAIN = 'copy the folder of this machine from the one that `lerobot-serve keys` made again'
 # relative names of a subject, each some pairs of type and value
@@ -26,9 +30,17 @@ Names = tuple[tuple[tuple[str, str], ...], ...]
 EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
 
 
-def check_credentials(folder: Path, *, may_listen: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Keys with which links open: common name, and the first expiry of certificate and ca.pem."""
+
+    common_name: str
+    expires: datetime
+
+
+def check_credentials(folder: Path, *, may_listen: bool) -> Credentials:
     """
-    Return the common name of the certificate; `may_listen` for that of a server. Raises UserError
+    Return what the keys of a machine say; `may_listen` for those of a server. Raises UserError
     for keys with which no link opens.
     """
     for name in (CA, CERTIFICATE, PRIVATE_KEY):
@@ -59,19 +71,20 @@ def _check_readable(file: Path) -> None:
         ) from None
 
 
-def _verify(folder: Path, *, as_server: bool) -> str:
-    """Return the common name; raise UserError unless the other end takes the certificate."""
+def _verify(folder: Path, *, as_server: bool) -> Credentials:
+    """Raise UserError unless the other end takes the certificate."""
     server = _context(folder, ssl.PROTOCOL_TLS_SERVER, verifies=not as_server)
     client = _context(folder, ssl.PROTOCOL_TLS_CLIENT, verifies=as_server)
     try:
-        subject = _shake_hands(server, client, verifying=int(not as_server))
+        shown = _shake_hands(server, client, verifying=int(not as_server))
     except ssl.SSLCertVerificationError as error:
         raise UserError(f'{folder / CERTIFICATE} {_fault(error)}') from None
     except ssl.SSLError as error:
         raise UserError(
             f'{folder}: these keys open no link ({error.reason}); {COPY_AGAIN}'
         ) from None
-    return subject
+    authorities = (client if as_server else server).get_ca_certs()
+    return Credentials(_common_name(shown), min(map(_expiry, (shown, *authorities))))
 
 
 def _context(folder: Path, protocol: ssl._SSLMethod, *, verifies: bool) -> ssl.SSLContext:
@@ -98,9 +111,11 @@ def _context(folder: Path, protocol: ssl._SSLMethod, *, verifies: bool) -> ssl.S
     return context
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, *, verifying: int) -> str:
+def _shake_hands(
+    server: ssl.SSLContext, client: ssl.SSLContext, *, verifying: int
+) -> dict[str, Any]:
     """
-    Connect client (0) and server (1) in memory; return the common name that the verifying end
+    Connect client (0) and server (1) in memory; return the certificate that the verifying end
     sees. Raises ssl.SSLError.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -118,9 +133,16 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, *, verifying: i
             waiting.remove(end)
     if waiting:
         raise ssl.SSLError('no handshake')
-    certificate = ends[verifying].getpeercert() or {}
+    return cast(dict[str, Any], ends[verifying].getpeercert())
+
+
+def _common_name(certificate: dict[str, Any]) -> str:
     names = itertools.chain.from_iterable(cast(Names, certificate.get('subject', ())))
     return dict(names).get('commonName', '')
+
+
+def _expiry(certificate: dict[str, Any]) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate['notAfter']), timezone.utc)
 
 
 def _fault(error: ssl.SSLCertVerificationError) -> str:

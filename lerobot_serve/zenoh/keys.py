@@ -3,9 +3,11 @@
 The keys of the link.
 
     @lerobot/SITE/SERVER/alive                              token of a policy server or router
+    @lerobot/SITE/SERVER/instance/PROCESS                   token of the process that has this name
     @lerobot/SITE/SERVER/status                             its ServerStatus, published
     @lerobot/SITE/SERVER/ROLE/CLIENT/alive                  token of a client
     @lerobot/SITE/SERVER/ROLE/CLIENT/service/NAME           its service calls, queries
+    @lerobot/SITE/SERVER/ROLE/CLIENT/event/NAME             copies of its calls and their replies
     @lerobot/SITE/SERVER/ROLE/CLIENT/observation            its requests
     @lerobot/SITE/SERVER/ROLE/CLIENT/no_session             replies to requests without a session
     @lerobot/SITE/SERVER/robot/CLIENT/EPOCH/action_chunk    replies to a robot in one session
@@ -28,6 +30,9 @@ from lerobot_serve.wire.names import file_name, is_reply_key, KEY_ROOT
 
 SITE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 ANY = '*'
+# services of requests without a session; the replies of the second
+PREDICT_CHUNK, WITHDRAW = 'predict_chunk', 'withdraw'
+WITHDRAWN, NOT_WITHDRAWN = b'1', b'0'
 # of the sessions that a router opens
 PURPOSES = ('replies', 'shadow', 'second_draw')
 
@@ -57,6 +62,10 @@ class ServerKeys:
     @property
     def status(self) -> str:
         return f'{self.prefix}/status'
+
+    def instance(self, process: str) -> str:
+        """Return the key of the token of one process; `ANY` for all that have this name."""
+        return f'{self.prefix}/instance/{process}'
 
     def client(self, role: Role, client_id: str) -> ClientKeys:
         """Return the keys of one client; names with other characters get a hash."""
@@ -96,8 +105,12 @@ class ClientKeys:
     def service(self, name: str) -> str:
         return f'{self.prefix}/service/{name}'
 
+    def event(self, name: str) -> str:
+        """Return the key of the service events of a service, for a recorder."""
+        return f'{self.prefix}/event/{name}'
+
     def reply(self, session_epoch: int, purpose: str = 'replies') -> str:
-        """Return the key of the replies of one session; a router tells them apart by purpose."""
+        """Return the key of the replies of one session; a router has one for each purpose."""
         return self._reply(f'{session_epoch:08x}', purpose)
 
     def replies(self, purpose: str = 'replies') -> str:
@@ -129,8 +142,11 @@ def server_segment(server: str) -> str:
 
 
 def client_of(key: str) -> ClientKeys:
-    """Return the client of a key below ServerKeys.clients."""
-    root, site, server, role, client, _ = key.split('/', 5)
+    """Return the client of a key below ServerKeys.clients. Raises ValueError for another key."""
+    parts = key.split('/', 5)
+    if len(parts) < 6 or '*' in key:
+        raise ValueError(f'{key[:120]!r} is no key of one client')
+    root, site, server, role, client, _ = parts
     return ClientKeys(f'{root}/{site}/{server}', role, client)
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import os
+import socket
+import threading
 import time
 from typing import Any
 
@@ -17,6 +20,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.wire.names import file_name
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
@@ -24,6 +28,7 @@ from lerobot_serve.zenoh.traffic import Traffic
 OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]
 CALL_LATER_S = 2.0
+CLOSE_LIMIT_S = 1.0
 
 
 class ZenohLink:
@@ -36,10 +41,26 @@ class ZenohLink:
         try:
             self._session = zenoh.open(zenoh.Config.from_json5(text))
         except zenoh.ZError as error:
-            where = ', '.join((*settings.listen, *settings.connect)) or 'no endpoint'
             raise UserError(
-                f'the Zenoh link does not open ({where}): {first_sentence(error)}'
+                f'the Zenoh link does not open ({self.endpoints}): {first_sentence(error)}'
             ) from None
+
+    @property
+    def endpoints(self) -> str:
+        """The endpoints of this link, for a text."""
+        return ', '.join((*self.settings.listen, *self.settings.connect)) or 'no endpoint'
+
+    @property
+    def process(self) -> str:
+        """The name of this process in the keys of its tokens: host, process id and session."""
+        session = str(self._session.zid())[:8]
+        return file_name(f'{socket.gethostname()}.{os.getpid()}.{session}')
+
+    def is_connected(self) -> bool:
+        """Return whether as many nodes are connected as `zenoh_connect` has endpoints."""
+        info = self._session.info
+        count = len(info.peers_zid()) + len(info.routers_zid())
+        return count >= len(self.settings.connect)
 
     def publisher(self, key: str, traffic: Traffic) -> zenoh.Publisher:
         return self._session.declare_publisher(key, **_options(traffic))
@@ -62,15 +83,15 @@ class ZenohLink:
         return self._session.declare_subscriber(key, Callback(deliver, indirect=may_wait))
 
     def serve(self, key: str, on_query: Callable[[zenoh.Query], None]) -> zenoh.Queryable[None]:
-        """Pass each query to `on_query`, in a thread of Zenoh; whoever replies drops it."""
+        """Pass each query to `on_query`, in a thread of Zenoh; it replies once, then drops it."""
         return self._session.declare_queryable(key, on_query)
 
     def call(self, key: str, request: bytes, timeout_s: float) -> bytes:
         """
         Return the reply of the one that serves a key. Raises ServerUnreachable.
 
-        Zenoh answers at once where nobody serves the key, and also where access control forbids
-        it: it does not tell which.
+        Zenoh answers at once where no server has the key, and also where access control forbids
+        it, without saying which.
         """
         begin_s = time.monotonic()
         for reply in self._session.get(key, payload=request, timeout=timeout_s):
@@ -78,7 +99,7 @@ class ZenohLink:
                 return reply.ok.payload.to_bytes()
             raise ServerUnreachable(f'{key}: {refusal_text(reply)}')
         if time.monotonic() - begin_s < timeout_s:
-            why = 'nobody serves it: it does not run or has gone'
+            why = 'no server has this key: it does not run, or it ended'
         else:
             why = f'no reply within {timeout_s:g} s'
         raise ServerUnreachable(
@@ -94,6 +115,7 @@ class ZenohLink:
         on_reply: Callable[[bytes], None],
         on_refusal: Callable[[str], None] = lambda _: None,
         timeout_s: float = CALL_LATER_S,
+        attachment: bytes = b'',
     ) -> None:
         """Call without waiting; a thread of Zenoh passes on the reply or the refusal, if any."""
 
@@ -103,33 +125,44 @@ class ZenohLink:
             else:
                 on_refusal(refusal_text(reply))
 
-        self._session.get(key, pass_on, payload=request, timeout=timeout_s)
+        self._session.get(
+            key, pass_on, payload=request, timeout=timeout_s, attachment=attachment or None
+        )
 
     def declare_alive(self, key: str) -> zenoh.LivelinessToken:
         """Show others that this process lives, until the token is undeclared or it ends."""
         return self._session.liveliness().declare_token(key)
 
     def watch_alive(self, key: str, on_presence: OnPresence) -> zenoh.Subscriber[None]:
-        """Tell of each token below a key whether it is there, those of now included."""
+        """Pass tokens below a key to `on_presence`: those of now, then each that comes or goes."""
 
-        def tell(sample: zenoh.Sample) -> None:
+        def on_sample(sample: zenoh.Sample) -> None:
             on_presence(str(sample.key_expr), sample.kind == zenoh.SampleKind.PUT)
 
-        return self._session.liveliness().declare_subscriber(key, tell, history=True)
+        return self._session.liveliness().declare_subscriber(key, on_sample, history=True)
+
+    def tokens(self, key: str, timeout_s: float) -> set[str]:
+        """Return the tokens below a key that are there now, also those of this process."""
+        replies = self._session.liveliness().get(key, timeout=timeout_s)
+        return {str(reply.ok.key_expr) for reply in replies if reply.ok is not None}
 
     def close(self) -> None:
-        """
-        Close the session; peers see the tokens go at once. A peer that hangs holds this up for
-        some seconds. May be called twice.
-        """
-        if not self._session.is_closed():
-            # "timed out": a peer that hangs is told nothing, and the process ends anyway
-            with contextlib.suppress(zenoh.ZError):
-                self._session.close()
+        """Close the session; peers see the tokens go at once. May be called twice."""
+        if self._session.is_closed():
+            return
+        # Zenoh waits ten seconds for a peer that hangs, and over QUIC for a server that has ended
+        closing = threading.Thread(target=self._close, name='zenoh_close', daemon=True)
+        closing.start()
+        closing.join(CLOSE_LIMIT_S)
+
+    def _close(self) -> None:
+        # "timed out": such a peer gets no goodbye, and the process ends anyway
+        with contextlib.suppress(zenoh.ZError):
+            self._session.close()
 
 
 def is_matched(publisher: zenoh.Publisher) -> bool:
-    """Return whether somebody subscribes to what a publisher sends."""
+    """Return whether a publisher has a subscriber."""
     # the stub of the wheel has another type
     status: Any = publisher.matching_status
     return bool(status.matching)

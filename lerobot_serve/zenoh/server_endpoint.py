@@ -9,24 +9,32 @@ where `run` runs them, which is the node's executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+import contextlib
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol
 
 import zenoh
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.zenoh.keys import client_of, ClientKeys, Role, ServerKeys
+from lerobot_serve.wire.observation import read_queue_remaining
+from lerobot_serve.zenoh.keys import (
+    client_of,
+    ClientKeys,
+    PREDICT_CHUNK,
+    Role,
+    ServerKeys,
+    WITHDRAW,
+)
 from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.predictions import Predictions, SubmitPrediction
 from lerobot_serve.zenoh.traffic import Traffic
 
 Handler = Callable[[Any, Any], Any]
-# a request and what receives its reply
-SubmitPrediction = Callable[[bytes, Callable[[Chunk], None]], object]
-PREDICT_CHUNK = 'predict_chunk'
+LOGGED_LIMIT, SPEAKER_LIMIT = 256, 80
+# services whose calls a bag holds; Zenoh shows them to no third node
+RECORDED = ('open_session', 'close_session', 'reset_episode')
 
 
 class ServerMessages(Protocol):
@@ -45,6 +53,10 @@ class ServerMessages(Protocol):
 
     def encode(self, message: Any) -> bytes: ...
 
+    def request_event(self, service: str, request: Any) -> bytes: ...
+
+    def response_event(self, service: str, response: Any) -> bytes: ...
+
 
 class ServerEndpoint:
     """`handlers` maps the name of each service to its function of request and response."""
@@ -59,17 +71,20 @@ class ServerEndpoint:
         run: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
         on_observation: Callable[[bytes], None],
         on_drop: Callable[[str], None],
+        log_warning: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.keys = ServerKeys(link.settings.site, server)
         self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
-        self._pass_on = on_observation
+        self._pass_on, self._log_warning = on_observation, log_warning
+        # client and service of refusals in the log: a client repeats a call that is refused
+        self._logged: set[tuple[ClientKeys, str]] = set()
         self._queryables = [
             link.serve(self.keys.clients.service(name), partial(self._on_query, name, handler))
             for name, handler in handlers.items()
         ]
         self._observations = link.subscribe(self.keys.clients.observation, self._on_observation)
         self._status = link.publisher(self.keys.status, Traffic.STATUS)
-        # last: whoever sees it finds all of the above
+        # last: a client that sees the token finds all of the above
         self._token = link.declare_alive(self.keys.alive)
 
     def publish_status(self, raw: bytes) -> None:
@@ -86,7 +101,12 @@ class ServerEndpoint:
         except Malformed as error:
             self._on_drop(error.reason)
             return
-        if client_of(key).may_speak_for(client_id):
+        try:
+            is_own = client_of(key).may_speak_for(client_id)
+        except ValueError:
+            # published on many keys at once
+            is_own = False
+        if is_own:
             self._pass_on(raw)
         else:
             self._on_drop('wrong_client')
@@ -95,14 +115,54 @@ class ServerEndpoint:
         """Thread of Zenoh."""
         payload = query.payload
         try:
-            request = self._messages.read_request(name, payload.to_bytes() if payload else b'')
+            request = self._read(name, payload.to_bytes() if payload else b'')
             self._check_speaker(client_of(str(query.key_expr)), name, request)
         except ValueError as error:
-            self._on_drop('malformed_service_request')
-            with query:
-                query.reply_err(f'{name}: {error}'.encode())
+            self._refuse(query, name, error)
             return
-        self._run(partial(self._answer, name, handler, request, query))
+        self._run_call(name, query, partial(self._answer, name, handler, request, query))
+
+    def _read(self, name: str, raw: bytes) -> Any:
+        """Return a request. Raises ValueError."""
+        try:
+            return self._messages.read_request(name, raw)
+        except ValueError as error:
+            raise ValueError(
+                f'the request cannot be read ({error}); both ends need the same version of '
+                'lerobot_serve'
+            ) from error
+
+    def _refuse(self, query: zenoh.Query, name: str, error: ValueError) -> None:
+        """Count a call that is not run, and reply why; log the first of a client and service."""
+        self._on_drop('malformed_service_request')
+        try:
+            client = client_of(str(query.key_expr))
+        except ValueError:
+            # a selector of many keys
+            client = ClientKeys(self.keys.prefix, 'unknown', 'client')
+        if (client, name) not in self._logged and len(self._logged) < LOGGED_LIMIT:
+            self._logged.add((client, name))
+            speaker = ascii(f'{client.role} {client.client}'[:SPEAKER_LIMIT])
+            self._log_warning(f'refused a call of {speaker} over Zenoh: {name}: {error}')
+        with query:
+            query.reply_err(f'{name}: {error}'.encode())
+
+    def _run_call(
+        self, name: str, query: zenoh.Query, call: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Run a call in the node's executor; one that fails ends neither it nor the node."""
+
+        async def guarded() -> None:
+            try:
+                await call()
+            except Exception as error:
+                self._on_drop('failed_service_request')
+                self._log_warning(f'{name} over Zenoh failed: {type(error).__name__}: {error}')
+                # unless it has a reply already
+                with contextlib.suppress(Exception), query:
+                    query.reply_err(f'{name}: {error}'.encode())
+
+        self._run(guarded)
 
     def _check_speaker(self, client: ClientKeys, name: str, request: Any) -> None:
         """Raise ValueError for a request of one client for another."""
@@ -118,49 +178,46 @@ class ServerEndpoint:
     async def _answer(self, name: str, handler: Handler, request: Any, query: zenoh.Query) -> None:
         """The node's executor; a handler of a router awaits its servers."""
         with query:
+            key = client_of(str(query.key_expr)).event(name)
+            if name in RECORDED:
+                self._link.put(key, self._messages.request_event(name, request), Traffic.STATUS)
             response = handler(request, self._messages.new_response(name))
             if isawaitable(response):
                 response = await response
             query.reply(query.key_expr, self._messages.encode(response))
+            if name in RECORDED:
+                self._link.put(key, self._messages.response_event(name, response), Traffic.STATUS)
 
-    def serve_predictions(
-        self, submit: Callable[[bytes, Callable[[Chunk], None]], object]
-    ) -> None:
+    def serve_predictions(self, submit: SubmitPrediction, withdraw: Callable[[str], bool]) -> None:
         """
         Serve requests without a session: one observation, one chunk. `submit` runs where services
-        run; any thread may reply.
+        run and returns the key of a request; any thread may reply. `withdraw` removes a request
+        that waits, which then has no reply; False if the policy has begun.
         """
+        predictions = Predictions(submit, withdraw)
 
         def on_query(query: zenoh.Query) -> None:
             raw = query.payload.to_bytes() if query.payload else b''
             try:
                 speaker = client_of(str(query.key_expr))
-                if not speaker.may_speak_for(read_envelope(raw).client_id):
+                start, _ = read_queue_remaining(raw)
+                if not speaker.may_speak_for(start.client_id):
                     raise ValueError(f'{speaker.prefix} speaks for itself alone')
             except ValueError as error:
-                self._on_drop('malformed_service_request')
-                with query:
-                    query.reply_err(f'predict_chunk: {error}'.encode())
+                self._refuse(query, PREDICT_CHUNK, error)
                 return
-            self._run(partial(self._predict, submit, raw, query))
+            self._run_call(PREDICT_CHUNK, query, partial(predictions.predict, raw, query))
 
-        self._queryables.append(
-            self._link.serve(self.keys.clients.service(PREDICT_CHUNK), on_query)
-        )
+        def on_withdrawal(query: zenoh.Query) -> None:
+            self._run_call(WITHDRAW, query, partial(predictions.withdraw, query))
 
-    async def _predict(
-        self,
-        submit: SubmitPrediction,
-        raw: bytes,
-        query: zenoh.Query,
-    ) -> None:
-        """The node's executor."""
-
-        def reply(chunk: Chunk) -> None:
-            with query:
-                query.reply(query.key_expr, wire_chunk.encode(chunk))
-
-        submit(raw, reply)
+        self._queryables += [
+            self._link.serve(self.keys.clients.service(PREDICT_CHUNK), on_query),
+            self._link.serve(
+                self.keys.clients.service(WITHDRAW),
+                on_withdrawal,
+            ),
+        ]
 
     def close(self) -> None:
         """Say goodbye, then end; the session stays open."""

@@ -15,9 +15,11 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import is_matched, ZenohLink
+from lerobot_serve.zenoh.server_name import ServerInstances
 from lerobot_serve.zenoh.traffic import Traffic
 
 MATCH_POLL_S = 0.002
+SAME_VERSION = 'both ends need the same version of lerobot_serve'
 
 
 class ServiceMessages(Protocol):
@@ -51,28 +53,38 @@ class ZenohSessionClient:
         self.server, self._link, self._messages = server, link, messages
         at = ServerKeys(link.settings.site, server)
         self.keys: ClientKeys = at.client(role, client_id)
-        self._is_alive, self._tell_presence = False, on_presence
+        # why no server is used under this name, with the remedy; empty for one server
+        self.conflict = ''
+        self._is_alive, self._report_presence = False, on_presence
         # a router sends in the thread that receives from all of its robots
         traffic = Traffic.FORWARDED if role is Role.ROUTER else Traffic.OBSERVATION
         self._requests = link.publisher(self.keys.observation, traffic)
+        # before its presence: a name of two servers is found ambiguous before it is used
+        self._instances = ServerInstances(link, at, self._on_conflict)
         self._presence = link.watch_alive(at.alive, self._on_presence)
         self._token = link.declare_alive(self.keys.alive)
 
     def _on_presence(self, _: str, is_alive: bool) -> None:
         self._is_alive = is_alive
-        self._tell_presence(is_alive)
+        self._report_presence(self.is_available())
+
+    def _on_conflict(self, conflict: str) -> None:
+        self.conflict = conflict
+        self._report_presence(self.is_available())
 
     def is_available(self) -> bool:
-        """Return whether the server has a token: it runs, and is reached."""
-        return self._is_alive
+        """Return whether one server has a token: it runs, and is reached."""
+        return self._is_alive and not self.conflict
 
     def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
         """Open a session, return the response. Raises SessionRefused and ServerUnreachable."""
         request = self._messages.open_request(session_request)
+        self._check_name()
         reply = self._call('open_session', request, timeout_s)
         if not reply.accepted:
             known = reply.code in tuple(Refusal)
-            raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
+            reason = reply.reason or f'{self.server} gave no reason; {SAME_VERSION}'
+            raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reason)
         return reply
 
     def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
@@ -84,6 +96,7 @@ class ZenohSessionClient:
 
     def reset(self, request: Any, timeout_s: float) -> Any:
         """Begin the next episode. Raises ServerUnreachable."""
+        self._check_name()
         return self._call('reset_episode', self._messages.encode(request), timeout_s)
 
     def announce(self, request: Any, on_refusal: Callable[[str], None]) -> None:
@@ -93,7 +106,7 @@ class ZenohSessionClient:
             try:
                 reply = self._messages.decode('reset_episode', raw)
             except ValueError as error:
-                on_refusal(str(error))
+                on_refusal(f'the reply cannot be read ({error}); {SAME_VERSION}')
                 return
             if not reply.acknowledged:
                 on_refusal(reply.text)
@@ -107,6 +120,7 @@ class ZenohSessionClient:
 
     def status(self, timeout_s: float) -> Any:
         """Return the status of the server. Raises ServerUnreachable."""
+        self._check_name()
         return self._call('get_status', b'', timeout_s)
 
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
@@ -126,7 +140,13 @@ class ZenohSessionClient:
         """Undeclare everything; the server sees this client go."""
         self._token.undeclare()
         self._presence.undeclare()
+        self._instances.close()
         self._requests.undeclare()
+
+    def _check_name(self) -> None:
+        """Raise ServerUnreachable for a name of two servers: both would act on a call."""
+        if self.conflict:
+            raise ServerUnreachable(self.conflict)
 
     def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
         key = self.keys.service(service)
@@ -135,5 +155,5 @@ class ZenohSessionClient:
             return self._messages.decode(service, raw)
         except ValueError as error:
             raise ServerUnreachable(
-                f'{key}: the reply cannot be read ({error}); both ends need the same version'
+                f'{key}: the reply cannot be read ({error}); {SAME_VERSION}'
             ) from None

@@ -17,9 +17,14 @@ ENDPOINT = re.compile(r'(tcp|tls|quic)/(\[[0-9A-Fa-f:.]+\]|[^/:\s]+):\d{1,5}')
 ENCRYPTED = ('tls/', 'quic/')
 # a killed peer closes its connection at once; this is for one that hangs or is cut off
 LEASE_MS = 2000
+# one each 200 ms: after an idle retransmission timeout, which is longer, TCP begins with ten
+# packets in flight again, and a request takes one to three more round trips
+KEEP_ALIVES_A_LEASE = 10
 # batches of 64 KB, and the time that a message of several waits for a place in the queue: raw
 # images fit through 100 Mbit/s
 QUEUED_BATCHES, FRAGMENTS_WAIT_US = 16, 200_000
+# a chunk is below it: through the socket it is faster (p50 by 5 %, p99 by 30 %)
+SHARED_MEMORY_THRESHOLD_BYTES = 16384
 OBSERVER_TIMEOUT_MS = 3000
 # of a folder of keys, beside those of credentials: who may exchange what with a server or router
 ACCESS = 'access.json'
@@ -53,13 +58,19 @@ def configuration(settings: ZenohSettings) -> str:
         'size': {'data': QUEUED_BATCHES},
         'congestion_control': {'drop': {'max_wait_before_drop_fragments': FRAGMENTS_WAIT_US}},
     }
-    link: dict[str, object] = {'tx': {'lease': LEASE_MS, 'keep_alive': 4, 'queue': queue}}
+    link: dict[str, object] = {
+        'tx': {'lease': LEASE_MS, 'keep_alive': KEEP_ALIVES_A_LEASE, 'queue': queue}
+    }
+    shared_memory = {
+        'enabled': settings.shared_memory,
+        'transport_optimization': {'message_size_threshold': SHARED_MEMORY_THRESHOLD_BYTES},
+    }
     more: dict[str, object] = {}
     if settings.keys:
-        common_name = check_credentials(settings.keys, may_listen=bool(settings.listen))
+        credentials = check_credentials(settings.keys, may_listen=bool(settings.listen))
         link['tls'] = tls_configuration(settings.keys)
         more = _access(settings.keys, is_listening=bool(settings.listen))
-        more['region_name'] = region_name(common_name)
+        more['region_name'] = region_name(credentials.common_name)
     return json.dumps(
         common_configuration(
             # a peer passes on nothing to other peers, but everything to clients
@@ -68,7 +79,7 @@ def configuration(settings: ZenohSettings) -> str:
             listen=settings.listen,
             must_connect=settings.observes,
         )
-        | {'transport': {'shared_memory': {'enabled': settings.shared_memory}, 'link': link}}
+        | {'transport': {'shared_memory': shared_memory, 'link': link}}
         | more
     )
 
@@ -94,7 +105,7 @@ def common_configuration(
         },
         'listen': {'endpoints': list(listen), 'timeout_ms': 0, 'exit_on_failure': True},
         'scouting': {
-            # nobody is waited for: clients watch the tokens of their servers
+            # waits for no peer: clients watch the tokens of their servers
             'delay': 0,
             'multicast': {'enabled': False},
             'gossip': {'enabled': False},

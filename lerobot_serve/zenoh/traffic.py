@@ -20,9 +20,9 @@ class Quality(NamedTuple):
 
 class Traffic(Enum):
     """
-    A chunk overtakes the images of all others, and shadow requests wait for everybody. The request
-    thread of a robot waits for its own uplink. Servers and routers do not: a robot that is cut off
-    must not hold up another.
+    A chunk overtakes the images of all others; shadow requests wait for all other traffic. The
+    request thread of a robot waits for its own uplink. Servers and routers do not: a robot that is
+    cut off must not hold up another.
     """
 
     CHUNK = Quality('INTERACTIVE_HIGH', express=True)

@@ -53,5 +53,22 @@ def test_its_parameter_files_exist(file):
 
 
 @files
+def test_it_takes_a_namespace_so_that_two_groups_live_in_one_domain(file):
+    options = [
+        argument.value
+        for found in ast.walk(ast.parse(file.read_text()))
+        if isinstance(found, ast.Call)
+        and ast.unparse(found.func) == 'launch_support.launch_options'
+        for argument in found.args
+    ]
+    assert 'namespace' in options
+    # of every node that it starts
+    for found in ast.walk(ast.parse(file.read_text())):
+        if isinstance(found, ast.Call) and ast.unparse(found.func).endswith('.node_action'):
+            given = [keyword.arg for keyword in found.keywords]
+            assert 'namespace' in given or 'everywhere' in ast.unparse(found)
+
+
+@files
 def test_it_knows_its_own_name(file):
     assert list(calls(file, 'launch_description')) == [file.name]

@@ -38,7 +38,7 @@ from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.execution_report import ExecutionReport, Halt
 
 DEFAULT_CONDITIONS = OperatingConditions()
 # motions that return joints outside their limits or too far ahead; in other states a return would
@@ -70,7 +70,7 @@ class Controller:
         self._operator_calls: list[Callable[[], None]] = []
         self._last: LastCommand | None = None
         self._is_first_step = self._queue_empty_reported = True
-        self._was_playing = False
+        self._was_playing = self._is_queue_excused = False
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.POLICY
         self.rung_reason = ''
@@ -127,7 +127,15 @@ class Controller:
             dropped_rows=self._executed.dropped_rows,
             oldest_age_s=oldest_age_ns / 1e9,
             runs=runs,
+            halt=self.halt,
         )
+
+    @property
+    def halt(self) -> Halt:
+        """Why the robot is at rest until a person acts."""
+        if self.latched:
+            return Halt.LATCHED
+        return Halt.STOPPED if self.stopped else Halt.NONE
 
     # tick thread
 
@@ -156,7 +164,8 @@ class Controller:
             return None, False
         decision = self._decide(now_ns, robot_state, conditions)
         self.rung, self.rung_reason = decision.kind, decision.reason
-        self._record_playback(decision)
+        is_streaming = conditions.state is ConnectionState.STREAMING
+        self._record_playback(decision, is_streaming=is_streaming)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()
@@ -234,7 +243,7 @@ class Controller:
         self._last = None
         self._ladder.reset()
 
-    def _record_playback(self, decision: LadderDecision) -> None:
+    def _record_playback(self, decision: LadderDecision, *, is_streaming: bool) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
             # an action that was taken but not executed does not start an interpolation
@@ -245,9 +254,15 @@ class Controller:
             # a cleared queue or a stop by an operator is not a stall
             self.stalls += not (self._playback.cleared or interrupted)
         if playing:
-            self._queue_empty_reported = False
-        elif not (self._queue_empty_reported or interrupted or self.start_blocked_by):
+            self._queue_empty_reported = self._is_queue_excused = False
+        elif self._playback.cleared or interrupted:
+            self._is_queue_excused = True
+        # an empty queue after an episode began, or a stop ended, is none as long as chunks come
+        is_excused = self._is_queue_excused and is_streaming
+        is_blocked = interrupted or is_excused or self.start_blocked_by
+        if not (playing or self._queue_empty_reported or is_blocked):
             self._queue_empty_reported = True
+            self.stalls += self._is_queue_excused
             self._on_queue_empty()
         self._was_playing = playing
 

@@ -25,6 +25,7 @@ from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.wire.execution_report import Halt
 
 STOPPED_TEXT = 'Stop service called'
 LATCHED_TEXT = 'Safety cage latched'
@@ -51,6 +52,7 @@ class OperatorControl:
         """Return the conditions of this step; request chunks only where the policy may command."""
         with self._lock:
             conditions = self._conditions()
+            self._requester.set_halted(halted=self._controller.halt is not Halt.NONE)
             idle = self._authority(conditions) is not ControlAuthority.POLICY
             if idle is not self._is_idle:
                 self._is_idle = idle

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Logs state changes with their reason, counts of drops and stalls, and the reason for missing
-commands.
+Logs state changes with their reason, counts of drops and stalls, the latch of the cage, and the
+reason for missing commands.
 
 Any thread deposits changes, the tick thread too; the executor thread writes. Repeats are
 throttled, see telemetry.log_throttle.
@@ -16,6 +16,7 @@ from lerobot_serve.edge.session.connection import (
     ConnectionChange,
     ConnectionState,
     ConnectionStatus,
+    INITIAL_REASON,
 )
 from lerobot_serve.telemetry.log_throttle import Log, LogThrottle, PERIOD_S
 
@@ -31,7 +32,8 @@ class ChangeLog:
         self._log_info, self._log_warning, self._log_error = info, warning, error
         self._clock, self._throttle = clock, LogThrottle(clock)
         self._changes: deque[ConnectionChange] = deque(maxlen=CHANGES_LIMIT)
-        self._reason = ''
+        # of the last poll; the first one already finds what went wrong at the start
+        self._reason = INITIAL_REASON
         self._counted: Counter[str] = Counter()
         self._counted_ns: int | None = None
 
@@ -67,7 +69,7 @@ class ChangeLog:
     def _log_reason(self, status: ConnectionStatus) -> None:
         """Log a changed reason while there is no session and the state stays."""
         waits = status.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
-        if waits and self._reason and status.reason != self._reason:
+        if waits and status.reason != self._reason:
             text = f'{status.state.name}: {status.reason}'
             self._throttle.emit(self._log_warning, status.reason, text)
 
@@ -113,3 +115,24 @@ class NotCommandedWarning:
             self._logged = why
             self._log(f'no commands sent: {why}')
         self._before = why
+
+
+class LatchLog:
+    """Logs that the safety cage latches, and that it is reset. The executor thread."""
+
+    def __init__(self, *, error: Log, info: Log) -> None:
+        self._log_error, self._log_info = error, info
+        self._is_latched = False
+
+    def poll(self, reason: str) -> None:
+        """Process why the cage is latched, empty if it is not."""
+        if bool(reason) is self._is_latched:
+            return
+        self._is_latched = bool(reason)
+        if reason:
+            self._log_error(
+                f'Safety cage latched ({reason}); the robot comes to rest and stays there. Fix '
+                'the cause, then call ~/reset_cage'
+            )
+        else:
+            self._log_info('Safety cage reset')

@@ -88,6 +88,8 @@ TRANSITIONS: TransitionTable = {
     (ConnectionState.DEAD, ConnectionEvent.RESET): ConnectionState.CONNECTING,
 }
 
+INITIAL_REASON = 'not connected yet'
+
 # without a session these events update the reason even if the state stays
 REASON_UPDATES = {
     (state, event)
@@ -191,7 +193,7 @@ class Connection:
         self._lock = threading.Lock()
         self._changes: deque[ConnectionChange] = deque(maxlen=MAX_CHANGES_KEPT)
         # replaced as a whole: readers need no lock
-        self.status = ConnectionStatus(ConnectionState.CONNECTING, 'not connected yet', clock())
+        self.status = ConnectionStatus(ConnectionState.CONNECTING, INITIAL_REASON, clock())
 
     @property
     def state(self) -> ConnectionState:

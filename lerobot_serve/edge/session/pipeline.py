@@ -123,6 +123,8 @@ class RequestPipeline:
         self._tracker, self.status = tracker, status
         self._clock, self._listener = clock, listener
         self.reply_stats = ReplyStats()
+        # why a message since the last request could not be read
+        self.unreadable = ''
         self._episodes = 0
         # the server has not received the start of the episode yet
         self._is_episode_start = True
@@ -242,6 +244,7 @@ class RequestPipeline:
             playable_s=self._merger.playable_s(now_ns, settings),
         )
         raw = wire_observation.encode(observation)
+        self.unreadable = ''
         self._transport.send(raw)
         self.status.requests_sent += 1
         # while the server processes the request
@@ -258,6 +261,11 @@ class RequestPipeline:
                 raise ReplyDropped('other_client')
             pending = self._tracker.match_reply(chunk.header)
         except (Malformed, ReplyDropped) as error:
+            if isinstance(error, Malformed):
+                self.unreadable = (
+                    f'a reply cannot be read ({error}); robot and server need the same version of '
+                    'lerobot_serve'
+                )
             self.status.count_dropped(error.reason)
             return ProcessedReply(ReplyResult.DROPPED)
         processed, status, reason = self._merge(chunk, pending, arrived_ns, settings)

@@ -36,14 +36,16 @@ INPUT_RETRY_S = 0.02
 POLL_PERIOD_S = 0.1
 # rounding may leave a wait below 0
 MIN_WAIT_S = 0.001
+# requests with which a robot that halts reports it, until one is replied to
+HALT_REPORTS = 5
 # consecutive replies without actions before a failover
 MAX_CONSECUTIVE_FAILURES = 5
 
 
 class Requester:
     """
-    `run` is the body of the request thread. Any thread may call `begin_episode`, `set_idle` and
-    `close`.
+    `run` is the body of the request thread. Any thread may call `begin_episode`, `set_idle`,
+    `set_halted` and `close`.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class Requester:
         self._wanted_since_ns: int | None = None
         self._refused_since_ns: int | None = None
         self._idle = threading.Event()
+        self._is_halted = False
+        self._halt_reports_left = 0
         # at most one: the later one replaces the earlier one
         self._next_episode: deque[EpisodeRequest] = deque(maxlen=1)
 
@@ -94,6 +98,13 @@ class Requester:
         (self._idle.set if idle else self._idle.clear)()
         self._inbox.wake()
 
+    def set_halted(self, *, halted: bool) -> None:
+        """Report with one more request that the robot is at rest until a person acts."""
+        if halted is not self._is_halted:
+            self._is_halted = halted
+            self._halt_reports_left = HALT_REPORTS if halted else 0
+            self._inbox.wake()
+
     def close(self) -> None:
         """Make `run` return."""
         self._inbox.stop()
@@ -106,7 +117,7 @@ class Requester:
             if self._next_episode:
                 self._start_episode(self._next_episode.pop())
             elif self._is_idle():
-                self._wait_idle()
+                self._report_halt() if self._has_halt_to_report() else self._wait_idle()
             elif self._is_open:
                 self._request_chunk()
             else:
@@ -123,6 +134,18 @@ class Requester:
         # an idle robot still reopens a lost session: otherwise a pause would lead to DEAD
         lost = not self._is_open and self.connection.state == ConnectionState.RECONNECTING
         return self._idle.is_set() and not lost
+
+    def _has_halt_to_report(self) -> bool:
+        return self._is_halted and self._is_open and self._halt_reports_left > 0
+
+    def _report_halt(self) -> None:
+        """Send a request for its report; the chunk of its reply is not played."""
+        self._halt_reports_left -= 1
+        pending = self.pipeline.send_request(self.settings)
+        if pending is None:
+            self._receive(POLL_PERIOD_S)
+        elif self._wait_for_reply(pending):
+            self._halt_reports_left = 0
 
     def _wait_idle(self) -> None:
         self._wanted_since_ns = None
@@ -247,12 +270,15 @@ class Requester:
         """Count a timeout; several in a row lose the server."""
         self.pipeline.mark_overdue()
         self._timeouts += 1
-        text = f'no reply within {self.settings.request_timeout_s:g} s'
+        no_reply = f'no reply within {self.settings.request_timeout_s:g} s'
+        text = '; '.join(filter(None, (no_reply, self.pipeline.unreadable)))
         if self._timeouts < self.settings.max_consecutive_timeouts:
             self.connection.handle(ConnectionEvent.REQUEST_FAILED, text)
         else:
             times = f' ({self._timeouts} consecutive requests)' if self._timeouts > 1 else ''
-            self._leave_server(ConnectionEvent.SESSION_LOST, text + times)
+            self._leave_server(
+                ConnectionEvent.SESSION_LOST, text.replace(no_reply, no_reply + times)
+            )
 
     def _check_liveliness(self) -> None:
         """Leave a lost server."""

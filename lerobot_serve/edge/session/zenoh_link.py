@@ -27,17 +27,12 @@ class ZenohServerLink:
     ) -> None:
         self._link, self._callbacks = link, callbacks
         self._present: dict[str, bool] = {}
-        self.clients = {
-            server: ZenohSessionClient(
-                link,
-                node_name(server),
-                Role.ROBOT,
-                client_id,
-                messages,
-                partial(self._on_presence, server),
+        self.clients: dict[str, ZenohSessionClient] = {}
+        for server in servers:
+            on_presence = partial(self._on_presence, server)
+            self.clients[server] = ZenohSessionClient(
+                link, node_name(server), Role.ROBOT, client_id, messages, on_presence
             )
-            for server in servers
-        }
         self._replies = ZenohReplies(
             link,
             {server: client.keys for server, client in self.clients.items()},
@@ -57,7 +52,9 @@ class ZenohServerLink:
         was_alive, self._present[server] = self._present.get(server, False), is_alive
         if is_alive != was_alive:
             change = 1 if is_alive else -1
-            self._callbacks.on_presence(server, int(is_alive), change, Loss.GONE)
+            client = self.clients.get(server)
+            loss = Loss.AMBIGUOUS if client and client.conflict else Loss.GONE
+            self._callbacks.on_presence(server, int(is_alive), change, loss)
 
     def close(self) -> None:
         """Close all endpoints and the link; the servers see this robot go."""

@@ -41,6 +41,7 @@ def describe_shape(kind: str, options: LoadOptions, state_class: StateClass) -> 
         chunk_size=int(shape[2]),
         trained_fps=float(shape[4]),
         state_class=state_class,
+        any_thread=True,
     )
     check_options_match(options, description)
     return description

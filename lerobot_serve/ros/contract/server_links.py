@@ -31,7 +31,10 @@ def service_handlers(table: Any) -> dict[str, Any]:
 
 
 class LinkReplies:
-    """Replies; the reply topic of a session tells the link. Threads as in ReplyPublishers."""
+    """
+    Publish replies on the link that the reply topic of a session names. Threads as in
+    ReplyPublishers.
+    """
 
     def __init__(self, ros: ReplyPublishers, over_zenoh: ZenohServing | None) -> None:
         self._ros = ros
@@ -49,7 +52,7 @@ class LinkReplies:
         return self._of(topic).send(topic, raw, is_wanted)
 
     def has_subscriber(self, topic: str) -> bool:
-        """Return whether somebody receives on a reply topic."""
+        """Return whether a reply topic has a subscriber."""
         return self._of(topic).has_subscriber(topic)
 
     def retain(self, topics: set[str]) -> None:

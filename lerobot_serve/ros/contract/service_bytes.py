@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
@@ -61,6 +62,24 @@ def read_status(raw: bytes) -> ServerStatus:
 
 def new_response(service: str) -> Any:
     return SERVICES[service].Response()
+
+
+def request_event(service: str, request: Any) -> bytes:
+    """Return the service event of a request, as the introspection of ROS 2 has it."""
+    event = SERVICES[service].Event(request=[request])
+    return _encode_event(event, event.info.REQUEST_RECEIVED)
+
+
+def response_event(service: str, response: Any) -> bytes:
+    """Return the service event of a response."""
+    event = SERVICES[service].Event(response=[response])
+    return _encode_event(event, event.info.RESPONSE_SENT)
+
+
+def _encode_event(event: Any, event_type: int) -> bytes:
+    event.info.event_type = event_type
+    event.info.stamp.sec, event.info.stamp.nanosec = divmod(time.time_ns(), 1_000_000_000)
+    return encode(event)
 
 
 def _read(kind: Any, raw: bytes) -> Any:

@@ -14,8 +14,10 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.predictions import SubmitPrediction
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import Handler, ServerEndpoint
+from lerobot_serve.zenoh.server_name import ServerName
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ServerStatus
 
@@ -27,6 +29,7 @@ class ZenohServing:
         """Raises UserError."""
         self._server, self.link = server, ZenohLink(settings)
         keys = ServerKeys(settings.site, server)
+        self._name = ServerName(self.link, keys)
         self.replies = ZenohReplyPublishers(self.link, keys)
         self._endpoint: ServerEndpoint | None = None
 
@@ -37,8 +40,13 @@ class ZenohServing:
         *,
         on_observation: Callable[[bytes], None],
         on_drop: Callable[[str], None],
+        log_warning: Callable[[str], None],
     ) -> None:
-        """Offer those services of `handlers` that robots and routers call."""
+        """
+        Offer those services of `handlers` that robots and routers call. Raises UserError when
+        another server has this name.
+        """
+        self._name.claim(log_warning)
         self._endpoint = ServerEndpoint(
             self.link,
             self._server,
@@ -47,14 +55,16 @@ class ZenohServing:
             run=runtime.executor.create_task,
             on_observation=on_observation,
             on_drop=on_drop,
+            log_warning=log_warning,
         )
 
-    def serve_predictions(
-        self, submit: Callable[[bytes, Callable[[Chunk], None]], object]
-    ) -> None:
-        """Offer PredictChunk to routers; `submit` queues a request. After `serve`."""
+    def serve_predictions(self, submit: SubmitPrediction, withdraw: Callable[[str], bool]) -> None:
+        """
+        Offer PredictChunk to routers; `submit` queues a request, `withdraw` removes one that
+        waits. After `serve`.
+        """
         assert self._endpoint
-        self._endpoint.serve_predictions(submit)
+        self._endpoint.serve_predictions(submit, withdraw)
 
     def publish_status(self, status: ServerStatus) -> None:
         if self._endpoint:
@@ -64,9 +74,15 @@ class ZenohServing:
         if self._endpoint:
             self._endpoint.publish_no_session(chunk.client_id, raw)
 
+    @property
+    def conflict(self) -> str:
+        """That another server has this name, with the remedy; empty otherwise. Any thread."""
+        return self._name.conflict
+
     def close(self) -> None:
         """Say goodbye and close the link."""
         if self._endpoint:
             self._endpoint.close()
+        self._name.close()
         self.replies.close()
         self.link.close()

@@ -18,7 +18,7 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.session import check_ros_reply_topic, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,
@@ -83,7 +83,11 @@ class RouterServices:
         )
 
     async def open(
-        self, request: OpenSession.Request, response: OpenSession.Response
+        self,
+        request: OpenSession.Request,
+        response: OpenSession.Response,
+        *,
+        over_ros: bool = False,
     ) -> OpenSession.Response:
         core = self._host.core
         with self._topics_lock:
@@ -92,6 +96,8 @@ class RouterServices:
             if core is None or not core.is_open:
                 raise self._not_ready(core)
             session_request = self._read_request(request)
+            if over_ros:
+                check_ros_reply_topic(session_request)
             with self._topics_lock:
                 self._replies.open(session_request.reply_topic)
             return await self._host.run_in_control_thread(
@@ -183,6 +189,8 @@ class RouterServices:
                 request.slot,
                 request.reason,
                 at_once=request.move_running_episodes,
+                split_percent=request.split_percent,
+                plan=tuple(request.plan),
             )
         except SlotCommandRejected as error:
             response.text = str(error)[:1024]

@@ -5,6 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.api.rollout_commands import (
+    CANARY_FINISH,
+    CANARY_START,
+    CANARY_STOP,
+    run_rollout_command,
+    SET_SPLIT,
+)
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.replicas.health import HealthState
@@ -12,13 +20,28 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.storage.decisions import NotDurable
 
 # ControlSlot.command
-DRAIN, RESTORE, PROBE, LIFT_VERDICT = 1, 2, 3, 8
+DRAIN, RESTORE, PROBE, LIFT_VERDICT, NOTE = 1, 2, 3, 8, 13
 CANARY_PAUSE, CANARY_RESUME, CANARY_PROMOTE, CANARY_ROLLBACK = 4, 5, 6, 7
 CANARY_COMMANDS = {
     CANARY_PAUSE: 'pause',
     CANARY_RESUME: 'resume',
     CANARY_PROMOTE: 'promote',
     CANARY_ROLLBACK: 'rollback',
+}
+NAMES = {
+    DRAIN: 'drain',
+    RESTORE: 'restore',
+    PROBE: 'probe',
+    CANARY_PAUSE: 'rollout pause',
+    CANARY_RESUME: 'rollout resume',
+    CANARY_PROMOTE: 'rollout promote',
+    CANARY_ROLLBACK: 'rollout abort',
+    LIFT_VERDICT: 'lift verdict',
+    SET_SPLIT: 'split',
+    CANARY_START: 'rollout start',
+    CANARY_STOP: 'rollout stop',
+    CANARY_FINISH: 'rollout finish',
+    NOTE: 'note',
 }
 
 
@@ -27,10 +50,17 @@ class SlotCommandRejected(Exception):
 
 
 def run_slot_command(
-    core: RouterCore, command: int, slot_name: str, reason: str, *, at_once: bool = False
+    core: RouterCore,
+    command: int,
+    slot_name: str,
+    reason: str,
+    *,
+    at_once: bool = False,
+    split_percent: int = 0,
+    plan: tuple[str, ...] = (),
 ) -> str:
     """
-    Run a command and return a text with its effect. Raises SlotCommandRejected.
+    Run a command, record it, and return a text with its effect. Raises SlotCommandRejected.
 
     A command that withholds a policy always takes effect; a command that admits a policy is
     rejected if it cannot be made durable.
@@ -42,30 +72,36 @@ def run_slot_command(
         )
     try:
         if command in CANARY_COMMANDS:
-            text = _run_canary_command(core, command, slot_name, reason, at_once)
+            _check_no_slot(slot_name)
+            text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
+        elif command in (SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH):
+            _check_no_slot(slot_name)
+            text = run_rollout_command(core, command, reason, split_percent, plan)
+        elif command == NOTE:
+            _check_no_slot(slot_name)
+            text = 'recorded'
         else:
             text = _run_slot_command(core, command, slot_name, reason, at_once)
-    except (CanaryCommandRejected, NotDurable) as error:
+    except (CanaryCommandRejected, NotDurable, ParameterError) as error:
         raise SlotCommandRejected(str(error)) from error
+    if core.recorder:
+        core.recorder.command(NAMES[command], slot_name, reason, text)
     problem = core.writer.text
     if problem:
         text += f'; NOT DURABLE, lost at restart: {problem}'
     return text
 
 
-def _run_canary_command(
-    core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
-) -> str:
+def _check_no_slot(slot_name: str) -> None:
     if slot_name:
-        raise SlotCommandRejected('slot must be empty for canary commands')
-    return core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
+        raise SlotCommandRejected('slot must be empty for commands of the rollout')
 
 
 def _run_slot_command(
     core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
 ) -> str:
     if command not in (DRAIN, *SLOT_COMMANDS):
-        known = ', '.join(map(str, [DRAIN, *SLOT_COMMANDS, *CANARY_COMMANDS]))
+        known = ', '.join(map(str, sorted(NAMES)))
         raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
     slot = core.slots.get(slot_name)
     if slot is None:

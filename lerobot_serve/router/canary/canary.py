@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.facts import ARMS, Facts
+from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
 from lerobot_serve.router.canary.guards import (
     missing_data,
     not_ready_reason,
@@ -22,12 +22,12 @@ from lerobot_serve.router.canary.guards import (
     update_alarms,
 )
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
+from lerobot_serve.router.canary.planned_policy import other_policy_text, plan_fit, PlanFit
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
-    from_json,
     new_trial,
-    TEXT_LIMIT,
+    saved_record,
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 
@@ -114,17 +114,32 @@ class Canary:
         """Episodes of this step without an outcome yet, with their arm."""
         return self.record.trial.open
 
-    def change_plan(self, plan: CanaryPlan | None, terms: Terms) -> None:
-        """Set plan and terms; if they changed, restart the canary with all counts at 0."""
+    def change_plan(self, plan: CanaryPlan | None, terms: Terms, *, by: str = '') -> None:
+        """
+        Set plan and terms; if they changed, restart the canary with all counts at 0. A changed
+        plan is for the first candidate that is seen; `by` is who changed it.
+        """
         if (plan, terms) == (self.plan, self.terms):
             return
+        is_new = plan != self.plan
         self.plan, self.terms = plan, terms
         if plan is None:
             if self.state is not CanaryPhase.OFF:
-                self._transition(CanaryTrigger.STOP, 'stopped', 'the plan was removed')
+                why = status_text.authored('the plan was removed', by)
+                self._transition(CanaryTrigger.STOP, 'stopped', why)
             return
+        if is_new:
+            self.record.planned_policy = ''
+        self._start(status_text.authored(f'new plan: {plan.text}; {terms.text}', by))
+
+    def start_for(self, candidate: str, *, by: str) -> None:
+        """Start the plan for a candidate; its counts are 0."""
+        self.record.planned_policy = candidate
+        self._start(status_text.authored(f'plan for {candidate}: {self._active_plan.text}', by))
+
+    def _start(self, why: str) -> None:
         event = CanaryTrigger.START if self.state is CanaryPhase.OFF else CanaryTrigger.RESTART
-        self._restart(event, f'new plan: {plan.text}; {terms.text}')
+        self._restart(event, why)
 
     # commands of an operator; each returns the status text and raises CanaryCommandRejected
 
@@ -136,7 +151,7 @@ class Canary:
         """Resume a paused canary, or restart one that was rolled back."""
         if self.state is CanaryPhase.ROLLED_BACK:
             self._check_allowed(CanaryTrigger.RESUME, 'resume')
-            self._restart(CanaryTrigger.RESUME, f'by an operator: {_reason(reason)}')
+            self._restart(CanaryTrigger.RESUME, status_text.by_operator(reason))
             return self.text
         return self._operator_command(CanaryTrigger.RESUME, 'resumed', reason)
 
@@ -149,12 +164,12 @@ class Canary:
         self._check_allowed(CanaryTrigger.FINISH, 'promote')
         if self._promotion_blocker:
             raise CanaryCommandRejected(f'not promoted: {self._promotion_blocker}')
-        self._advance(f'by an operator: {_reason(reason)}')
+        self._advance(status_text.by_operator(reason))
         return self.text
 
     def _operator_command(self, event: CanaryTrigger, what: str, reason: str) -> str:
         self._check_allowed(event, event.name.lower().replace('_', ' '))
-        self._transition(event, what, f'by an operator: {_reason(reason)}')
+        self._transition(event, what, status_text.by_operator(reason))
         return self.text
 
     def _check_allowed(self, event: CanaryTrigger, what: str) -> None:
@@ -178,16 +193,12 @@ class Canary:
         Restore the state of a canary with the same plan; return why it is discarded, empty
         otherwise.
         """
-        if self.plan is None:
+        if self.plan is None or not snapshot.get('plan'):
             return ''
         try:
-            if not snapshot['plan']:
-                return ''
-            if (snapshot['plan'], snapshot['terms']) != (self.plan.text, self.terms.text):
-                return f'saved canary state discarded: different plan ({snapshot["plan"]})'
-            record = from_json(snapshot, len(self.plan.trials), self.terms)
+            record = saved_record(snapshot, self.plan, self.terms)
         except (ValueError, KeyError, TypeError) as error:
-            return f'saved canary state discarded: invalid ({error!r})'
+            return f'saved canary state discarded: {error}'
         self.record, self._updated_ns = record, None
         self._reset_observations()
         self._set_text(record.why)
@@ -208,6 +219,10 @@ class Canary:
         update_alarms(record.alarms, record.growth.add(facts), self.limits)
 
     def _check_policies(self, facts: Facts) -> None:
+        candidate, champion = facts.candidate.policy, facts.champion.policy
+        is_candidate = champion and candidate != champion
+        if is_candidate and plan_fit(self.record.planned_policy, candidate) is PlanFit.FIRST:
+            self.record.planned_policy = candidate
         for slot in ARMS:
             before, now = self.record.policies[slot], getattr(facts, slot).policy
             if not now or now == before:
@@ -255,7 +270,8 @@ class Canary:
         Update the promotion blocker and return why the share cannot rise now. The blocker also
         holds for a promotion by an operator; an unready champion does not.
         """
-        self._promotion_blocker = promotion_blocker(facts)
+        other = other_policy_text(self.record.planned_policy, facts.candidate.policy)
+        self._promotion_blocker = other or promotion_blocker(facts)
         return self._promotion_blocker or not_ready_reason('champion', facts.champion)
 
     def _hold_or_promote(self, facts: Facts) -> None:
@@ -265,19 +281,18 @@ class Canary:
             return
         reason = reason or self._undecided_reason(facts) or missing_data(facts, self.limits)
         if reason:
+            reason = status_text.with_halts(reason, facts, self.limits)
             self._keep_share(CanaryPhase.UNDECIDED, reason)
         else:
             self._advance(status_text.rates_text(facts))
 
     def _undecided_reason(self, facts: Facts) -> str:
-        comparison, terms = self.record.comparison, self.terms
-        if comparison.aborts_differ(terms):
+        comparison, trial = self.record.comparison, self.record.trial
+        if comparison.aborts_differ(self.terms):
             return status_text.aborts_text(facts)
         if comparison.passed:
             return ''
-        return status_text.undecided_text(
-            self._active_plan, self.step, facts, terms, self.record.trial
-        )
+        return status_text.undecided_text(self._active_plan, self.step, facts, self.terms, trial)
 
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
@@ -295,9 +310,10 @@ class Canary:
         return enough and in_time
 
     def _progress(self, facts: Facts) -> str:
-        return status_text.progress_text(
+        progress = status_text.progress_text(
             self._active_plan, self.step, facts, self.record.time_ns / 1e9
         )
+        return status_text.with_halts(progress, facts, self.limits)
 
     # transitions
 
@@ -340,7 +356,3 @@ class Canary:
         event = CanaryEvent(what, why[:TEXT_LIMIT])
         self.record.history.append(event)
         self._new.append(event)
-
-
-def _reason(reason: str) -> str:
-    return status_text.one_line(reason, TEXT_LIMIT // 2)

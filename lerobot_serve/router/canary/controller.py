@@ -9,6 +9,7 @@ operator before and after. State, verdict and split are stored in one transactio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from builtin_interfaces.msg import Time
 
@@ -16,6 +17,7 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
+from lerobot_serve.router.canary.guard_values import guard_values
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.context import NodeContext
@@ -26,7 +28,7 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import EpisodeTransition, SlotCounters
 from lerobot_serve.router.shadow.qualification import ShadowRecord
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
-from lerobot_serve_interfaces.msg import CanaryState
+from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
 CANDIDATE, CHAMPION = 'b', 'a'
 ARM_OF_SLOT = {CANDIDATE: 'candidate', CHAMPION: 'champion'}
@@ -70,6 +72,8 @@ class CanaryController:
         self._share: int | None = None
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
+        # of the last update
+        self._facts = Facts(SlotFacts(), SlotFacts())
         self._restore()
 
     def _restore(self) -> None:
@@ -102,6 +106,7 @@ class CanaryController:
 
     def update(self, now_ns: int, facts: Facts) -> bool:
         """Update the canary and apply its events; return whether there were any."""
+        self._facts = facts
         events = (*self._pending, *self.canary.update(now_ns, facts))
         self._pending = ()
         self._apply(now_ns, events, at_once=self._rollback_now)
@@ -140,21 +145,49 @@ class CanaryController:
         if snapshot != self._decisions.canary_snapshot:
             self._decisions.canary(snapshot, is_decision=is_decision)
 
-    def change_parameters(self, parameters: RouterParameters) -> None:
+    def change_parameters(self, parameters: RouterParameters, *, by: str = '') -> None:
         """Apply new limits; a new plan restarts the canary with the next update."""
         self.canary.limits = parameters.limits
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
-        self.canary.change_plan(parameters.plan, parameters.terms)
+        self.canary.change_plan(parameters.plan, parameters.terms, by=by)
         if self.canary.history != before:
             self._pending += self.canary.history[-1:]
+
+    def check_start(self) -> None:
+        """Raise CanaryCommandRejected when no rollout may start now."""
+        record, slot = self.canary.record, self._slot
+        if slot is None or not slot.policy:
+            raise CanaryCommandRejected('slot b serves no policy yet; start its policy servers')
+        state = self.canary.state
+        is_waiting = state is CanaryPhase.WAITING and record.planned_policy == slot.policy
+        if is_waiting or state in ON_TRIAL or state is CanaryPhase.PROMOTED:
+            raise CanaryCommandRejected(
+                f'a rollout of {record.policies["candidate"]} has begun ({self.canary.text}); '
+                'abort, stop or finish it first'
+            )
+        if slot.verdict_record.verdict in BARRING_VERDICTS:
+            raise CanaryCommandRejected(f'not started: {slot.verdict_record.text}; {LIFT_HINT}')
+
+    def start(self, *, by: str) -> None:
+        """Start the plan, which is set, for the policy that slot b serves now."""
+        assert self._slot
+        if self.canary.record.planned_policy:
+            # the plan was there already, for another policy
+            self.canary.start_for(self._slot.policy, by=by)
+            self._pending += self.canary.history[-1:]
+        self.canary.record.planned_policy = self._slot.policy
+
+    def add_event(self, what: str, why: str) -> None:
+        """Record an event that changes no state with the next update."""
+        self._pending += (CanaryEvent(what, why),)
 
     def check_split(self, old: int, new: int) -> None:
         """Raise ParameterError for a change of the split while the canary runs."""
         if new != old and not self.canary.is_over:
             raise ParameterError(
                 f'split_percent stays {old}: the canary sets it ({self.canary.text}); clear '
-                'canary.plan, or promote or roll back with control_slot'
+                'canary.plan, or promote or roll back (`lerobot-serve rollout`, control_slot)'
             )
 
     def run_command(self, command: str, reason: str, now_ns: int, *, at_once: bool = False) -> str:
@@ -185,7 +218,7 @@ class CanaryController:
         """Return the state of the canary as a message."""
         canary = self.canary
         record, plan = canary.record, canary.plan
-        facts = canary.step_facts(Facts(SlotFacts(), SlotFacts()))
+        facts = canary.step_facts(self._facts)
         return CanaryState(
             stamp=stamp,
             state=PHASE_CODES[canary.state],
@@ -204,7 +237,17 @@ class CanaryController:
             log10_evidence_not_worse=record.comparison.not_worse * LOG10_E,
             log10_evidence_worse=record.comparison.worse * LOG10_E,
             step_elapsed_s=record.time_ns / 1e9,
+            planned_policy=record.planned_policy,
+            guards=self._guards(facts),
         )
+
+    def _guards(self, facts: Facts) -> list[GuardState]:
+        """Return what the guards measure; they measure nothing before and after a trial."""
+        canary = self.canary
+        if canary.state not in ON_TRIAL:
+            return []
+        values = guard_values(facts, canary.record.alarms, canary.limits)
+        return [GuardState(**asdict(value)) for value in values]
 
     def _remaining_episodes(self) -> int:
         canary, plan = self.canary, self.canary.plan
@@ -237,6 +280,7 @@ def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:
         commands=stats.commands,
         fallbacks=stats.fallbacks,
         trips=stats.trips,
+        halts=stats.halts,
         latency_ms_p95=stats.latency.percentile_ms(95),
         oldest_age_s=stats.oldest_age_s,
         healthy=slot.is_healthy,

@@ -16,6 +16,8 @@ ARMS = ('candidate', 'champion')
 ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
 BEGUN = 'begun'
 COUNTERS_LIMIT = 10**15
+# of a reason
+TEXT_LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class SlotFacts:
     fallbacks: int = 0
     # commands that the safety cage changed
     trips: int = 0
+    # robots that came to rest until a person acts: cage latched, stop service called
+    halts: int = 0
     # nan with too few replies
     latency_ms_p95: float = math.nan
     oldest_age_s: float = 0.0
@@ -76,7 +80,7 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
-COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips')
+COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips', 'halts')
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,8 @@ def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
 def _checked(values: Mapping[str, object]) -> SlotFacts:
     found: dict[str, int] = {}
     for name in COUNTERS:
-        value = values[name]
+        # an older snapshot has no halts
+        value = values.get(name, 0) if name == 'halts' else values[name]
         if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
             raise ValueError(f'{name} is {value!r}')
         found[name] = value
@@ -165,4 +170,5 @@ def _checked(values: Mapping[str, object]) -> SlotFacts:
         commands=found['commands'],
         fallbacks=found['fallbacks'],
         trips=found['trips'],
+        halts=found['halts'],
     )

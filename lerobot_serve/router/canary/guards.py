@@ -21,12 +21,11 @@ from lerobot_serve.router.canary.alarms import (
     ShareAlarms,
 )
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.halts import CHAMPION_SHARE_FACTOR, halt_text, HaltVerdict
 from lerobot_serve.router.canary.plan import GuardLimits
 
 # network jitter dominates the ratio below this latency
 LATENCY_FLOOR_MS = 5.0
-# factor on the champion's share, since both shares are noisy
-CHAMPION_SHARE_FACTOR = 2.0
 MIN_DIVERGENCE_SAMPLES = 20
 # outcomes that each step needs of both slots
 MIN_OUTCOMES = 5
@@ -117,7 +116,8 @@ def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> s
     """Return why the candidate must be rolled back; empty otherwise."""
     failed, *others = (_alarm_text(kind, facts, alarms, limits) for kind in GUARDED_SHARES)
     return (
-        failed
+        halt_text(facts, limits, HaltVerdict.ROLL_BACK)
+        or failed
         or _latency_text(facts.candidate, facts.champion, limits)
         or next(filter(None, others), '')
         or _divergence_text(facts, limits.divergence)

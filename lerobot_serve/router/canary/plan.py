@@ -27,6 +27,11 @@ class CanaryStep:
     minimum_episodes: int = 0
     minimum_s: float = 0.0
 
+    @property
+    def words(self) -> str:
+        time = f' and {self.minimum_s:g} s' if self.minimum_s else ''
+        return f'{self.share_percent} % for at least {self.minimum_episodes} episodes{time}'
+
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
@@ -39,6 +44,11 @@ class CanaryPlan:
         """The plan in the format of the parameter canary.plan."""
         trials = [f'{s.share_percent}:{s.minimum_episodes}:{s.minimum_s:g}' for s in self.trials]
         return ', '.join([*trials, '100'])
+
+    @property
+    def words(self) -> str:
+        """The plan in words: the share of each step, and what it needs at least."""
+        return ', '.join([*(step.words for step in self.trials), 'then 100 %'])
 
     @property
     def trials(self) -> tuple[CanaryStep, ...]:
@@ -103,8 +113,11 @@ class GuardLimits:
     fallbacks_percent: float = 5.0
     # in spreads of the champion
     divergence: float = 0.0
+    # of the episodes of the step
+    halted_percent: float = 5.0
     minimum_replies: int = 100
     minimum_commands: int = 3000
+    minimum_halts: int = 2
 
     def __post_init__(self) -> None:
         for entry in fields(self):

@@ -11,7 +11,7 @@ from typing import Any
 from lerobot_serve.router.canary.alarms import ShareAlarms
 from lerobot_serve.router.canary.facts import ARMS, CounterGrowth
 from lerobot_serve.router.canary.guards import new_alarms
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.canary.trial import StepTrial
 from lerobot_serve.router.storage.checked import (
@@ -22,7 +22,6 @@ from lerobot_serve.router.storage.checked import (
 )
 
 HISTORY_LIMIT = 64
-TEXT_LIMIT = 1024
 NUMBER_LIMIT = 2**63
 # of StepComparison
 EVIDENCE = ('not_worse', 'worse', 'aborted')
@@ -85,6 +84,8 @@ class CanaryRecord:
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
+    # the policy for which the plan was started; empty: the first candidate that is seen
+    planned_policy: str = ''
     # reason of the state
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
@@ -110,6 +111,7 @@ class CanaryRecord:
             'alarms': self.alarms.snapshot(),
             'counts': self.growth.snapshot(),
             'policies': dict(self.policies),
+            'planned_policy': self.planned_policy,
             'why': self.why,
             'history': [[entry.what, entry.why] for entry in self.history],
         }
@@ -141,6 +143,8 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
             *(checked_float(values[name], name, NUMBER_LIMIT) for name in EVIDENCE),
         ),
         policies={slot: checked_text(values['policies'][slot]) for slot in ARMS},
+        # an older snapshot has none: its candidate is the one of its plan
+        planned_policy=checked_text(values.get('planned_policy', values['policies']['candidate'])),
         why=checked_text(values['why']),
     )
     record.growth.restore(values['counts'])
@@ -150,6 +154,19 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
         CanaryEvent(checked_text(what), checked_text(why)) for what, why in values['history']
     )
     return record
+
+
+def saved_record(snapshot: Mapping[str, Any], plan: CanaryPlan, terms: Terms) -> CanaryRecord:
+    """
+    Return the record of a snapshot of a canary with this plan. Raises ValueError, KeyError or
+    TypeError, also for another plan.
+    """
+    if (snapshot['plan'], snapshot['terms']) != (plan.text, terms.text):
+        raise ValueError(f'different plan ({snapshot["plan"]})')
+    try:
+        return from_json(snapshot, len(plan.trials), terms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'invalid ({error!r})') from error
 
 
 def _steps(state: CanaryPhase, trials: int) -> range:

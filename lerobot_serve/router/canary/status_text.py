@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
 from lerobot_serve.router.canary.forecast import (
     episodes_to_decide,
     MAX_FORECAST_EPISODES,
     MIN_FORECAST_EPISODES,
 )
 from lerobot_serve.router.canary.guards import percentage
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.halts import halt_text, HaltVerdict
+from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
 from lerobot_serve.router.canary.trial import StepTrial
 
 # share of episodes without an outcome from which the text reports them
@@ -48,6 +49,11 @@ def undecided_text(
     return '. '.join(filter(None, (rates_text(facts), _missing_outcomes_text(facts), forecast)))
 
 
+def with_halts(text: str, facts: Facts, limits: GuardLimits) -> str:
+    """Return a text, with the robots that wait for a person."""
+    return '. '.join(filter(None, (text, halt_text(facts, limits, HaltVerdict.REPORT))))
+
+
 def aborts_text(facts: Facts) -> str:
     """Return that the champion's episodes are aborted more often, with the remedy."""
     candidate, champion = facts.candidate.arm, facts.champion.arm
@@ -78,6 +84,21 @@ def worse_text(facts: Facts, terms: Terms) -> str:
 def one_line(reason: str, limit: int) -> str:
     """Return the reason of an operator as one line of bounded length."""
     return ' '.join(reason.split())[:limit] or 'no reason given'
+
+
+def operator_reason(reason: str) -> str:
+    """Return the reason of an operator for a text of the canary."""
+    return one_line(reason, TEXT_LIMIT // 2)
+
+
+def by_operator(reason: str) -> str:
+    """Return who caused a change, as a reason."""
+    return f'by an operator: {operator_reason(reason)}'
+
+
+def authored(text: str, by: str) -> str:
+    """Return a text with who caused it, if that is known."""
+    return f'{text}; by: {operator_reason(by)}' if by else text
 
 
 def _missing_outcomes_text(facts: Facts) -> str:

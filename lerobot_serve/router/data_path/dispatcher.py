@@ -132,9 +132,12 @@ class Dispatcher:
         step.run()
 
     def _record_executed(self, session: ClientSession, executed: ExecutionReport | None) -> None:
-        """Count executed actions for the episode of the previous request."""
+        """Count executed actions and a halt for the episode of the previous request."""
         if executed and session.executed and session.slot:
             self._table.stats.record_executed(session.slot, session.executed, executed)
+        was_halted = session.executed is not None and session.executed.halt
+        if executed and executed.halt and session.slot and not was_halted:
+            self._table.stats.record_halt(session.slot)
         session.executed = executed or session.executed
 
     def _place_and_send(self, request: InFlightRequest, step: DispatchStep) -> None:

@@ -25,9 +25,11 @@ Publish = Callable[[RouterMessage], None]
 
 
 class ReplicaPresence(Protocol):
-    """Whether the services of a server are available; see ros.replica_clients."""
+    """Whether the services of a server are available; see ros.replica_links."""
 
     def is_available(self, server: str) -> bool: ...
+
+    def link_problem(self, server: str) -> str: ...
 
 
 class HealthMonitor:
@@ -68,7 +70,11 @@ class HealthMonitor:
         """Update availability, canary and overall health. Several times per second."""
         core = self._core
         for server in core.replicas:
-            core.set_available(server, is_available=self._presence.is_available(server))
+            core.set_available(
+                server,
+                is_available=self._presence.is_available(server),
+                link_problem=self._presence.link_problem(server),
+            )
         if not core.is_open:
             return
         if core.update_canary():

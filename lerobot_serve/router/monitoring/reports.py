@@ -17,6 +17,7 @@ from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import overall_health, Slot
+from lerobot_serve.telemetry.process_memory import resident_memory_mb
 from lerobot_serve.wire.schema import (
     FINGERPRINT_LIMIT,
     SCHEMA_VERSION,
@@ -147,6 +148,7 @@ def server_status(
         server=server,
         slot=SINGLE_SLOT,
         policy_type='router',
+        memory_mb=resident_memory_mb(),
         state=state,
         text=text[:TEXT_LIMIT],
         dropped=drop_messages(drops),

@@ -17,14 +17,23 @@ from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.slot_stats import OUTCOMES
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 from lerobot_serve.wire.chunk import ReplySummary
+from lerobot_serve.wire.execution_report import ExecutionReport, Halt
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import Status
 
+HALT_NAMES: dict[int, str] = {
+    Halt.NONE: 'runs',
+    Halt.LATCHED: 'cage latched',
+    Halt.STOPPED: 'stop called',
+}
 STATUSES = {int(status): status.name.lower() for status in Status}
 
 
@@ -33,6 +42,8 @@ class RouterTraceRecorder(RequestObserver):
 
     def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
         self.writer, self._clock = writer, clock
+        # client_id -> Halt, of the robots that ever halted; thread `intake`
+        self._halts: dict[str, int] = {}
 
     def policies(self, slots: dict[str, Slot]) -> None:
         """Record the policy of each slot."""
@@ -136,12 +147,43 @@ class RouterTraceRecorder(RequestObserver):
         """Record a change of state."""
         self.writer.write(records.state(self._clock(), of, before, after, reason=why))
 
-    def parameters(self, old: RouterParameters, new: RouterParameters) -> None:
-        """Record changed parameters."""
+    def parameters(self, old: RouterParameters, new: RouterParameters, by: str) -> None:
+        """Record changed parameters, and who changed them."""
         before, after = asdict(old), asdict(new)
         for name, value in after.items():
             if before[name] != value:
-                self.writer.write(records.parameter(self._clock(), name, before[name], value))
+                self.writer.write(
+                    records.parameter(self._clock(), name, before[name], value, by=by)
+                )
+
+    def outcome(self, episode_id: str, outcome: int, slot: str, policy: str) -> None:
+        """Record the outcome of an episode, with the slot in which it began."""
+        self.writer.write(
+            records.reported_outcome(
+                self._clock(), episode_id, OUTCOMES[outcome], slot=slot, policy=policy
+            )
+        )
+
+    def command(self, name: str, slot: str, by: str, text: str) -> None:
+        """Record a command of an operator that was run."""
+        self.writer.write(records.command(self._clock(), name, slot=slot, by=by, text=text))
+
+    def on_requested(
+        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        """Record that a robot halts, or ends its halt. Thread `intake`."""
+        if executed is None:
+            return
+        client_id, halt = session.request.client_id, executed.halt
+        before = self._halts.get(client_id, Halt.NONE)
+        if halt == before:
+            return
+        if halt:
+            self._halts[client_id] = halt
+        else:
+            del self._halts[client_id]
+        why = ', '.join(filter(None, (f'slot {session.slot}', session.policy)))
+        self.state(f'robot {client_id}', halt_name(before), halt_name(halt), why)
 
 
 def make_recorder(
@@ -156,6 +198,11 @@ def make_recorder(
         log_warning=context.log_warning,
     )
     return RouterTraceRecorder(writer, context.clock) if writer else None
+
+
+def halt_name(halt: int) -> str:
+    """Return a halt in words, also one of a newer edge."""
+    return HALT_NAMES.get(halt, f'halted ({halt})')
 
 
 def trace_routing(request: InFlightRequest) -> records.Record:

@@ -68,6 +68,8 @@ class Replica:
         self.latency = RecentLatency()
         self.report: ReplicaReport | None = None
         self.is_available = False
+        # why the link cannot use it, with the remedy; empty when it can
+        self.link_problem = ''
         # why its policy does not match the slot; empty when it does
         self.mismatch = ''
         # sessions of this router at the replica, and those that prefer it
@@ -128,6 +130,8 @@ class Replica:
     def text(self) -> str:
         """Why the replica is not ready; empty when it is."""
         state = self.state
+        if self.link_problem:
+            return self.link_problem
         if self.report is None:
             return 'no status received; check that it runs, the ROS domain and the name'
         if state is ReplicaState.UNAVAILABLE:

@@ -51,6 +51,8 @@ class SlotCounters:
     fallbacks: int = 0
     trips: int = 0
     stalls: int = 0
+    # robots that came to rest until a person acts
+    halts: int = 0
     oldest_age_s: float = 0.0
 
 
@@ -183,6 +185,10 @@ class SlotStats:
         stats.stalls += stalls
         stats.oldest_age_s = max(stats.oldest_age_s, now.oldest_age_s)
 
+    def record_halt(self, slot: str) -> None:
+        """Record that a robot came to rest until a person acts: cage latched, stop called."""
+        self._slots[slot].halts += 1
+
     def record_outcome(self, episode_id: str, outcome: int) -> str:
         """
         Record an outcome; return why it is rejected, empty when it counts. Only the first outcome
@@ -199,6 +205,11 @@ class SlotStats:
         self._awaiting_outcome.pop(episode_id, None)
         self._end(episode_id, episode, outcome_name)
         return ''
+
+    def initial_slot(self, episode_id: str) -> str:
+        """Return the slot in which an episode began; empty if it is not known."""
+        episode = self._episodes.get(episode_id)
+        return episode.initial_slot if episode else ''
 
     def expire(self, now_ns: int) -> None:
         """Mark episodes with an overdue outcome as unreported."""

@@ -34,7 +34,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.names import is_over_zenoh, node_name
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.keys import PREDICT_CHUNK, Role, ServerKeys, WITHDRAW, WITHDRAWN
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 
@@ -171,7 +171,7 @@ class GoalDispatcher:
             request.sent.add_done_callback(partial(self._on_accepted, request))
 
     def _send_over_zenoh(self, request: GoalRequest) -> None:
-        """Send the observation of a goal as a query, which cannot be canceled."""
+        """Send the observation of a goal as a query, named by the key of the goal."""
         if request.sent or self._link is None:
             return
         try:
@@ -180,8 +180,6 @@ class GoalDispatcher:
             self._fail(request, Status.BAD_OBSERVATION, str(error))
             return
         request.sent = Future()
-        server = ServerKeys(self._link.settings.site, node_name(request.server))
-        keys = server.client(Role.ROUTER, self._host.get_fully_qualified_name())
 
         def on_reply(reply: bytes) -> None:
             self._enqueue(partial(self._on_reply_over_zenoh, request, reply))
@@ -189,8 +187,33 @@ class GoalDispatcher:
         def on_refusal(text: str) -> None:
             self._enqueue(partial(self._on_refusal_over_zenoh, request, text))
 
-        key = keys.service('predict_chunk')
-        self._link.call_later(key, raw, on_reply, on_refusal, request.limit_s)
+        key, name = self._service_key(request, PREDICT_CHUNK), request.key.encode()
+        self._link.call_later(key, raw, on_reply, on_refusal, request.limit_s, name)
+
+    def _service_key(self, request: GoalRequest, service: str) -> str:
+        """Return the key of a service of the server of a goal."""
+        assert self._link
+        server = ServerKeys(self._link.settings.site, node_name(request.server))
+        return server.client(Role.ROUTER, self._host.get_fully_qualified_name()).service(service)
+
+    def _withdraw_over_zenoh(self, request: GoalRequest) -> None:
+        """Withdraw a goal; a server that does not know the service leaves it to its chunk."""
+        if self._link is None:
+            return
+
+        def on_reply(raw: bytes) -> None:
+            self._enqueue(partial(self._on_withdrawal, request, is_withdrawn=raw == WITHDRAWN))
+
+        self._link.call_later(
+            self._service_key(request, WITHDRAW),
+            request.key.encode(),
+            on_reply,
+            lambda _: on_reply(b''),
+        )
+
+    def _on_withdrawal(self, request: GoalRequest, *, is_withdrawn: bool) -> None:
+        if request.key in self._in_flight:
+            self._on_cancel_outcome(request, is_canceled=is_withdrawn)
 
     def _on_refusal_over_zenoh(self, request: GoalRequest, text: str) -> None:
         if request.key in self._in_flight:
@@ -248,9 +271,7 @@ class GoalDispatcher:
         elif request.handle:
             self._forward_cancel(request, request.handle)
         elif is_over_zenoh(request.server):
-            # the server goes on: the goal gets its chunk
-            self._resolve(request.cancel_waiters, is_canceled=False)
-            request.cancel_waiters.clear()
+            self._withdraw_over_zenoh(request)
 
     def _forward_cancel(self, request: GoalRequest, handle: ClientGoalHandle) -> None:
         """Forward a cancel request; the server rejects it once the policy runs on the goal."""
@@ -260,7 +281,11 @@ class GoalDispatcher:
     def _on_cancel(self, request: GoalRequest, reply: Future) -> None:
         if request.key not in self._in_flight:
             return
-        if reply.result().goals_canceling:
+        self._on_cancel_outcome(request, is_canceled=bool(reply.result().goals_canceling))
+
+    def _on_cancel_outcome(self, request: GoalRequest, *, is_canceled: bool) -> None:
+        """End a canceled goal; one on which the policy has begun gets its chunk."""
+        if is_canceled:
             self._finish(request, is_canceled=True)
         else:
             self._resolve(request.cancel_waiters, is_canceled=False)
@@ -282,6 +307,8 @@ class GoalDispatcher:
         if request.handle:
             # spares a slow server the work; the response is ignored
             request.handle.cancel_goal_async().cancel()
+        elif request.sent and is_over_zenoh(request.server):
+            self._withdraw_over_zenoh(request)
         self._finish(request)
         request.fail(status, text)
 

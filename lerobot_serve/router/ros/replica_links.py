@@ -117,6 +117,10 @@ class ReplicaLinks:
         """Return whether a server offers its services and is not silent; False after `close`."""
         return self._of(server).is_available(server)
 
+    def link_problem(self, server: str) -> str:
+        """Return why Zenoh cannot use a server, with the remedy; empty when it can."""
+        return self.zenoh.link_problem(server) if self.zenoh and is_over_zenoh(server) else ''
+
     def is_silent(self, server: str) -> bool:
         """Return whether a server that was there has fallen silent."""
         return self._of(server).is_silent(server)

@@ -19,7 +19,7 @@ from lerobot_serve.wire.names import node_name
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.session_client import SAME_VERSION, ZenohSessionClient
 from lerobot_serve.zenoh.traffic import Traffic
 
 
@@ -70,6 +70,8 @@ class ZenohReplicas:
         self.clients = {
             server: ZenohReplicaClient(link, node_name(server), router) for server in servers
         }
+        # server -> why its last status could not be read
+        self._unreadable: dict[str, str] = {}
         self._subscriptions: list[zenoh.Subscriber[None]] = []
 
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
@@ -86,14 +88,20 @@ class ZenohReplicas:
     def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
         try:
             status = service_bytes.read_status(raw)
-        except ValueError:
+        except ValueError as error:
             self._on_drop('malformed_status')
+            self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'
             return
+        self._unreadable.pop(server, None)
         self._run(partial(on_status, server, status))
 
     def is_silent(self, server: str) -> bool:
         """Return whether the token of a server has gone: it ended, hangs or is cut off."""
         return self.clients[server].is_silent
+
+    def link_problem(self, server: str) -> str:
+        """Return why a server cannot be used, with the remedy; empty when it can."""
+        return self.clients[server].conflict or self._unreadable.get(server, '')
 
     def is_available(self, server: str) -> bool:
         """Return whether a server is there."""

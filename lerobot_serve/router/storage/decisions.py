@@ -29,7 +29,9 @@ from lerobot_serve.router.storage.content import (
 from lerobot_serve.router.storage.writer import StoreWriter
 
 BY_HAND, BY_CANARY = 'by hand', 'by the canary'
-LIFT_HINT = 'lift it with control_slot: {command: 8, slot: b, reason: ...}'
+# ROS parameters carry no name
+UNKNOWN_AUTHOR = 'unknown, by parameter'
+LIFT_HINT = 'lift it with `lerobot-serve rollout resume`, or LIFT_VERDICT of control_slot'
 
 
 class NotDurable(Exception):
@@ -186,17 +188,31 @@ class DurableDecisions:
 
     # transactions
 
+    @property
+    def author(self) -> str:
+        """Who changes parameters now."""
+        return UNKNOWN_AUTHOR if self._by == BY_HAND else self._by.removeprefix('by ')
+
+    @contextmanager
+    def authored(self, by: str) -> Iterator[None]:
+        """Store the parameters that change in the block with the name of an operator."""
+        before, self._by = self._by, f'by {by}'
+        try:
+            yield
+        finally:
+            self._by = before
+
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
         """Store all decisions of the block in one transaction, as decisions of the canary."""
         if self._transaction is not None:
             yield
             return
-        self._by, self._transaction = BY_CANARY, {}
+        before, self._by, self._transaction = self._by, BY_CANARY, {}
         try:
             yield
         finally:
-            decisions, self._by, self._transaction = self._transaction, BY_HAND, None
+            decisions, self._by, self._transaction = self._transaction, before, None
             self._write(decisions)
 
     def _write(self, decisions: dict[DecisionKey, Any]) -> str:

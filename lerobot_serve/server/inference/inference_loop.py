@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of the thread `inference`: take a batch, run the policy, send the replies."""
+"""
+The loop of the thread `inference`: take a batch, run the policy, send the replies. A request for a
+quick policy is served in the thread that receives it.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,21 @@ class InferenceLoop:
         if core:
             core.worker.close()
 
+    def serve(self, core: ServerCore, queued: QueuedRequest) -> None:
+        """Serve one request that `RequestQueue.take_if_idle` gave to the calling thread."""
+        try:
+            self._serve(core, [queued])
+        finally:
+            self._request_queue.give_back()
+
     def _process(self, batch: list[QueuedRequest]) -> None:
         core = self._core()
         if core is None:
             self._drop(batch)
             return
+        self._serve(core, batch)
+
+    def _serve(self, core: ServerCore, batch: list[QueuedRequest]) -> None:
         for queued, chunk in core.worker.process(batch):
             self._sender.send(core, queued, chunk)
 

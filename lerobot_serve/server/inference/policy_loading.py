@@ -20,7 +20,7 @@ TYPE_LIMIT, DEVICE_LIMIT = 64, 32
 # kinds whose policies are files; the others may need no path
 KINDS_WITH_FILES = ('', 'builtin', 'exported', 'lerobot')
 NO_POLICY_TEXT = (
-    'policy_path is empty: no policy to serve; set -p policy_path:=DIR, the directory of a policy '
+    'policy_path is empty: no policy to serve; set this parameter to the directory of a policy '
     "(the demo's is config/policies/reach of this package)"
 )
 

@@ -2,7 +2,8 @@
 """
 Queue of the inference thread: the newest request of each client, one-shot requests and jobs.
 
-One-shot requests share the place of one client. Jobs have priority.
+One-shot requests share the place of one client. Jobs have priority. The thread that receives a
+request may serve it itself while the inference thread has nothing to do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lerobot_serve.wire.observation import Observation
 
 T = TypeVar('T')
 Clock = Callable[[], int]
+Job = tuple[Callable[[], Any], Future[Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +64,8 @@ class QueueClosed(Exception):
 class RequestQueue:
     """
     Any thread enqueues. The inference thread calls `take_batch`, which also marks the previous
-    batch as done. `close` ends that thread.
+    batch as done. `close` ends that thread. A thread that gets a request from `take_if_idle` calls
+    `give_back` once it is served.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns) -> None:
@@ -72,10 +75,12 @@ class RequestQueue:
         # one-shot requests behind the one in `_newest`
         self._one_shots: deque[QueuedRequest] = deque()
         self._superseded: dict[str, int] = {}
-        self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._jobs: deque[Job] = deque()
         self._scheduler: Scheduler = RoundRobin()
         self._count_clients: Callable[[], int] = lambda: 0
-        self._busy = False
+        # the inference thread runs a batch or a job; another thread serves a request
+        self._busy = self._taken = False
+        self._idle_waiters = 0
         self._closed = False
 
     def set_scheduler(self, scheduler: Scheduler, clients: Callable[[], int]) -> None:
@@ -121,25 +126,54 @@ class RequestQueue:
             self._changed.notify_all()
             return True
 
+    def take_if_idle(self, queued: QueuedRequest) -> QueuedRequest | None:
+        """
+        Return a request for the calling thread to serve instead of `put`; None if the inference
+        thread has work, or if the scheduler waits for more requests.
+        """
+        with self._changed:
+            if self._busy or self._taken or self._closed or self._jobs or self._newest:
+                return None
+            pick = self._scheduler.pick((queued,), self._clock(), self._count_clients())
+            if not pick.positions:
+                return None
+            self._taken = True
+            count = self._superseded.get(queued.session.session_id, 0)
+            return replace(queued, queued_ns=queued.arrived_ns, superseded=count)
+
+    def give_back(self) -> None:
+        """End what `take_if_idle` began; the inference thread takes what came meanwhile."""
+        with self._changed:
+            self._taken = False
+            if self._newest or self._jobs or self._closed or self._idle_waiters:
+                self._changed.notify_all()
+
     def take_batch(self) -> list[QueuedRequest] | None:
         """
         Run the queued jobs, wait for requests and return the next batch; None once closed.
         """
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                while not (self._closed or self._jobs or (picked := self._pick())):
-                    pass
-                if self._closed:
-                    return None
-                self._busy = True
-                job = self._jobs.popleft() if self._jobs else None
-                if not job:
-                    return picked
-            execute_job(*job)
+        while (work := self._next_work()) is not None:
+            if isinstance(work, list):
+                return work
+            execute_job(*work)
             # free its result before the next wait
-            del job
+            del work
+        return None
+
+    def _next_work(self) -> list[QueuedRequest] | Job | None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            while self._taken or not self._closed:
+                if self._taken:
+                    self._changed.wait()
+                elif self._jobs:
+                    self._busy = True
+                    return self._jobs.popleft()
+                elif batch := self._pick():
+                    self._busy = True
+                    return batch
+            return None
 
     def _pick(self) -> list[QueuedRequest]:
         """Return the batch to serve now; if there is none, wait and return an empty list."""
@@ -235,9 +269,15 @@ class RequestQueue:
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until no request or job is queued or running; False on a timeout."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._closed or not (self._newest or self._jobs or self._busy), timeout_s
-            )
+            self._idle_waiters += 1
+            try:
+                return self._changed.wait_for(self._is_idle, timeout_s)
+            finally:
+                self._idle_waiters -= 1
+
+    def _is_idle(self) -> bool:
+        has_work = self._newest or self._jobs or self._busy or self._taken
+        return self._closed or not has_work
 
     def close(self) -> None:
         with self._changed:

@@ -25,7 +25,12 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import format_tags, SessionRefused, SessionRequest
+from lerobot_serve.wire.session import (
+    check_ros_reply_topic,
+    format_tags,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
@@ -94,7 +99,11 @@ class SessionService:
         )
 
     def open(
-        self, request: OpenSession.Request, response: OpenSession.Response
+        self,
+        request: OpenSession.Request,
+        response: OpenSession.Response,
+        *,
+        over_ros: bool = False,
     ) -> OpenSession.Response:
         core = self._node.core
         if core is None:
@@ -104,6 +113,8 @@ class SessionService:
         session_request = None
         try:
             session_request = self._read_session_request(request)
+            if over_ros:
+                check_ros_reply_topic(session_request)
             self._replies.open(session_request.reply_topic)
             session, old = core.open(session_request, time.monotonic_ns())
         except SessionRefused as refused:

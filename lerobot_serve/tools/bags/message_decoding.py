@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decodes the fields of ExecutedAction, EdgeState and RoutingDecision that the audit needs, from CDR
-bytes. Pure functions; any thread. Each raises Malformed.
+Decodes ExecutedAction, EdgeState and RoutingDecision from CDR bytes. Pure functions; any thread.
+Each raises Malformed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ EXECUTED_TYPE = f'{INTERFACES}/ExecutedAction'
 STATE_TYPE = f'{INTERFACES}/EdgeState'
 DECISION_TYPE = f'{INTERFACES}/RoutingDecision'
 
+SECOND_NS = 10**9
 CAGE_RESULTS = ('pass', 'clamped', 'held', 'stopped')
 RUNGS = (
     *('policy', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
@@ -37,12 +38,19 @@ EXECUTED_HEAD = struct.Struct('<iIQQIIIfBB')
 STAMP = struct.Struct('<iI')
 FLAGS = struct.Struct('<BBB')
 PLACE = struct.Struct('<BB')
+# queue_remaining_s, action_age_s, round_trip_ms, network_ms
+EDGE_TIMES = struct.Struct('<ffff')
+# control_steps, control_steps_missed, actions_executed, requests_sent, chunks_accepted, stalls,
+# cage_trips
+EDGE_COUNTS = struct.Struct('<7Q')
+COUNT = struct.Struct('<Q')
 REASON_LIMIT, SERVER_LIMIT, KEY_LIMIT = 256, 256, 160
+DROP_REASON_LIMIT, DROP_REASONS_LIMIT = 64, 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedAction:
-    """ExecutedAction.msg without its stamp."""
+    """ExecutedAction.msg; `stamp_ns` is by the clock of the edge."""
 
     control_step: int
     seq: int
@@ -59,17 +67,31 @@ class ExecutedAction:
     reason: str
     raw: Float32Array
     commanded: Float32Array
+    stamp_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeState:
-    """The first fields of EdgeState.msg."""
+    """
+    The fields of EdgeState.msg that are not counts of ordinary work; `stamp_ns` is by the clock of
+    the edge.
+    """
 
     client_id: str
     episode_id: str
     state: str
     rung: str
     reason: str
+    server: str = ''
+    task: str = ''
+    paused: bool = False
+    queue_remaining_s: float = 0.0
+    round_trip_ms: float = 0.0
+    network_ms: float = 0.0
+    control_steps_missed: int = 0
+    stalls: int = 0
+    dropped: tuple[tuple[str, int], ...] = ()
+    stamp_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +114,7 @@ class RoutingDecision:
 
 def decode_executed(raw: bytes) -> ExecutedAction:
     reader = CdrReader(raw)
-    _, _, *numbers, cage_result, rung = reader.unpack(EXECUTED_HEAD, align=8)
+    sec, nanosec, *numbers, cage_result, rung = reader.unpack(EXECUTED_HEAD, align=8)
     control_step, seq, session_epoch, episode, chunk_row, age_s = numbers
     return ExecutedAction(
         control_step=control_step,
@@ -110,22 +132,39 @@ def decode_executed(raw: bytes) -> ExecutedAction:
         reason=reader.string(REASON_LIMIT, 'reason'),
         raw=reader.floats(ACTION_VALUES_LIMIT, 'raw'),
         commanded=reader.floats(ACTION_VALUES_LIMIT, 'commanded'),
+        stamp_ns=sec * SECOND_NS + nanosec,
     )
 
 
 def decode_state(raw: bytes) -> EdgeState:
     reader = CdrReader(raw)
-    reader.unpack(STAMP, align=4)
+    stamp_ns = read_stamp(reader)
     client_id = reader.string(ID_LIMIT, 'client_id')
-    reader.skip_string(SERVER_LIMIT, 'server')
+    server = reader.string(SERVER_LIMIT, 'server')
     episode_id = reader.string(ID_LIMIT, 'episode_id')
-    reader.skip_string(TASK_LIMIT, 'task')
+    task = reader.string(TASK_LIMIT, 'task')
     reader.skip_string(SLOT_LIMIT, 'slot')
     reader.skip_string(FINGERPRINT_LIMIT, 'policy')
-    number, rung, _ = reader.unpack(FLAGS, align=1)
+    number, rung, paused = reader.unpack(FLAGS, align=1)
     reason = reader.string(TEXT_LIMIT, 'reason')
+    queue_remaining_s, _, round_trip_ms, network_ms = reader.unpack(EDGE_TIMES, align=4)
+    _, missed, _, _, _, stalls, _ = reader.unpack(EDGE_COUNTS, align=8)
     return EdgeState(
-        client_id, episode_id, constant_name(STATES, number), constant_name(RUNGS, rung), reason
+        client_id,
+        episode_id,
+        constant_name(STATES, number),
+        constant_name(RUNGS, rung),
+        reason,
+        server=server,
+        task=task,
+        paused=bool(paused),
+        queue_remaining_s=queue_remaining_s,
+        round_trip_ms=round_trip_ms,
+        network_ms=network_ms,
+        control_steps_missed=missed,
+        stalls=stalls,
+        dropped=read_drops(reader),
+        stamp_ns=stamp_ns,
     )
 
 
@@ -153,6 +192,20 @@ def decode_decision(raw: bytes) -> RoutingDecision:
         sticky=bool(sticky),
         moved=bool(moved),
         reason=reader.string(TEXT_LIMIT, 'reason'),
+    )
+
+
+def read_stamp(reader: CdrReader) -> int:
+    """Return a builtin_interfaces/Time [ns]."""
+    sec, nanosec = reader.unpack(STAMP, align=4)
+    return int(sec) * SECOND_NS + int(nanosec)
+
+
+def read_drops(reader: CdrReader) -> tuple[tuple[str, int], ...]:
+    """Return the reasons and counts of a sequence of DropCount."""
+    return tuple(
+        (reader.string(DROP_REASON_LIMIT, 'drop reason'), int(reader.unpack(COUNT, align=8)[0]))
+        for _ in range(reader.count(DROP_REASONS_LIMIT, 'dropped'))
     )
 
 

@@ -46,8 +46,10 @@ class Bag:
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Raises BagError for a path that is not a bag or that is compressed."""
+        """Raises BagError for a path that is not there, not a bag, or compressed."""
         self.path = Path(path)
+        if not self.path.exists():
+            raise BagError(f'{self.path} does not exist; name the folder of a bag, or its file')
         self.damage: list[str] = []
         self.files = _files_in(self.path) if self.path.is_dir() else [self.path]
         packed = [file for file in self.files if file.name.endswith(COMPRESSED)]

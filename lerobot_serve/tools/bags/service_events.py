@@ -22,6 +22,7 @@ OPEN_SESSION = f'{PACKAGE}/srv/OpenSession{TYPE_END}'
 REQUEST_RECEIVED = 1
 BYTE, UINT16, UINT32, UINT64 = (struct.Struct(f'<{code}') for code in 'BHIQ')
 # stamp of two numbers, and the 16 bytes of the client gid
+FLOAT32 = struct.Struct('<f')
 STAMP_AND_CALLER = struct.Struct('<iI16s')
 SIZE = struct.Struct('<IIB')
 REPLY_TOPIC_LIMIT = 256
@@ -43,6 +44,22 @@ class SessionTerms(NamedTuple):
     rtc_execution_horizon: int
 
 
+class ValueNames(NamedTuple):
+    """The rate of a robot, and the names of the values in its requests and chunks."""
+
+    fps: float
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+
+
+class OpenedSession(NamedTuple):
+    """A request to OpenSession."""
+
+    key: Key
+    terms: SessionTerms
+    names: ValueNames
+
+
 class SessionIndex:
     """The sessions of a bag, of any server or router; the last request counts."""
 
@@ -54,15 +71,14 @@ class SessionIndex:
         if message.type == OPEN_SESSION:
             opened = read_open_session(message.data)
             if opened:
-                key, terms = opened
-                self._terms[key] = terms
+                self._terms[opened.key] = opened.terms
 
     def find(self, client_id: str, session_epoch: int) -> SessionTerms | None:
         return self._terms.get((client_id, session_epoch))
 
 
-def read_open_session(raw: bytes) -> tuple[Key, SessionTerms] | None:
-    """Return session and terms from a request to OpenSession, None from a reply."""
+def read_open_session(raw: bytes) -> OpenedSession | None:
+    """Return the session from a request to OpenSession, None from a reply. Raises Malformed."""
     reader = CdrReader(raw)
     (event,) = reader.unpack(BYTE, align=1)
     reader.unpack(STAMP_AND_CALLER, align=4)
@@ -76,14 +92,21 @@ def read_open_session(raw: bytes) -> tuple[Key, SessionTerms] | None:
     reader.skip_string(REPLY_TOPIC_LIMIT, 'reply_topic')
     robot_type = reader.string(ID_LIMIT, 'robot_type')
     reader.skip_string(FINGERPRINT_LIMIT, 'policy')
-    reader.unpack(UINT32, align=4)
-    for what in ('state_names', 'action_names'):
-        for _ in range(reader.count(NAMES_LIMIT, what)):
-            reader.skip_string(ID_LIMIT, what)
+    (fps,) = reader.unpack(FLOAT32, align=4)
+    state_names, action_names = (_names(reader, what) for what in ('state', 'action'))
     for _ in range(reader.count(CAMERAS_LIMIT, 'cameras')):
         reader.skip_string(ID_LIMIT, 'cameras')
         reader.unpack(SIZE, align=4)
     task = reader.string(TASK_LIMIT, 'task')
     reader.unpack(BYTE, align=1)
     (horizon,) = reader.unpack(UINT32, align=4)
-    return (client_id, session_epoch), SessionTerms(robot_type, task, horizon)
+    return OpenedSession(
+        (client_id, session_epoch),
+        SessionTerms(robot_type, task, horizon),
+        ValueNames(fps, state_names, action_names),
+    )
+
+
+def _names(reader: CdrReader, what: str) -> tuple[str, ...]:
+    count = reader.count(NAMES_LIMIT, f'{what}_names')
+    return tuple(reader.string(ID_LIMIT, f'{what} name') for _ in range(count))

@@ -6,13 +6,26 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 import os
+import re
 import signal
 import sys
+from typing import NoReturn
 
 from lerobot_serve import __version__
 from lerobot_serve.entry_points import missing_package_text, SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
+from lerobot_serve.tools.output.text import without_controls
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose error says how to give a value that begins with a dash."""
+
+    def error(self, message: str) -> NoReturn:
+        if 'expected one argument' in message or 'expected at least one argument' in message:
+            flag = message.removeprefix('argument ').partition(':')[0].partition('/')[0]
+            message += f'; a value that begins with - is given as {flag}=-VALUE'
+        super().error(message)
 
 
 def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentParser:
@@ -20,7 +33,7 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
     Return the parser of the whole command, or of `only` one verb: the arguments of the others
     take a second to import. A broken verb is listed with the reason.
     """
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog='lerobot-serve',
         description='Serves learned robot policies to robots that carry no weights.',
         epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help shows the options',
@@ -41,7 +54,7 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
         if only in ('', name):
             sub.epilog = verb.EXAMPLE
             verb.add_arguments(sub)
-            sub.set_defaults(main=verb.main)
+            sub.set_defaults(main=verb.main, parser=sub)
     return top
 
 
@@ -81,19 +94,53 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
         # block before libraries start threads, which would consume a signal; not if called as a
         # function, because the caller needs its signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    options = parser(verbs, name).parse_args(arguments)
+    top = parser(verbs, name)
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        refuse_unknown(getattr(options, 'parser', top), unknown)
     try:
         status: int = options.main(options)
         return status
     except _user_errors() as error:
-        print(f'lerobot-serve {options.verb}: {error}', file=sys.stderr)
-        return 1
+        print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
+        found: int = getattr(error, 'exit_status', 1)
+        return found
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # the reader of the output has ended, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def refuse_unknown(sub: argparse.ArgumentParser, words: list[str]) -> NoReturn:
+    """End with status 2; name the flag of the verb that is closest to the first unknown one."""
+    flag = next((word for word in words if word.startswith('-')), '').partition('=')[0]
+    if not flag:
+        sub.error(f'unrecognized arguments: {" ".join(words)}')
+    near = closest_flag(flag, sub)
+    hint = f'did you mean {near}?' if near else 'there is no flag like it;'
+    print(
+        f'{sub.prog}: error: {flag} is not a flag of this verb; {hint} `{sub.prog} --help` lists '
+        'all flags',
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
+
+
+def closest_flag(flag: str, sub: argparse.ArgumentParser) -> str:
+    """Return the shown flag that is closest to `flag`, whatever its separators; '' for none."""
+    from lerobot_serve.parameters import closest_name
+
+    shown = [
+        option
+        for action in sub._actions
+        if action.help != argparse.SUPPRESS
+        for option in action.option_strings
+    ]
+    plain = {re.sub('[._]', '-', option): option for option in shown}
+    near = closest_name(re.sub('[._]', '-', flag), plain)
+    return plain[near] if near else ''
 
 
 def _user_errors() -> tuple[type[Exception], ...]:

@@ -6,17 +6,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from lerobot_serve.parameters import (
-    build_parameters,
-    parameter_specs,
-    ParameterError,
-    ParameterSpec,
-)
+from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.cli.node_flags import value_of
 
 # more sessions than any recording has, so that none is refused
 SESSIONS = 4096
-WORDS = {'true': True, 'false': False}
 
 
 def server_parameters(options: argparse.Namespace) -> ServerParameters:
@@ -37,15 +32,3 @@ def server_parameters(options: argparse.Namespace) -> ServerParameters:
             )
         values[name] = value_of(known[name], text)
     return build_parameters(ServerParameters, values)
-
-
-def value_of(spec: ParameterSpec, text: str) -> Any:
-    """Return the parsed value of a parameter, or the text if it cannot be parsed."""
-    if spec.kind is tuple:
-        return tuple(part.strip() for part in text.split(','))
-    if spec.kind is bool:
-        return WORDS.get(text, text)
-    try:
-        return spec.kind(text)
-    except ValueError:
-        return text

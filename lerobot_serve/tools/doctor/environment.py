@@ -16,10 +16,12 @@ FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
+    'aiohttp': 'no dashboard',
     'argcomplete': 'no shell completion of verbs and options',
     'cryptography': 'no keys for the Zenoh link can be made',
     'mcap': 'bags cannot be recorded or read',
     'onnxruntime': 'policy servers cannot run ONNX programs',
+    'rerun': 'bags and robots cannot be shown in Rerun',
     'rich': 'the demo has no live view',
     'zenoh': 'no link over Zenoh (link:=zenoh)',
 }

@@ -18,6 +18,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor import (
     clocks,
     environment,
+    link_probe,
     machine,
     policy,
     ros2_control,
@@ -33,7 +34,9 @@ from lerobot_serve.tools.doctor.finding import (
     FindingLevel,
     skipped,
 )
+from lerobot_serve.tools.doctor.link import check_link
 from lerobot_serve.tools.doctor.node import DoctorNode
+from lerobot_serve.zenoh.settings import ZenohSettings
 
 NO_ROBOT = 'give --robot FILE to check a robot'
 NO_POLICY = 'give POLICY_DIR to check a policy'
@@ -48,6 +51,8 @@ class ExaminationRequest:
     unknown      the finding if the kind of the policy is unknown
     robot_file   empty without a robot to check
     namespace    of the edge_controller; wait_s is the time limit for topics and nodes
+    link         settings of a Zenoh link; link_client is the name in the keys of its queries,
+                 and link_servers are those that access control would hide
     """
 
     parameters: ServerParameters | None = None
@@ -55,6 +60,9 @@ class ExaminationRequest:
     robot_file: str = ''
     namespace: str = '/'
     wait_s: float = 2.0
+    link: ZenohSettings = field(default_factory=ZenohSettings)
+    link_client: str = ''
+    link_servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,9 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
         robots.check_robot_file(request.robot_file) if request.robot_file else (None, [])
     )
     graph = query_graph(host, robot, request)
+    over_zenoh = link_probe.probe_link(
+        request.link, request.link_client, request.wait_s, request.link_servers
+    )
     examined = policy_findings(request, robot)
     kind = request.parameters.policy_kind if request.parameters else ''
     machine_findings = environment.check_environment(host, graph.middleware, kind)
@@ -94,6 +105,7 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
         FindingGroup('robot', tuple((of_file + examined.agreement) or no_robot)),
         FindingGroup('topics', tuple(graph.topics)),
         FindingGroup('ros2_control', tuple(graph.ros2_control)),
+        FindingGroup('link', tuple(check_link(over_zenoh))),
         FindingGroup('capacity', tuple(examined.capacity)),
     ]
 

@@ -126,12 +126,12 @@ def _exchange(
             QUERY: (own.service(ANY),),
             TOKEN: (own.alive,),
             SUBSCRIBE: read,
-            **dict.fromkeys(WATCH, (at.alive, *from_hub)),
+            **dict.fromkeys(WATCH, (at.alive, at.instance(ANY), *from_hub)),
         },
         {
             PUT: read,
             REPLY: (own.service(ANY),),
-            TOKEN: (at.alive,),
+            TOKEN: (at.alive, at.instance(ANY)),
             SUBSCRIBE: (at.clients.observation,),
             SERVE: (at.clients.service(ANY),),
             **dict.fromkeys(WATCH, (at.clients.alive,)),
@@ -141,7 +141,7 @@ def _exchange(
 
 def _operator(at: ServerKeys) -> Exchange:
     """Return what an operator reads; it changes nothing."""
-    alive = (at.alive, at.clients.alive)
+    alive = (at.alive, at.instance(ANY), at.clients.alive)
     return Exchange(
         {SUBSCRIBE: (at.status,), **dict.fromkeys(WATCH, alive)},
         {PUT: (at.status,), TOKEN: alive},

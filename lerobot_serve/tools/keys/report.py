@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from lerobot_serve.tools.keys.identity import Identity
 from lerobot_serve.tools.keys.site import KeyRecord
-
-SOON = timedelta(days=30)
+from lerobot_serve.zenoh.credentials import SOON
 
 
 def key_text(folder: Path, identity: Identity) -> str:

@@ -14,6 +14,7 @@ CLIENT_KEY = re.compile(
     f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/'
     f'(?P<role>{"|".join(Role)})/(?P<client>{SEGMENT})/.+'
 )
+INSTANCE_KEY = re.compile(f'{KEY_ROOT}/{SEGMENT}/{SEGMENT}/instance/{SEGMENT}')
 SERVER_KEY = re.compile(f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/.+')
 
 
@@ -38,6 +39,11 @@ def participant(key: str) -> Participant | None:
     if match := SERVER_KEY.fullmatch(key):
         return Participant(match['site'], match['server'])
     return None
+
+
+def is_instance(key: str) -> bool:
+    """Return whether a key is the one of a process that is a server."""
+    return bool(INSTANCE_KEY.fullmatch(key))
 
 
 def is_token(key: str) -> bool:

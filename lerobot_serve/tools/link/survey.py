@@ -72,5 +72,6 @@ class LinkSurvey:
             )
         return (
             f'{where} is reached, and no server or router is there; start one with zenoh_listen '
-            'or zenoh_connect, or, under access control, check what the keys of --keys allow'
+            'or zenoh_connect; under access control name it with --server, and check what the '
+            'keys of --keys allow'
         )

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 import time
 from types import TracebackType
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.tools.link.participants import is_token, Participant, participant
+from lerobot_serve.tools.link.participants import is_instance, is_token, Participant, participant
 from lerobot_serve.tools.link.rates import key_rates, KeyCounter
 from lerobot_serve.tools.link.reach import connection_problem, session_problem
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
@@ -25,6 +25,7 @@ from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.server_name import conflict_text, process_of
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
 
 QUERY_PERIOD_S = 0.05
@@ -39,18 +40,23 @@ class Endpoint:
     link: ZenohLink
     counter: KeyCounter
     alive: set[Participant]
+    # keys of the tokens of the processes that are servers
+    instances: set[str] = field(default_factory=set)
 
 
 class LinkWatch:
     """A context manager; leaving it closes the sessions."""
 
-    def __init__(self, settings: ZenohSettings, client: str) -> None:
+    def __init__(
+        self, settings: ZenohSettings, client: str, servers: tuple[str, ...] = ()
+    ) -> None:
         """
-        `client` names this process in the keys of its queries. Raises UserError for wrong settings
-        and for an address in use.
+        `client` names this process in the keys of its queries. Access control hides `servers`,
+        full names of nodes, that are not named. Raises UserError for wrong settings and for an
+        address in use.
         """
         configuration(settings)
-        self._settings, self._client = settings, client
+        self._settings, self._client, self._servers = settings, client, servers
         self._problems: list[str] = []
         self._endpoints: list[Endpoint] = []
         self._answers: dict[str, ServerAnswers] = {}
@@ -85,7 +91,7 @@ class LinkWatch:
             self._settings.site,
             watched_s,
             tuple(endpoint.name for endpoint in self._endpoints),
-            tuple(self._problems),
+            (*self._problems, *self._conflicts()),
             frozenset(self._alive()),
             frozenset(each for each in seen if each is not None),
             dict(self._answers),
@@ -112,17 +118,30 @@ class LinkWatch:
         site = self._settings.site
 
         def on_presence(key: str, is_alive: bool) -> None:
+            if is_instance(key):
+                (endpoint.instances.add if is_alive else endpoint.instances.discard)(key)
             found = participant(key) if is_token(key) else None
             if found:
                 (endpoint.alive.add if is_alive else endpoint.alive.discard)(found)
 
         # of all sites: one that is misspelt is the most frequent mistake
         link.watch_alive(f'{KEY_ROOT}/*/**', on_presence)
+        # access control refuses the wildcard, and allows a robot these
+        for server in self._servers:
+            link.watch_alive(ServerKeys(site, server).alive, on_presence)
         link.subscribe(f'{KEY_ROOT}/{site}/**', endpoint.counter.count)
         self._endpoints.append(endpoint)
 
     def _alive(self) -> set[Participant]:
         return {each for endpoint in self._endpoints for each in tuple(endpoint.alive)}
+
+    def _conflicts(self) -> list[str]:
+        """Return a sentence for each name that several servers have."""
+        processes: dict[ServerKeys, set[str]] = {}
+        for key in sorted({key for each in self._endpoints for key in tuple(each.instances)}):
+            _, site, server, *_ = key.split('/')
+            processes.setdefault(ServerKeys(site, server), set()).add(process_of(key))
+        return list(filter(None, map(conflict_text, processes, processes.values())))
 
     def _query_servers(self) -> None:
         queried: set[str] = set()

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from html import escape
 import math
 
-COLOURS = ('#1f6fb4', '#d1701c', '#2f8f4e', '#a03a8a', '#6b6b6b', '#b8a000')
+# read on a white and on a dark page
+COLOURS = ('#2f81d8', '#d1701c', '#2f9e58', '#b455a0', '#858585', '#a08c00')
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 60, 16, 16, 28
 # maximum number of labelled intervals, vertical and horizontal
 VALUE_TICKS, TIME_TICKS = 5, 6
@@ -21,8 +22,10 @@ TIMES_S = (
     *(n * HOUR_S for n in (1, 2, 3, 6, 12)),
     *(n * DAY_S for n in (1, 2, 5, 10, 20, 50, 100)),
 )
-# number of rows for the labels of marks, so that close labels do not overlap
-MARK_ROWS = 4
+# rows above the plot for the labels of marks, so that close labels do not overlap
+ROW_HEIGHT, MOST_ROWS = 13, 8
+# of a character of a label, and between two labels
+CHARACTER_WIDTH, LABEL_GAP = 6.2, 6.0
 
 Points = Sequence[tuple[float, float]]
 Mark = tuple[float, str]
@@ -30,18 +33,27 @@ Mark = tuple[float, str]
 
 @dataclass(frozen=True, slots=True)
 class PlotArea:
-    """The plotted ranges of time and value."""
+    """The plotted ranges of time and value, and the height of the labels above the plot."""
 
     first_s: float
     last_s: float
     high: float
+    head: int = 0
+
+    @property
+    def top(self) -> int:
+        return TOP + self.head
+
+    @property
+    def bottom(self) -> int:
+        return HEIGHT - BOTTOM + self.head
 
     def x(self, time_s: float) -> float:
         span_s = (self.last_s - self.first_s) or 1.0
         return LEFT + (WIDTH - LEFT - RIGHT) * (time_s - self.first_s) / span_s
 
     def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(value / self.high, 1.0)
+        return self.bottom - (self.bottom - self.top) * min(value / self.high, 1.0)
 
 
 def line_chart(
@@ -63,20 +75,48 @@ def line_chart(
     points = [point for each in drawn.values() for point in each]
     top = high or round_up(max(value for _, value in points))
     times = [time for time, _ in points]
-    frame = PlotArea(*(span_s or (min(times), max(times))), top)
+    period = span_s or (min(times), max(times))
+    shown = [mark for mark in sorted(marks) if period[0] <= mark[0] <= period[1]]
+    flat = PlotArea(*period, top)
+    rows = label_rows([(flat.x(time_s), text) for time_s, text in shown])
+    frame = PlotArea(*period, top, head=ROW_HEIGHT * (max(rows, default=-1) + 1))
     parts = [_axes(frame)]
     for number, (name, line) in enumerate(drawn.items()):
         parts.append(_line(frame, name, line, COLOURS[number % len(COLOURS)]))
-    parts += [
-        _mark(frame, text, time_s, number % MARK_ROWS)
-        for number, (time_s, text) in enumerate(marks)
-        if frame.first_s <= time_s <= frame.last_s
+    placed = [
+        (frame.x(time_s), text, row) for (time_s, text), row in zip(shown, rows, strict=True)
     ]
+    # all lines below all labels
+    parts += [_mark_line(frame, x, row) for x, _, row in placed]
+    parts += [_mark_label(x, text, row) for x, text, row in placed]
     return (
         f'<figure><figcaption>{escape(title)}{_legend(drawn)}</figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f'{"".join(parts)}</svg></figure>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT + frame.head}" role="img" class="chart" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
+
+
+def label_rows(labels: Sequence[tuple[float, str]]) -> list[int]:
+    """
+    Return the row of each label, given in order of their places, so that no two of one row
+    overlap; beyond MOST_ROWS the last one is shared.
+    """
+    ends: list[float] = []
+    rows = []
+    for x, text in labels:
+        begin, end = label_span(x, text)
+        row = next((n for n, taken in enumerate(ends) if taken <= begin), len(ends))
+        row = min(row, MOST_ROWS - 1)
+        ends[row : row + 1] = [max(end, *ends[row : row + 1])] if row < len(ends) else [end]
+        rows.append(row)
+    return rows
+
+
+def label_span(x: float, text: str) -> tuple[float, float]:
+    """Return where a label of a mark at `x` begins and ends, within the picture."""
+    width = CHARACTER_WIDTH * len(text) + LABEL_GAP
+    begin = max(LEFT, min(x, WIDTH - width))
+    return begin, begin + width
 
 
 def _legend(names: Mapping[str, Points]) -> str:
@@ -125,8 +165,9 @@ def _axes(frame: PlotArea) -> str:
         x = frame.x(time_s)
         label = utc_text(time_s) if is_long else utc_time_of_day(time_s)
         parts.append(
-            f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="grid"/>'
-            f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{_anchor(frame, x)}">{label}</text>'
+            f'<line x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}" class="grid"/>'
+            f'<text x="{x:.1f}" y="{frame.bottom + 20}" text-anchor="{_anchor(frame, x)}">'
+            f'{label}</text>'
         )
     return ''.join(parts)
 
@@ -148,13 +189,17 @@ def _line(frame: PlotArea, name: str, points: Points, colour: str) -> str:
     )
 
 
-def _mark(frame: PlotArea, text: str, time_s: float, row: int) -> str:
-    x = frame.x(time_s)
-    is_right = x > (LEFT + WIDTH) / 2
-    at, anchor = (x - 4, 'end') if is_right else (x + 4, 'start')
+def _mark_line(frame: PlotArea, x: float, row: int) -> str:
+    """Return a line through the plot up to the row of its label."""
     return (
-        f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="mark"/>'
-        f'<text x="{at:.1f}" y="{TOP + 10 + 12 * row}" text-anchor="{anchor}">'
+        f'<line x1="{x:.1f}" y1="{ROW_HEIGHT * (row + 1)}" x2="{x:.1f}" y2="{frame.bottom}" '
+        'class="mark"/>'
+    )
+
+
+def _mark_label(x: float, text: str, row: int) -> str:
+    return (
+        f'<text x="{label_span(x, text)[0]:.1f}" y="{ROW_HEIGHT * (row + 1) - 2}" class="mark">'
         f'{escape(text)}</text>'
     )
 

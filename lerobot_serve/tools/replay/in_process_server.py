@@ -67,9 +67,9 @@ class InProcessServer:
             self._core.start_episode(session, start.header.episode)
         if state_lost:
             self._core.worker.reset(session.session_id)
-        refused = self._core.enqueue(raw, 0)
-        if refused:
-            return refused[1]
+        arrival = self._core.enqueue(raw, 0)
+        if arrival and arrival.refusal:
+            return arrival.refusal
         return self._next()
 
     def _reply_one_shot(self, key: str, raw: bytes) -> Chunk:

@@ -16,14 +16,22 @@ from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSer
 # role nearest to the decision first
 ROLES = ('router', 'edge', 'server')
 STYLE = """
+:root { color-scheme: light dark; --text: #222; --weak: #555; --page: #fff; --line: #ddd;
+  --accent: #0b5cad; --mark: #c22 }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --weak: #9aa4ae; --page: #14181d;
+  --line: #343b43; --accent: #6cb0ff; --mark: #ff7b72 } }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
-  padding: 0 1rem; color: #222; background: #fff }
+  padding: 0 1rem; color: var(--text); background: var(--page) }
 table { border-collapse: collapse; margin-bottom: 1.5rem }
 pre { white-space: pre-wrap; overflow-wrap: anywhere }
 td { overflow-wrap: anywhere; padding: .15rem .9rem .15rem 0; vertical-align: top }
-figure { margin: 1.5rem 0 } figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
-svg { width: 100%; height: auto } svg text { font-size: 11px; fill: #555 }
-svg .grid { stroke: #ddd } svg .mark { stroke: #c22; stroke-dasharray: 4 3 }
+figure { margin: 1.5rem 0; overflow-x: auto }
+figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
+svg { width: 100%; height: auto } svg.chart { min-width: 36rem }
+svg.chart text { font-size: 11px; fill: var(--weak) }
+svg .grid { stroke: var(--line) } svg line.mark { stroke: var(--mark); stroke-dasharray: 4 3 }
+svg.chart text.mark { fill: var(--mark); paint-order: stroke; stroke: var(--page);
+  stroke-width: 4px }
 """
 Series = TypeVar('Series')
 Value = TypeVar('Value', bound=Mergeable)

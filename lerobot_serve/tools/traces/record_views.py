@@ -127,11 +127,23 @@ class DamagedRecord(RecordView):
 
 
 class ParameterRecord(RecordView):
-    """A changed parameter; `old` and `new` may have any type."""
+    """A changed parameter; `old` and `new` may have any type. `by` is who changed it."""
 
     __slots__ = ()
 
     name = Text()
+    by = Text()
+
+
+class CommandRecord(RecordView):
+    """A command of an operator to a router: `by` is who and why, `reason` its effect."""
+
+    __slots__ = ()
+
+    name = Text()
+    slot = Text()
+    by = Text()
+    reason = Text()
 
 
 class PoliciesRecord(RecordView):
@@ -241,6 +253,12 @@ class OutcomeRecord(RecordView):
     reason = Text()
 
 
+class ReportedOutcomeRecord(OutcomeRecord):
+    """The outcome of an episode as a router received it."""
+
+    __slots__ = ()
+
+
 class CanaryRecord(RecordView):
     """An event of the canary."""
 
@@ -265,6 +283,8 @@ VIEWS: dict[str, type[RecordView]] = {
     'footer': FooterRecord,
     'damaged': DamagedRecord,
     'parameter': ParameterRecord,
+    'command': CommandRecord,
+    'reported_outcome': ReportedOutcomeRecord,
     'policies': PoliciesRecord,
     'executed': ExecutedRecord,
     'request': RequestRecord,

@@ -184,9 +184,18 @@ def state(
     return make_record('state', now_ns, ids, component=component, **names, reason=reason)
 
 
-def parameter(now_ns: int, name: str, old: Any, new: Any) -> Record:
-    """Return a parameter change; `old` and `new` are redacted by the caller."""
-    return make_record('parameter', now_ns, NO_IDS, name=name) | {'old': old, 'new': new}
+def parameter(now_ns: int, name: str, old: Any, new: Any, *, by: str | None = None) -> Record:
+    """
+    Return a parameter change, with who made it if that is known; `old` and `new` are redacted by
+    the caller.
+    """
+    made = make_record('parameter', now_ns, NO_IDS, name=name, by=by)
+    return made | {'old': old, 'new': new}
+
+
+def command(now_ns: int, name: str, *, slot: str, by: str, text: str) -> Record:
+    """Return a command of an operator that was run: who and why, and its effect."""
+    return make_record('command', now_ns, NO_IDS, name=name, slot=slot, by=by, reason=text)
 
 
 def placement(
@@ -263,6 +272,14 @@ def outcome(
     """Return the outcome of an episode: success, failure or aborted."""
     fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'reason': reason}
     return make_record('outcome', now_ns, ids, **fields)
+
+
+def reported_outcome(
+    now_ns: int, episode_id: str, outcome: str, *, slot: str, policy: str
+) -> Record:
+    """Return an outcome as a router received it; an edge has a record of its own episodes."""
+    ids = RecordIds(episode_id=episode_id)
+    return make_record('reported_outcome', now_ns, ids, outcome=outcome, slot=slot, policy=policy)
 
 
 def canary(now_ns: int, event: str, *, reason: str, share_percent: float | None = None) -> Record:

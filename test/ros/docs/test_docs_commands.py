@@ -14,6 +14,9 @@ import yaml
 
 from lerobot_serve.edge.robot.file import parse
 from lerobot_serve.parameters import build_parameters
+from lerobot_serve.ros.process.private_domain import DOMAINS
+from lerobot_serve.tools.fleet.fleet_file import read_fleet
+from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.tools.reference.pages import NODES
 
 # first words -> why nothing of it can be looked up here
@@ -24,10 +27,12 @@ FOREIGN = {
     'export': 'of the shell',
     'grep': 'of the system',
     'sudo sysctl': 'of the system',
+    'sudo modprobe': 'of the system',
     'curl': 'of the system; the paths are held by the tests of the endpoint',
     'rosdep install': 'of a ROS 2 installation',
     'colcon build': 'of a ROS 2 installation',
     'hf download': "of Hugging Face's package",
+    'rerun': 'of rerun-sdk',
     'zenohd': 'of Zenoh',
     'fastdds discovery': 'of Fast DDS',
     'ros2 bag': 'of a ROS 2 installation',
@@ -51,6 +56,9 @@ def begins(words: tuple[str, ...], first: str) -> bool:
 @pytest.mark.parametrize('command', FOUND, ids=ids(FOUND))
 def test_it_exists_as_it_stands_there(command):
     for name, value in command.variables:
+        if name == 'ROS_DOMAIN_ID':
+            assert int(value) in DOMAINS
+            continue
         assert name == 'DEMO', f'{name} is no variable that the Makefile knows'
         check_demo(value)
     if is_foreign(command.words):
@@ -74,6 +82,9 @@ def test_a_file_that_is_shown_is_taken(page, content):
     if '/**' in content:
         for node, given in content['/**'].items():
             build_parameters(NODES[node], given['ros__parameters'])
+        return
+    if content.keys() & {'servers', 'router', 'robots'}:
+        fleet_plan(read_fleet(yaml.safe_dump(content), page), REPOSITORY / 'config')
         return
     files = (REPOSITORY / 'config' / 'robots').glob('*.yaml')
     if set(content) == {'units'}:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 import subprocess
 import sys
 
@@ -50,7 +51,7 @@ def start_robot(processes, **edge: object) -> None:
 
 
 torch_policy = pytest.mark.skipif(
-    subprocess.run([sys.executable, '-c', 'import torch'], capture_output=True).returncode != 0,
+    find_spec('torch') is None,
     reason='torch is not installed (TORCH=none)',
 )
 

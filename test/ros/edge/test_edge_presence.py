@@ -13,6 +13,8 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
+pytestmark = pytest.mark.slow
+
 # as an operator has it who sets nothing: FAST of the rig is for other tests
 DEFAULTS = {
     'request_timeout_s': 5.0,

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-import socket
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from support.network.ports import free_port
 from support.nodes.edge_rig import EdgeRig, LIMIT_S, SHORT
 
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
@@ -29,12 +29,6 @@ def of_kind(told: list[dict], kind: str) -> list[dict]:
 
 def outcomes(found: AuditResult) -> dict[str, CheckStatus]:
     return {result.check: result.outcome for result in found.results}
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        return free.getsockname()[1]
 
 
 def page(port: int, path: str) -> tuple[int, str]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from support.zenoh.access_rig import free_port, Keys, SITE
+from support.network.ports import free_port
+from support.zenoh.access_rig import Keys, SITE
 
 
 @pytest.fixture
@@ -13,10 +14,16 @@ def site(tmp_path) -> Keys:
 
 
 @pytest.fixture
-def endpoint() -> str:
-    return f"['tls/localhost:{free_port()}']"
+def protocol() -> str:
+    return 'tls'
 
 
+@pytest.fixture
+def endpoint(protocol) -> str:
+    return f"['{protocol}/localhost:{free_port()}']"
+
+
+@pytest.mark.parametrize('protocol', ['tls', 'quic'])
 def test_a_robot_with_its_key_is_driven(edge_rig, site, endpoint):
     robot = site.add('robot', 'robot_1')
     server = site.add('server', '/policy_server', direct=True)
@@ -29,6 +36,27 @@ def test_a_robot_with_its_key_is_driven(edge_rig, site, endpoint):
         zenoh_keys=robot,
     )
     edge_rig.wait(lambda: len(edge_rig.seen.played) > 30, 'thirty actions of the policy')
+
+
+@pytest.mark.parametrize('protocol', ['tls', 'quic'])
+def test_a_robot_with_the_key_of_another_is_not(edge_rig, site, endpoint):
+    other = site.add('robot', 'robot_2')
+    site.add('robot', 'robot_1')
+    server = site.add('server', '/policy_server', direct=True)
+    edge_rig.start_server(zenoh_listen=endpoint, zenoh_site=SITE, zenoh_keys=server)
+    edge_rig.start(
+        link='zenoh',
+        client_id='robot_1',
+        zenoh_connect=endpoint,
+        zenoh_site=SITE,
+        zenoh_keys=other,
+        request_timeout_s=0.5,
+    )
+    edge_rig.wait(
+        lambda: any('these keys do not allow it' in each.reason for each in edge_rig.seen.states),
+        'the reason',
+    )
+    assert not edge_rig.seen.played
 
 
 def test_a_key_that_others_read_ends_the_node_with_a_sentence(edge_rig, site, endpoint):

@@ -12,6 +12,8 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
+pytestmark = pytest.mark.slow
+
 # seven seconds a chunk, of which the next is asked for after two; a busy machine is slow
 LONG = '&chunk=210&rtc=1'
 QUICK = {'reply_timeout_s': 1.2}

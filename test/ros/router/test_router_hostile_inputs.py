@@ -26,7 +26,9 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
-SESSIONS, CALLERS, GROWTH_MB = 1000, 4, 20.0
+pytestmark = pytest.mark.slow
+
+SESSIONS, CALLERS, GROWTH_MB = 400, 4, 8.0
 ROBOTS, ROUNDS = 30, 20
 HEAD = b'\x00\x01\x00\x00'
 
@@ -101,7 +103,7 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
     assert router_rig.slot('prod').state == SlotState.HEALTHY
 
 
-def test_a_thousand_sessions_leave_nothing(router_rig):
+def test_hundreds_of_sessions_leave_nothing(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'])
     router_rig.wait_for_health('healthy')

@@ -17,7 +17,9 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 
-CYCLES = 10
+pytestmark = pytest.mark.slow
+
+CYCLES = 6
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_what_is_under_way_is_answered_before_it_is_inactive(router_rig, manager
     assert manager.drops()['session_over'] == 1
 
 
-def test_ten_times_around_leaves_nothing_behind(router_rig, manager):
+def test_six_times_around_leaves_nothing_behind(router_rig, manager):
     router_rig.server('a', 'a')
     router_rig.server('b', 'b', options='&noise=0.1')
     router_rig.server('shadow', 'a', options='&offset=1')

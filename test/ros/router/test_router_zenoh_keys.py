@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from support.zenoh.access_rig import free_port, Keys, SITE
+from support.network.ports import free_port
+from support.zenoh.access_rig import Keys, SITE
 
 
 def test_a_replica_serves_the_router_that_has_a_key(router_rig, tmp_path):

@@ -26,6 +26,8 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / 'docs' / 'several_machines.md'
 SECTION = re.compile(r'^### The (\w+), ([\d.]+)$(.*?)(?=^##)', re.MULTILINE | re.DOTALL)
 EDGE = '/robot_1/edge_controller'

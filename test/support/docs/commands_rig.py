@@ -21,22 +21,40 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
-from lerobot_serve.tools.cli.verbs import demo
+from lerobot_serve.tools.cli.node_start import node_arguments
+from lerobot_serve.tools.cli.verbs import demo, edge, router, serve
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
 from lerobot_serve.tools.reference.pages import NODES
 from support.docs.docs_rig import REPOSITORY, SHARE
 
 # topics that a page makes up itself
 MADE_UP = {'/robot_7/action_chunk': 'the reply topic of a session opened by hand, in bags.md'}
-TRANSITIONS = {'configure', 'activate', 'deactivate', 'cleanup', 'shutdown'}
 ECHO_OPTIONS = {'--once', '--no-arr'}
+
+
+# verbs that start a node
+NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router}
+# a file that a page makes with a command
+OWN_FLEET = 'fleet.yaml'
 
 
 def check_verb(words: tuple[str, ...]) -> None:
     try:
-        whole_parser().parse_args(words[1:])
+        options = whole_parser().parse_args(words[1:])
     except SystemExit as ended:
         assert ended.code == 0, f'lerobot-serve does not take {shlex.join(words[1:])}'
+        return
+    if options.verb in NODE_VERBS:
+        node_arguments(NODE_VERBS[options.verb].node_verb(), options, positional(options))
+    if options.verb == 'up' and options.fleet != OWN_FLEET:
+        assert shipped(f'config/fleets/{options.fleet}.yaml')
+
+
+def positional(options: Any) -> dict[str, Any]:
+    """Return the parameters of the policy or the robot of a verb."""
+    if options.verb == 'serve':
+        return serve.policy_values(options)
+    return edge.robot_values(options, has_flag=False) if options.verb == 'edge' else {}
 
 
 @cache
@@ -218,11 +236,6 @@ def robot_topics() -> set[str]:
     return {each.topic for r in robots for each in (*r.state, *r.cameras, r.command)}
 
 
-def check_lifecycle(words: tuple[str, ...]) -> None:
-    assert words[2] == 'set' and words[4] in TRANSITIONS
-    offer_of(f'{words[3]}/change_state', Endpoint.SERVICE)
-
-
 CHECKS = {
     'lerobot-serve': check_verb,
     'make': check_make,
@@ -234,6 +247,5 @@ CHECKS = {
     'ros2 service': check_service,
     'ros2 action': check_action,
     'ros2 topic': check_topic,
-    'ros2 lifecycle': check_lifecycle,
     'ros2 pkg': check_prefix,
 }

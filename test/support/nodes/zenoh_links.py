@@ -6,9 +6,7 @@ starts its nodes as ever, and they get an endpoint each and those of their serve
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 import subprocess
 
 import pytest
@@ -16,10 +14,9 @@ import pytest
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
+from support.network.ports import free_port
 
 both_links = pytest.mark.parametrize('link', ['ros', 'zenoh'])
-# below those that the system gives to outgoing connections
-PORTS = range(15_000, 32_000)
 NAME = re.compile(r'(?:/[A-Za-z_][A-Za-z0-9_]*)+')
 SERVERS = ('slot_a', 'slot_b', 'slot_prod', 'shadow_server', 'servers')
 
@@ -79,11 +76,4 @@ class ZenohProcesses(NodeProcesses):
 
 
 def free_endpoint() -> str:
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as found:
-            try:
-                found.bind(('127.0.0.1', port))
-            except OSError:
-                continue
-            return f'tcp/127.0.0.1:{port}'
+    return f'tcp/127.0.0.1:{free_port()}'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lerobot_serve.router.core import RouterCore
@@ -43,7 +44,7 @@ class RoutingRig:
         self.published: list[object] = []
         self.context = make_context(self, self.told, self.informed)
         self.core = RouterCore(
-            ParameterSource(self.parameters, given or self.parameters, self.splits.append),
+            ParameterSource(self.parameters, given or self.parameters, self._set_own),
             folder,
             RouterLinks(
                 self.clients,
@@ -59,6 +60,12 @@ class RoutingRig:
             for name in self.replicas:
                 self.hear(name)
         self.core.pin_policies()
+
+    def _set_own(self, **values: object) -> None:
+        """Set parameters at once, as the node does; a split is only noted."""
+        if 'split_percent' in values:
+            self.splits.append(values.pop('split_percent'))
+        self.core.change_parameters(replace(self.core.parameters, **values))
 
     def make_transport(self) -> Transport:
         """Return what carries requests and replies."""

@@ -4,7 +4,7 @@ The bytes of every message, kept in test/golden so that no change of the contrac
 
 After a change that is meant:
 
-    python3 .ci/workspace.py python test/support/wire/golden.py --write
+    python3 .ci/workspace.py sh -c 'cd test && python -m support.wire.golden --write'
 
 and review what git then shows: each changed line is a robot or a server that stops understanding.
 """
@@ -36,7 +36,8 @@ SENSIBLE = {
     ('ActionArray', 'columns'): ENTRIES,
     ('Observation', 'observation_steps'): ENTRIES,
 }
-HOW = 'if it is meant: python3 .ci/workspace.py python test/support/wire/golden.py --write'
+WRITE = "python3 .ci/workspace.py sh -c 'cd test && python -m support.wire.golden --write'"
+HOW = f'if it is meant: {WRITE}'
 
 
 def message_types() -> dict[str, type]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 import json
 from pathlib import Path
-import socket
 import time
 
 import zenoh
@@ -30,6 +29,8 @@ from support.paths import REPOSITORY
 from support.waiting import wait_until
 
 SITE, EPOCH = 'lab', 7
+# in the token of a server
+PROCESS = 'host.1.12345678'
 PAGE = REPOSITORY / 'docs' / 'security.md'
 # refused for this long after everything that is allowed has worked
 QUIET_S = 0.6
@@ -47,12 +48,6 @@ def table() -> tuple[list[str], dict[tuple[str, str], list[bool]]]:
         cells[who, where] = [answer == 'yes' for answer in answers]
     assert len(cells) == len(rows)
     return head[2:], cells
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(('127.0.0.1', 0))
-        return found.getsockname()[1]
 
 
 class Keys:
@@ -152,6 +147,7 @@ class Served:
             session.declare_queryable(at.service('open_session'), self._on_query),
             session.liveliness().declare_subscriber(at.alive, self._on_token, history=True),
             session.liveliness().declare_token(self.keys.alive),
+            session.liveliness().declare_token(self.keys.instance(PROCESS)),
         ]
 
     def _on_observation(self, sample: zenoh.Sample) -> None:
@@ -193,6 +189,7 @@ class Client:
                 )
             ),
             live.declare_subscriber(at.alive, self._on_token, history=True),
+            live.declare_subscriber(at.instance('*'), self._on_token, history=True),
             live.declare_token(own.alive),
         ]
 
@@ -217,7 +214,8 @@ class Client:
         self.session.get(key, on_reply, timeout=0.4, target=zenoh.QueryTarget.ALL)
 
     def reads(self, at: ServerKeys) -> bool:
-        return any(key == at.status for key, _ in self.received) and at.alive in self.present
+        tokens = {at.alive, at.instance(PROCESS)}
+        return any(key == at.status for key, _ in self.received) and tokens <= self.present
 
 
 class Impostor:
@@ -228,6 +226,7 @@ class Impostor:
         self.declared = [
             session.declare_queryable(keys.clients.service('open_session'), self._on_query),
             session.liveliness().declare_token(keys.alive),
+            session.liveliness().declare_token(keys.instance(PROCESS)),
         ]
 
     def _on_query(self, query: zenoh.Query) -> None:

@@ -79,3 +79,11 @@ def test_without_a_stall_the_goal_holds_where_there_is_one():
     alone = describe('a way', [([lived(1.0)], [1])], may_stall=True)
     assert alone.goals == {}
     assert 'the same, slowest robot of each kill' not in alone.series_ms
+
+
+def test_the_time_until_a_fault_shows_is_part_of_the_case_where_it_is_known():
+    kills = [([lived(1.0)], [0])]
+    case = describe('a way', kills, may_stall=True, noticed_ms=[120.0])
+    assert case.series_ms['from the kill until the published state shows it'] == [120.0]
+    known = describe('a way', kills, may_stall=True).series_ms
+    assert 'from the kill until the published state shows it' not in known

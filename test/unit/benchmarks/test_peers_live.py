@@ -34,6 +34,7 @@ def test_openpi_s_robots_are_served(installed, tmp_path):
     with processes.running_peer('openpi', installed, tmp_path, role='robots') as peer:
         assert peer.order('open', 3, str(SMALL)) == 3
         told = peer.order('pace', 0.2, 20.0)
-        assert [one['sent'] for one in told] == [4] * 3
-        assert all(len(one['latencies_ms']) == 4 for one in told)
+        # a busy machine misses a turn
+        assert all(1 <= one['sent'] <= 4 for one in told)
+        assert all(len(one['latencies_ms']) == one['sent'] for one in told)
         assert processes.cpu_s(peer.server.pid) > 0

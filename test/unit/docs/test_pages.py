@@ -41,6 +41,13 @@ def test_lines_have_at_most_100_characters(name):
     assert not others
 
 
+@pytest.mark.parametrize('name', ['new_version.md', 'operate.md', 'quick_start.md'])
+def test_pages_of_operators_need_verbs_alone(name):
+    """No service, topic or parameter by hand, and no number of a command."""
+    assert not re.findall(r'ros2 (?:service|topic|param|lifecycle) \w+ /', read(name))
+    assert not re.findall(r'command: \d|outcome: \d', read(name))
+
+
 def test_a_long_line_is_found_and_output_is_not_counted():
     line = 'x' * (LINE_LENGTH + 1)
     assert long_lines(f'|{line}\n{line}\n```\n{line}\n```\n```console\n$ a\n{line}\n```') == (1, 2)

@@ -39,7 +39,7 @@ ALLOWED = {
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}
 # beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
 MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
-TOOLS_WITH_ROS = {'tools/processes', 'tools/reference'}
+TOOLS_WITH_ROS = {'tools/operate', 'tools/processes', 'tools/reference'}
 # room -> modules on its longest chain of imports
 MOST_FLOORS = {'router': 10}
 PACKAGE = REPOSITORY / 'lerobot_serve'

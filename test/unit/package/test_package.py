@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
 
 LARGEST_BYTES = 1_000_000
+PAGE = 'lerobot_serve/tools/dashboard/page'
 TOP_LEVEL = {
     *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md', 'mkdocs.yml'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
@@ -22,6 +25,7 @@ TOP_LEVEL = {
 }
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {
+    'aiohttp': 'python3-aiohttp',
     'cv2': 'python3-opencv',
     'numpy': 'python3-numpy',
     'yaml': 'python3-yaml',
@@ -30,6 +34,7 @@ KEYS = {
     'rich': 'python3-rich',
     'cryptography': None,
     'mcap': None,
+    'rerun': None,
     'zenoh': None,
     'simplejpeg': 'python3-simplejpeg-pip',
     'torch': None,
@@ -57,12 +62,10 @@ def tracked(repository) -> list[str]:
 
 
 # import name -> name on PyPI where they differ
-PACKAGES = {'zenoh': 'eclipse-zenoh'}
+PACKAGES = {'rerun': 'rerun-sdk', 'zenoh': 'eclipse-zenoh'}
 
 
 def third_party(repository) -> set[str]:
-    import sys
-
     names = set()
     for folder in (repository / 'lerobot_serve', repository / 'benchmarks'):
         for file in folder.rglob('*.py'):
@@ -123,9 +126,31 @@ def test_executables_are_declared(repository, name):
     assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
 
 
-def test_the_types_are_installed(repository):
-    assert (repository / 'lerobot_serve' / 'py.typed').is_file()
-    assert "package_data={NAME: ['py.typed']}" in (repository / 'setup.py').read_text()
+def test_the_types_and_the_page_of_the_dashboard_are_installed(repository, tmp_path):
+    command = [sys.executable, 'setup.py', '-q', 'build', '--build-base', str(tmp_path)]
+    environment = {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'}
+    subprocess.run(
+        [*command, 'egg_info', '--egg-base', str(tmp_path)],
+        cwd=repository,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
+    installed = tmp_path / 'lib' / 'lerobot_serve'
+    assert (installed / 'py.typed').is_file()
+    page = repository / PAGE
+    assert {file.name for file in (installed / 'tools/dashboard/page').iterdir()} == {
+        file.name for file in page.iterdir()
+    }
+
+
+def test_what_is_by_others_has_its_licence_beside_it(repository):
+    library = (repository / PAGE / 'uPlot.iife.min.js').read_text()
+    assert '(v1.6.32)' in library[:100]
+    licence = (repository / PAGE / 'uPlot.LICENSE').read_text()
+    assert 'The MIT License' in licence and 'Leon Sorokin' in licence
+    manifest = (repository / 'package.xml').read_text()
+    assert f'<license file="{PAGE}/uPlot.LICENSE">MIT</license>' in manifest
 
 
 def test_every_pin_is_exact(repository):

@@ -158,7 +158,7 @@ def test_an_operators_word_is_followed_at_once_and_told_once(rig):
 
 def test_the_split_is_its_own_until_it_is_over(rig):
     rig.watch.check_split(50, 50)
-    with pytest.raises(ParameterError, match='promote or roll back with control_slot'):
+    with pytest.raises(ParameterError, match=r'promote or roll back \(`lerobot-serve rollout`'):
         rig.watch.check_split(50, 20)
     rig.poll()
     rig.watch.run_command('rollback', '', rig.world.now_ns)

@@ -73,6 +73,8 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
         lambda s: s.canary.canary.limits.fallbacks_percent,
         9.0,
     ),
+    'canary_max_halted_percent': (9.0, lambda s: s.canary.canary.limits.halted_percent, 9.0),
+    'canary_minimum_halts': (9, lambda s: s.canary.canary.limits.minimum_halts, 9),
     'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
 }
 

@@ -22,6 +22,7 @@ from lerobot_serve.wire.execution_report import (
     ExecutedRun,
     ExecutionReport,
     find_execution_report,
+    Halt,
     HEAD,
     KEY,
     ROWS_LIMIT,
@@ -49,7 +50,8 @@ def reports(draw: st.DrawFn) -> ExecutionReport:
         for _ in range(draw(st.integers(0, 4)))
     ]
     age_s = draw(st.floats(0, 1e6, width=32))
-    return ExecutionReport(*[draw(uint(64)) for _ in range(5)], age_s, tuple(runs))
+    counts = [draw(uint(64)) for _ in range(5)]
+    return ExecutionReport(*counts, age_s, tuple(runs), draw(uint(8)))
 
 
 def a_report(rows: int = 3, columns: int = 2) -> ExecutionReport:
@@ -96,6 +98,13 @@ def test_it_is_found_in_any_request(observation, executed, is_told):
     found = find_execution_report(raw)
     assert (found is not None) == is_told
     assert found is None or content(found) == content(executed)
+
+
+def test_the_halt_is_the_second_byte_which_older_robots_leave_at_zero():
+    data = bytes(encode(replace(a_report(), halt=Halt.STOPPED)).value)
+    assert data[:4] == bytes((VERSION, 2, 0, 0))
+    assert decode(Extension(KEY, bytes((VERSION, 0)) + data[2:])).halt == Halt.NONE
+    assert decode(Extension(KEY, bytes((VERSION, 77)) + data[2:])).halt == 77
 
 
 def test_nothing_told_is_nothing_found():
@@ -162,7 +171,7 @@ def test_a_report_cut_off_at_any_byte_is_refused():
 
 
 def head(age_s: float = 0.0, columns: int = 1, runs: int = 0) -> bytes:
-    return HEAD.pack(VERSION, age_s, 0, 0, 0, 0, 0, columns, runs)
+    return HEAD.pack(VERSION, 0, age_s, 0, 0, 0, 0, 0, columns, runs)
 
 
 HOSTILE = {

@@ -8,17 +8,18 @@ import subprocess
 import sys
 
 import pytest
+from support.network.ports import free_port
 from support.paths import module_environment
 from support.waiting import wait_until
 from support.zenoh.access_rig import (
     Client,
-    free_port,
     Impostor,
     is_connected,
     Keys,
     opened,
     opened_hub,
     opened_unchecked,
+    PROCESS,
     repeat,
     Served,
     SITE,
@@ -157,7 +158,11 @@ class Trial:
                 bool(read - {own.reply(7), own.no_session, at.status}),
                 any(payload == 'witness' for _, payload in subject.received),
             },
-            'status': {at.status in read, at.alive in subject.present},
+            'status': {
+                at.status in read,
+                at.alive in subject.present,
+                at.instance(PROCESS) in subject.present,
+            },
             'serves': {any(seen_as_server)},
             'serves as another': {
                 any(

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 import numpy as np
+from support.zenoh.fuzzing import altered, fuzz, segments
 
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType
-from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -24,6 +26,19 @@ HEADER = Header(1, 2, 3, 0, 1, MsgType.OBSERVATION)
 RAW = wire_observation.encode(
     Observation(HEADER, 'robot_1', 'episode-1', np.zeros((1, 6), np.float32))
 )
+NAMES = ('pan', 'tilt')
+# a valid request of each service
+CALLS = {
+    'open_session': service_bytes.open_request(
+        SessionRequest('robot_1', 1, 3, ROBOT.reply(3), NAMES, NAMES, (), 30.0)
+    ),
+    'close_session': service_bytes.close_request('robot_1', 3),
+    'reset_episode': service_bytes.encode(
+        service_bytes.SERVICES['reset_episode'].Request(client_id='robot_1', session_epoch=3)
+    ),
+    'get_status': b'',
+    'predict_chunk': RAW,
+}
 
 
 class Link:
@@ -71,6 +86,7 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.link, self.passed, self.dropped, self.work = Link(), [], [], []
+        self.logged: list[str] = []
         self.endpoint = ServerEndpoint(
             self.link,
             '/policy_server',
@@ -79,8 +95,9 @@ class Endpoint:
             run=self.work.append,
             on_observation=self.passed.append,
             on_drop=self.dropped.append,
+            log_warning=self.logged.append,
         )
-        self.endpoint.serve_predictions(lambda raw, reply: None)
+        self.endpoint.serve_predictions(lambda raw, reply: '', lambda key: False)
 
     def observe(self, key: str, raw: bytes) -> None:
         self.link.subscribed[KEYS.clients.observation](key, raw)
@@ -91,16 +108,33 @@ class Endpoint:
         return query
 
 
-@settings(max_examples=1500)
-@given(some.one_of(some.binary(max_size=300), some.integers(0, len(RAW)).map(lambda n: RAW[:n])))
-def test_each_observation_is_passed_on_or_counted(raw):
+roles = some.sampled_from([*Role, 'other']) | segments
+payloads = some.binary(max_size=300) | altered(RAW)
+
+
+@fuzz(1500)
+@given(roles, some.just('robot_1') | segments, payloads)
+def test_each_observation_is_passed_on_or_counted(role, client, raw):
     met = Endpoint()
-    met.observe(ROBOT.observation, raw)
+    key = ClientKeys(KEYS.prefix, role, client)
+    met.observe(key.observation, raw)
     assert len(met.passed) + len(met.dropped) == 1
     assert met.passed in ([], [raw])
+    if met.passed:
+        assert key.may_speak_for(read_envelope(raw).client_id)
 
 
-@settings(max_examples=1500)
+@fuzz(1000)
+@given(roles, some.just('robot_1') | segments, some.sampled_from([*CALLS]), some.data())
+def test_each_call_of_any_key_is_run_or_refused_in_words(role, client, service, data):
+    met, key = Endpoint(), ClientKeys(KEYS.prefix, role, client)
+    raw = data.draw(altered(CALLS[service]))
+    query = met.call(service, key.service(service), raw)
+    assert len(met.work) + len(query.errors) == 1
+    assert len(met.dropped) == len(query.errors) == len(met.logged)
+
+
+@fuzz(1500)
 @given(some.sampled_from([*service_bytes.SERVICES, 'predict_chunk']), some.binary(max_size=200))
 def test_each_call_is_run_or_refused_in_words(service, raw):
     met = Endpoint()
@@ -128,3 +162,16 @@ def test_a_call_for_another_robot_is_refused():
     (said,) = met.call('predict_chunk', other.service('predict_chunk'), RAW).errors
     assert b'speaks for itself alone' in said
     assert (len(met.work), met.dropped) == (2, ['malformed_service_request'] * 2)
+
+
+def test_a_call_of_another_layout_is_named_with_its_remedy():
+    """A field of a later version before all others."""
+    raw = CALLS['open_session']
+    met, key = Endpoint(), ROBOT.service('open_session')
+    (said,) = met.call('open_session', key, raw[:4] + b'\xff' * 8 + raw[4:]).errors
+    assert b'both ends need the same version of lerobot_serve' in said
+    (logged,) = met.logged
+    assert "'robot robot_1' over Zenoh: open_session: the request cannot be read" in logged
+    # a client repeats it
+    met.call('open_session', key, b'?')
+    assert len(met.dropped) == 2 and len(met.logged) == 1

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from support.zenoh.access_rig import Keys
 import zenoh
@@ -31,6 +33,13 @@ def test_zenoh_takes_it():
     taken = zenoh.Config.from_json5(text)
     assert taken.get_json('mode') == '"peer"'
     assert taken.get_json('scouting/multicast/enabled') == 'false'
+
+
+def test_keep_alives_come_before_tcp_takes_a_connection_to_be_idle():
+    """The kernel's shortest retransmission timeout is 200 ms and a round trip."""
+    taken = zenoh.Config.from_json5(configuration(ZenohSettings()))
+    transmission = json.loads(taken.get_json('transport/link/tx'))
+    assert transmission['lease'] / transmission['keep_alive'] <= 200
 
 
 def test_with_keys_both_ends_show_a_certificate(keys):

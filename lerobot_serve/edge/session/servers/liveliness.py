@@ -19,8 +19,9 @@ class Loss(Enum):
 
     CLOSED = 'server closed the session or exited'
     EXPIRED = 'liveliness lease expired ({lease_s:g} s): killed, suspended or unreachable'
-    # over Zenoh, which tells no more
+    # over Zenoh, which reports no reason
     GONE = 'server exited, was killed, is suspended or unreachable'
+    AMBIGUOUS = 'another server has the same name'
 
 
 class ServerLiveliness:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node recorder: records topics of the ROS graph into a bag.
+The node recorder: records topics of the ROS graph into a bag, or hands them to another writer.
 
 The executor thread discovers topics and deposits their messages as bytes; the thread `writing`
-owns the bag.
+owns the writer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 import threading
 import time
-from typing import TYPE_CHECKING, TypedDict
+from typing import Protocol, TYPE_CHECKING, TypedDict
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.duration import Duration
@@ -25,7 +25,7 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.bags.message import PACKAGE
+from lerobot_serve.tools.bags.message import BagError, PACKAGE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import INFINITE_NS, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
@@ -47,6 +47,12 @@ GRAPH_POLL_S = 0.2
 SUBSCRIPTION_DEPTH = 1024
 DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
+
+
+class TopicSelection(Protocol):
+    """Selects topics by name and type; asked again for each topic that is not yet recorded."""
+
+    def takes(self, topic: str, kind: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,52 +78,42 @@ class MessageInfo(TypedDict):
     source_timestamp: int
 
 
-class BagRecorderNode(SteadyClockNode):
-    """See the module. Built in the main thread."""
+class TopicRecorderNode(SteadyClockNode):
+    """Passes the messages of selected topics to a queue. Built in the main thread."""
 
     sim_time_refusal = 'a bag holds the times at which messages were sent and received'
+    # for the log
+    does = 'recording'
 
     def __init__(
         self,
         runtime: NodeRuntime,
-        folder: Path,
-        topics: TopicFilter,
-        limits: RecordingLimits = NO_LIMITS,
-        zenoh: ZenohSettings | None = None,
+        name: str,
+        recording: WriteQueue,
+        topics: TopicSelection,
+        zenoh: ZenohRecording | None = None,
     ) -> None:
-        """
-        Create the bag; `zenoh` has the endpoints whose requests and replies are recorded, too.
-        Raises BagError and UserError.
-        """
-        writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
-        super().__init__('recorder', context=runtime.context, enable_rosout=False)
-        self._filter, self.folder = topics, folder
-        self.recording = WriteQueue(writer, limits, on_end=runtime.stop_requested.set)
-        self.contents = writer.contents
+        """Record from now on, until the runtime ends; `zenoh` is closed then."""
+        super().__init__(name, context=runtime.context, enable_rosout=False)
+        self._topics, self._zenoh = topics, zenoh
+        self.recording = recording
         self._recorded: set[str] = set()
-        # topics of the bag
+        # topics of the recording
         self._added: set[str] = set()
         self._adding = threading.Lock()
-        self._zenoh: ZenohRecording | None = None
         self._refused: set[str] = set()
-        self._writing = runtime.thread('writing', self.recording.run, self.recording.close)
+        self._writing = runtime.thread('writing', recording.run, recording.close)
         runtime.before_shutdown(self._finish)
         self.create_timer(GRAPH_POLL_S, self._poll_graph)
         self._poll_graph()
-        if zenoh:
-            self._zenoh = self._record_zenoh(zenoh)
-
-    def _record_zenoh(self, settings: ZenohSettings) -> ZenohRecording:
-        # a robot that is recorded over ROS 2 needs no eclipse-zenoh
-        from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
-
-        return ZenohRecording(settings, add_topic=self._add_zenoh_topic, put=self.recording.put)
+        if self._zenoh:
+            self._zenoh.begin(self._add_zenoh_topic, recording.put)
 
     def _add_zenoh_topic(self, name: str, kind: str) -> None:
         """Add a topic that passes over Zenoh. A thread of Zenoh."""
         encoding, text = type_definition(kind, share_folder)
         self._add(BagTopic(name, kind, encoding, text, (OfferedProfile(),), ''))
-        self.get_logger().info(f'recording {name} ({kind}), over Zenoh')
+        self.get_logger().info(f'{self.does} {name} ({kind}), over Zenoh')
 
     def _add(self, topic: BagTopic) -> None:
         """Add a topic once, whichever link it is heard on first."""
@@ -135,8 +131,8 @@ class BagRecorderNode(SteadyClockNode):
     def _poll_graph(self) -> None:
         """Subscribe to new topics."""
         for name, kinds in self.get_topic_names_and_types():
-            is_selected = len(kinds) == 1 and self._filter.takes(name, kinds[0])
-            if is_selected and name not in self._recorded | self._refused:
+            is_known = name in self._recorded or name in self._refused
+            if not is_known and len(kinds) == 1 and self._topics.takes(name, kinds[0]):
                 self._begin(name, kinds[0])
 
     def _begin(self, name: str, kind: str) -> None:
@@ -151,13 +147,13 @@ class BagRecorderNode(SteadyClockNode):
             message_type = message_class(kind)
         except (ImportError, AttributeError, ValueError):
             self._refused.add(name)
-            self.get_logger().warning(f'{name} is not recorded: {kind} is not installed')
+            self.get_logger().warning(f'not {self.does} {name}: {kind} is not installed')
             return
         self._recorded.add(name)
         self._add(bag_topic(name, kind, ends))
         deposit: Callable[..., None] = self._deposit_callback(name)
         self.create_subscription(message_type, name, deposit, strictest_profile(ends), raw=True)
-        self.get_logger().info(f'recording {name} ({kind})')
+        self.get_logger().info(f'{self.does} {name} ({kind})')
 
     def _deposit_callback(self, topic: str) -> Callable[[bytes, MessageInfo], None]:
         # a function, because rclpy inspects the parameters of a callback, also of a partial
@@ -167,6 +163,42 @@ class BagRecorderNode(SteadyClockNode):
             self.recording.put(ReceivedMessage(topic, data, received_ns, sent_ns))
 
         return deposit
+
+
+class BagRecorderNode(TopicRecorderNode):
+    """Records into a new bag. Built in the main thread."""
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        folder: Path,
+        topics: TopicFilter,
+        limits: RecordingLimits = NO_LIMITS,
+        zenoh: ZenohSettings | None = None,
+    ) -> None:
+        """
+        Create the bag; `zenoh` has the endpoints whose requests and replies are recorded, too.
+        Raises BagError and UserError.
+        """
+        # before the bag: an endpoint that is not reached leaves no folder
+        link = connect_to_zenoh(zenoh) if zenoh else None
+        try:
+            writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
+        except BagError:
+            if link:
+                link.close()
+            raise
+        self.folder, self.contents = folder, writer.contents
+        recording = WriteQueue(writer, limits, on_end=runtime.stop_requested.set)
+        super().__init__(runtime, 'recorder', recording, topics, link)
+
+
+def connect_to_zenoh(settings: ZenohSettings) -> ZenohRecording:
+    """Return a recording that has not begun. Raises UserError."""
+    # a robot that is recorded over ROS 2 needs no eclipse-zenoh
+    from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
+
+    return ZenohRecording(settings)
 
 
 def is_own_type(kind: str) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Queues received messages for the disk; `run` is the body of the thread that writes them.
+Queues received messages for a writer, such as a bag; `run` is the body of the thread that writes.
 
-The executor deposits and never waits for the disk. The thread writes at least every FLUSH_S, so a
-killed process loses at most the messages of that time.
+The executor deposits and never waits for the writer. The thread writes at least every FLUSH_S, so
+a killed recorder loses at most the messages of that time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import threading
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
 
 FLUSH_S = 0.5
 # limit of queued bytes while the disk is slow: some seconds of a fleet with cameras
@@ -43,6 +42,28 @@ class RecordingLimits:
 NO_LIMITS = RecordingLimits()
 
 
+class MessageWriter(Protocol):
+    """What a queue writes to: a bag, or a view. One thread; all but `abort` may raise OSError."""
+
+    @property
+    def destination(self) -> str:
+        """What is written, for an error."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What was written, for a limit of size."""
+
+    def add_topic(self, topic: BagTopic) -> None: ...
+
+    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class WriteQueue:
     """
     The writing thread calls `on_end` when the recording ends by itself; `ended` is the reason, and
@@ -51,13 +72,16 @@ class WriteQueue:
 
     def __init__(
         self,
-        writer: BagWriter,
+        writer: MessageWriter,
         limits: RecordingLimits = NO_LIMITS,
         *,
         on_end: Callable[[], None] = lambda: None,
+        flush_s: float = FLUSH_S,
+        waiting_limit_bytes: int = WAITING_LIMIT_BYTES,
     ) -> None:
         self._writer, self._on_end = writer, on_end
         self._limits = limits
+        self._flush_s, self._waiting_limit_bytes = flush_s, waiting_limit_bytes
         self._changed = threading.Condition()
         self._waiting: deque[BagTopic | ReceivedMessage] = deque()
         self._waiting_bytes = 0
@@ -81,7 +105,7 @@ class WriteQueue:
             if self._closing or self.ended:
                 # the recording has ended
                 return
-            if self._waiting_bytes + size > WAITING_LIMIT_BYTES:
+            if self._waiting_bytes + size > self._waiting_limit_bytes:
                 self.dropped += 1
                 return
             self._waiting_bytes += size
@@ -101,7 +125,7 @@ class WriteQueue:
         try:
             while not self.ended:
                 with self._changed:
-                    closing = self._changed.wait_for(lambda: self._closing, FLUSH_S)
+                    closing = self._changed.wait_for(lambda: self._closing, self._flush_s)
                 self._write()
                 if closing:
                     self.ended = 'on request'
@@ -110,7 +134,8 @@ class WriteQueue:
             self._writer.close()
         except OSError as error:
             self.failed = True
-            self.ended = f'{self._writer.folder} cannot be written: {error.strerror or error}'
+            why = error.strerror or error
+            self.ended = f'{self._writer.destination} cannot be written: {why}'
             self._writer.abort()
         self._on_end()
 

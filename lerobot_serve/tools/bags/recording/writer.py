@@ -48,6 +48,10 @@ class BagWriter:
         self._schemas: dict[str, int] = {}
 
     @property
+    def destination(self) -> str:
+        return str(self.folder)
+
+    @property
     def size_bytes(self) -> int:
         """The size of the file without unflushed messages."""
         return self._file.tell()

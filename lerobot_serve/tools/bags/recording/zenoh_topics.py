@@ -6,10 +6,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lerobot_serve.tools.bags.message import PACKAGE
+from lerobot_serve.tools.bags.service_events import TOPIC_END, TYPE_END
 from lerobot_serve.wire.names import KEY_ROOT, ros_token
 from lerobot_serve.zenoh.keys import Role
 
 OBSERVATION, CHUNK = f'{PACKAGE}/msg/Observation', f'{PACKAGE}/msg/ActionChunk'
+# services of sessions, and their types
+SERVICES = {
+    'open_session': 'OpenSession',
+    'close_session': 'CloseSession',
+    'reset_episode': 'ResetEpisode',
+}
 
 
 class RecordedKey(NamedTuple):
@@ -20,23 +27,27 @@ class RecordedKey(NamedTuple):
 
 
 def selectors(site: str) -> tuple[str, ...]:
-    """Return the keys of requests and replies, to subscribe to."""
+    """Return the keys of requests, replies and session calls, to subscribe to."""
     clients = f'{KEY_ROOT}/{site}/*/*/*'
     return (
         f'{clients}/observation',
         f'{clients}/no_session',
+        *(f'{clients}/event/{service}' for service in SERVICES),
         f'{clients}/*/action_chunk',
         *(f'{clients}/{purpose}/*' for purpose in ('replies', 'shadow', 'second_draw')),
     )
 
 
 def recorded_key(key: str) -> RecordedKey | None:
-    """Return where the messages on a key belong; None for a key without requests or replies."""
+    """Return where the messages on a key belong; None for a key of something else."""
     _, _, server, role, client, *rest = key.split('/')
     node, sender = f'/{server.replace(".", "/")}', f'/{client.replace(".", "/")}'
     match rest:
         case ['observation']:
             return RecordedKey(f'{node}/observation', OBSERVATION)
+        case ['event', service] if service in SERVICES:
+            kind = f'{PACKAGE}/srv/{SERVICES[service]}{TYPE_END}'
+            return RecordedKey(f'{node}/{service}{TOPIC_END}', kind)
         case ['no_session']:
             return RecordedKey(f'{node}/no_session', CHUNK)
         case [_, 'action_chunk'] if role == Role.ROBOT:

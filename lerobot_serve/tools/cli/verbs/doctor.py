@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve doctor`: checks machine, policy, robot file and ROS graph."""
+"""`lerobot-serve doctor`: checks machine, policy, robot file, ROS graph and Zenoh link."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from lerobot_serve.tools.cli.link_options import add_link_options, link_settings
+
 if TYPE_CHECKING:
     from lerobot_serve.tools.doctor.examination import ExaminationRequest
     from lerobot_serve.tools.doctor.finding import Finding
 
-HELP = 'check machine, policy, robot file and ROS graph; print findings with remedies'
+HELP = 'check machine, policy, robot file, ROS graph and Zenoh link; print remedies'
 EXAMPLE = (
     'example: lerobot-serve doctor /models/act --robot my_robot.yaml --parameter trained_fps=30  '
     '| exit status 0 without a failure (warnings allowed), 1 with one, 2 for a wrong command '
@@ -56,8 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_argument,
         default=WAIT_S,
         metavar='S',
-        help=f'time limit for topics and nodes [s] ({WAIT_S:g})',
+        help=f'time limit for topics and nodes, and time to watch the link [s] ({WAIT_S:g})',
     )
+    add_link_options(parser, 'check a link over Zenoh: endpoints of servers and routers')
     parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
@@ -96,6 +99,9 @@ def examination_request(options: argparse.Namespace) -> ExaminationRequest:
         robot_file=options.robot or '',
         namespace=options.namespace,
         wait_s=options.wait_s,
+        link=link_settings(options),
+        link_client=options.client,
+        link_servers=tuple(options.servers),
     )
 
 

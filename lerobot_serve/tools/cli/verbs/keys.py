@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import WrongCommandLine
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.keys.site import Site
@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.keys.site import make_site, opened_site
 
     if not 1 <= getattr(options, 'days', 1) <= LIMIT_DAYS:
-        raise UserError(f'--days must be in [1, {LIMIT_DAYS}], got {options.days}')
+        raise WrongCommandLine(f'--days must be in [1, {LIMIT_DAYS}], got {options.days}')
     if options.action == 'init':
         make_site(options.folder, options.site, options.days)
         print(

@@ -7,8 +7,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
+
 if TYPE_CHECKING:
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode
+    from lerobot_serve.zenoh.settings import ZenohSettings
 
 HELP = 'record topics into a bag, in the format of ros2 bag'
 # the node handles SIGINT and SIGTERM itself
@@ -19,7 +22,6 @@ EXAMPLE = (
 )
 LIMIT_MB = 10_000_000
 LIMIT_S = 31_536_000
-DEFAULT_SITE = 'default'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,21 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--max-size', type=float, default=0.0, metavar='MB', help='stop at this size [MB]'
     )
-    parser.add_argument(
-        '--connect',
-        metavar='ENDPOINT',
-        nargs='+',
-        action='extend',
-        default=[],
-        help='record requests and replies over Zenoh, too: endpoints of servers and routers, such '
-        'as tcp/192.168.1.5:7447',
-    )
-    parser.add_argument(
-        '--site', default=DEFAULT_SITE, help=f'the zenoh_site of the nodes ({DEFAULT_SITE})'
-    )
-    parser.add_argument(
-        '--keys', metavar='FOLDER', type=Path, help="zenoh_keys: an operator's keys"
-    )
+    add_observer_options(parser, 'record')
     parser.add_argument(
         '--duration', type=float, default=0.0, metavar='S', help='stop after this time [s]'
     )
@@ -79,33 +67,26 @@ def main(options: argparse.Namespace) -> int:
     relative = [topic for topic in options.topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
-    if (options.keys or options.site != DEFAULT_SITE) and not options.connect:
-        raise ParameterError('--keys and --site are of --connect; give it the endpoints to record')
+    zenoh = observer_settings(options)
     folder = options.folder or Path(datetime.now().strftime('bag_%Y%m%d-%H%M%S'))
-    return record(folder, options)
+    return record(folder, options, zenoh)
 
 
-def record(folder: Path, options: argparse.Namespace) -> int:
+def record(folder: Path, options: argparse.Namespace, zenoh: ZenohSettings | None) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
     from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
-    from lerobot_serve.zenoh.settings import ZenohSettings
 
     recorders: list[BagRecorderNode] = []
 
     def create(runtime: NodeRuntime) -> BagRecorderNode:
         topics = TopicFilter(frozenset(options.topics), options.all)
         limits = RecordingLimits(int(options.max_size * 1e6), options.duration)
-        zenoh = ZenohSettings(options.site, tuple(options.connect), keys=options.keys)
         try:
-            recorders.append(
-                BagRecorderNode(
-                    runtime, folder, topics, limits, zenoh if options.connect else None
-                )
-            )
+            recorders.append(BagRecorderNode(runtime, folder, topics, limits, zenoh))
         except BagError as error:
             raise ParameterError(str(error)) from error
         return recorders[0]

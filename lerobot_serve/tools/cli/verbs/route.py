@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable
 import sys
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import WrongCommandLine
 
 HELP = 'print the slot in which an episode is placed'
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     import json
 
     if not 0 <= options.split <= 100:
-        raise UserError(f'--split must be in [0, 100], got {options.split}')
+        raise WrongCommandLine(f'--split must be in [0, 100], got {options.split}')
     episodes = lines(sys.stdin.buffer) if options.episodes == ['-'] else options.episodes
     routes = [route(episode_id, options.split) for episode_id in episodes]
     print(json.dumps(routes, indent=2) if options.json else table(routes))
@@ -43,7 +43,7 @@ def lines(file: Iterable[bytes]) -> list[str]:
     try:
         found = [line.rstrip(b'\r\n').decode() for line in file]
     except UnicodeDecodeError as error:
-        raise UserError(f'episode ids are UTF-8, got {error.object!r}') from error
+        raise WrongCommandLine(f'episode ids are UTF-8, got {error.object!r}') from error
     return [line for line in found if line]
 
 
@@ -52,13 +52,13 @@ def route(episode_id: str, split_percent: int) -> dict[str, object]:
     from lerobot_serve.router.placement.split import bucket, slot
 
     if not episode_id:
-        raise UserError(
+        raise WrongCommandLine(
             'EPISODE must not be empty: requests without an id are placed individually'
         )
     try:
         number = bucket(episode_id)
     except UnicodeEncodeError as error:
-        raise UserError(f'episode ids are UTF-8, got {episode_id!r}') from error
+        raise WrongCommandLine(f'episode ids are UTF-8, got {episode_id!r}') from error
     return {
         'key': episode_id,
         'bucket': number,

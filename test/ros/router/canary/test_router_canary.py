@@ -8,6 +8,7 @@ import time
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.wire.execution_report import encode, ExecutionReport, Halt
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -97,6 +98,32 @@ def test_a_guard_rolls_back_within_a_second(router_rig):
     print(f'rolled back {(time.monotonic_ns() - failed_ns) / 1e6:.0f} ms after the failure')
     assert 'not_finite' in state.text
     assert router_rig.get('split_percent') == 100
+
+
+def test_robots_that_halt_roll_the_candidate_back_though_nothing_else_arrives(router_rig):
+    """Each robot of the candidate latches, reports it with its last request, and is silent."""
+    fleet = canary(router_rig)
+    router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
+    first, second = [n for n in (f'halts-{i}' for i in range(100)) if bucket(n) >= 50][:2]
+
+    def play_until_halt(episode_id: str) -> None:
+        for halt in (Halt.NONE, Halt.LATCHED):
+            report = encode(ExecutionReport(halt=halt))
+            fleet.client.round_trip(episode_id=episode_id, extensions=(report,))
+
+    def latest() -> CanaryState:
+        return router_rig.watch.last[CanaryState]
+
+    play_until_halt(first)
+    router_rig.wait(lambda: 'halted once' in latest().text, 'it is said')
+    halted = next(guard for guard in latest().guards if guard.name == 'halted')
+    assert (halted.value, halted.samples, halted.minimum_samples) == (100.0, 1, 2)
+    play_until_halt(second)
+    state = router_rig.wait(
+        lambda: (now := latest()).state == CanaryState.ROLLED_BACK and now, 'the roll back'
+    )
+    assert 'robots halted 2 times in 2 episodes of the candidate' in state.text
+    assert state.planned_policy == state.candidate_policy
 
 
 def test_without_outcomes_it_holds_and_says_what_to_do(router_rig):

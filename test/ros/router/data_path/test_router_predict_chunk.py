@@ -27,6 +27,8 @@ from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import Observation
 
+pytestmark = pytest.mark.slow
+
 ROUTER = '/policy_router'
 # as long as ros2 launch waits for a process that is to end
 ENDS_S = 5.0
@@ -128,6 +130,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
     assert answered(caller, router_rig.episode('a')).slot == 'b'
 
 
+@both_links
 def test_a_cancel_reaches_the_replica_which_has_the_last_word(router_rig, caller):
     turns = router_rig.steering('one').turns
     turns.close_gate()

@@ -30,7 +30,7 @@ requests = st.builds(
     reply_topic=texts(),
     robot_type=texts(),
     policy=texts(),
-    fps=st.floats(width=32),
+    fps=st.floats(width=32, allow_nan=False),
     state_names=names,
     action_names=names,
     cameras=st.lists(
@@ -57,8 +57,13 @@ def event(kind: int, request: list, response: list | None = None) -> bytes:
 @given(requests)
 def test_a_request_is_read_as_it_was_made(request):
     raw = event(ServiceEventInfo.REQUEST_RECEIVED, [request])
-    agreed = SessionTerms(request.robot_type, request.task, request.rtc_execution_horizon)
-    assert read_open_session(raw) == ((request.client_id, request.session_epoch), agreed)
+    read = read_open_session(raw)
+    assert read
+    assert read.key == (request.client_id, request.session_epoch)
+    assert read.terms == SessionTerms(
+        request.robot_type, request.task, request.rtc_execution_horizon
+    )
+    assert read.names == (request.fps, tuple(request.state_names), tuple(request.action_names))
 
 
 def test_replies_and_what_a_client_tells_are_no_requests():

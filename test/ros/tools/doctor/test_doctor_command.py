@@ -43,6 +43,7 @@ def test_without_arguments_the_machine_is_looked_at(capsys):
         'robot',
         'topics',
         'ros2_control',
+        'link',
         'capacity',
     ]
     assert {'outcome', 'counts', 'groups'} == set(told)

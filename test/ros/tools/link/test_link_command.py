@@ -47,6 +47,14 @@ def test_it_shows_the_server_its_robot_and_what_they_send(edge_rig, endpoint, ca
     assert 'no server of the site hall; it has the site default: give it as --site' in error
 
 
+def test_it_names_two_servers_of_one_name(edge_rig, endpoint, capsys):
+    for _ in range(2):
+        edge_rig.start_server(zenoh_connect=[endpoint])
+    assert main(['link', '--json', '--listen', endpoint, '--seconds', '8']) == 0
+    (problem,) = json.loads(capsys.readouterr().out)['problems']
+    assert '2 servers have the name policy_server in' in problem and 'stop all but one' in problem
+
+
 def test_it_waits_for_a_server_that_connects(edge_rig, endpoint, capsys):
     edge_rig.start_server(zenoh_connect=f"['{endpoint}']")
     assert main(['link', '--listen', endpoint, '--seconds', '10']) == 0

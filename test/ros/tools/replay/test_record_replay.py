@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 
+from builtin_interfaces.msg import Time
 from mcap.reader import make_reader
 from rclpy.serialization import deserialize_message, serialize_message
 from support.nodes.server_rig import SERVER, ServerRig
@@ -31,6 +32,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Flag
 from lerobot_serve_interfaces.msg import (
+    DropCount,
     EdgeState,
     ExecutedAction,
     Observation,
@@ -250,12 +252,14 @@ def test_the_audit_reads_executed_actions_as_they_are():
         reason='why',
         raw=[1.0, 2.0],
         commanded=[3.0],
+        stamp=Time(sec=7, nanosec=8),
     )
     read = message_decoding.decode_executed(serialize_message(action))
     names = ('control_step', 'seq', 'session_epoch', 'episode', 'chunk_row', 'age_s', 'client_id')
     names += ('episode_id', 'slot', 'policy', 'reason')
     assert [getattr(read, n) for n in names] == [getattr(action, n) for n in names]
     assert (read.cage_result, read.rung) == ('held', 'safe_pose')
+    assert read.stamp_ns == 7_000_000_008
     assert (read.raw.tolist(), read.commanded.tolist()) == ([1.0, 2.0], [3.0])
 
 
@@ -271,8 +275,33 @@ def test_the_audit_reads_states_as_they_are():
         rung=EdgeState.RUNG_STOP_SERVICE,
         paused=True,
         reason='why',
+        stamp=Time(sec=7, nanosec=8),
+        queue_remaining_s=0.5,
+        action_age_s=9.0,
+        round_trip_ms=0.25,
+        network_ms=0.125,
+        control_steps=9,
+        control_steps_missed=2,
+        stalls=1 << 40,
+        dropped=[DropCount(reason='late', count=3), DropCount(reason='stale', count=4)],
     )
-    expected = message_decoding.EdgeState('robot', 'ep', 'dead', 'stop_service', 'why')
+    expected = message_decoding.EdgeState(
+        'robot',
+        'ep',
+        'dead',
+        'stop_service',
+        'why',
+        server='/s',
+        task='t',
+        paused=True,
+        queue_remaining_s=0.5,
+        round_trip_ms=0.25,
+        network_ms=0.125,
+        control_steps_missed=2,
+        stalls=1 << 40,
+        dropped=(('late', 3), ('stale', 4)),
+        stamp_ns=7_000_000_008,
+    )
     assert message_decoding.decode_state(serialize_message(state)) == expected
 
 

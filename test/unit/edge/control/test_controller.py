@@ -8,6 +8,7 @@ import pytest
 from support.edge.controller_rig import Bench, MAX_AGE_NS, STEP_NS
 
 from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.session.connection import ConnectionState
 
 # what one step may do to where the robot is
 STEP = 0.125
@@ -135,7 +136,7 @@ def test_what_somebody_clears_is_no_stall():
     bench.step()
     bench.queue.clear()
     bench.commands(3)
-    assert (bench.controller.stalls, bench.dries) == (0, 1)
+    assert (bench.controller.stalls, bench.dries) == (0, 0)
     assert bench.controller.rung_reason == 'ramp: cleared'
     bench.commands(20)
     assert bench.controller.rung_reason == 'hold: cleared'
@@ -163,7 +164,28 @@ def test_what_somebody_stops_is_no_stall_and_is_told_dry_only_when_he_is_done():
     bench.queue.clear()
     bench.be(paused=False)
     bench.commands(3)
-    assert (bench.controller.stalls, bench.dries) == (0, 1)
+    assert (bench.controller.stalls, bench.dries) == (0, 0)
+
+
+@pytest.mark.parametrize('cause', ['episode', 'pause'])
+def test_chunks_that_stay_away_after_an_episode_began_are_a_stall(cause):
+    bench = Bench()
+    bench.plan(1.0, 2.0, 3.0)
+    bench.step()
+    if cause == 'pause':
+        bench.be(paused=True)
+        bench.commands(3)
+        bench.be(paused=False)
+    bench.queue.clear()
+    bench.commands(20)
+    assert (bench.controller.stalls, bench.dries) == (0, 0)
+    bench.be(state=ConnectionState.DEGRADED)
+    bench.commands(20)
+    assert (bench.controller.stalls, bench.dries) == (1, 1)
+    bench.be(state=ConnectionState.STREAMING)
+    bench.plan(1.0, seq=2)
+    bench.commands(3)
+    assert (bench.controller.stalls, bench.dries) == (2, 2)
 
 
 def test_a_row_that_was_taken_and_not_played_is_not_where_the_next_steps_begin():

@@ -14,6 +14,7 @@ from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.wire.execution_report import Halt
 
 DEAD = (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST, ConnectionEvent.INCOMPATIBLE)
 POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
@@ -212,6 +213,23 @@ def test_a_reset_while_paused_waits_for_the_resume():
     assert robot.live(3) == [None] * 3
     robot.operation.resume()
     assert robot.live(1) == [1.0]
+
+
+def test_the_requester_learns_that_the_robot_halts_and_no_longer_does():
+    robot, told = Robot(latch_after_trips=1), []
+    robot.requests.requester.set_halted = lambda *, halted: told.append(halted)
+    robot.tick.plan(float('nan'), float('nan'))
+    robot.live(2)
+    assert robot.tick.controller.halt is Halt.LATCHED
+    robot.operation.update()
+    assert told[0] is False
+    assert told[-1] is True
+    robot.operation.pause()
+    assert robot.operation.reset_cage() == (True, 'Cage latch cleared')
+    robot.live(1)
+    robot.operation.update()
+    assert told[-1] is False, 'a pause is no halt'
+    assert robot.tick.controller.halt is Halt.NONE
 
 
 def test_a_reset_says_what_it_does_not_lift():

@@ -73,6 +73,13 @@ def test_refusals_without_a_change_of_state_are_told_when_their_reason_changes()
     assert logged.lines == ['W CONNECTING: /a: full', 'W CONNECTING: /a: arm_0.pos']
 
 
+def test_what_is_wrong_before_the_first_poll_is_logged():
+    logged = Logged()
+    logged.connection.handle(ConnectionEvent.SESSION_LOST, '/a: not there')
+    assert logged.poll() == ['W CONNECTING: /a: not there']
+    assert logged.poll() == []
+
+
 def test_troubles_are_told_at_once_and_then_as_a_sum():
     logged = Logged()
     assert logged.poll(stalls=1, cleared_action=9) == [

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from lerobot_serve.edge.observability.change_log import NotCommandedWarning
+from lerobot_serve.edge.observability.change_log import LatchLog, NotCommandedWarning
 
 
 def logged(*looks: tuple[str, int]) -> list[str]:
@@ -26,3 +26,16 @@ def test_a_moments_wait_is_not():
 def test_after_a_command_it_is_logged_again():
     twice = [('far outside', 0)] * 2
     assert len(logged(*twice, ('', 5), *[('far outside', 5)] * 2)) == 2
+
+
+def test_a_latch_is_logged_once_and_its_reset_too():
+    lines: list[str] = []
+    log = LatchLog(error=lambda text: lines.append(f'E {text}'), info=lines.append)
+    for reason in ('', 'too fast', 'too fast', '', '', 'too far'):
+        log.poll(reason)
+    assert [line.partition(';')[0] for line in lines] == [
+        'E Safety cage latched (too fast)',
+        'Safety cage reset',
+        'E Safety cage latched (too far)',
+    ]
+    assert '~/reset_cage' in lines[0]

@@ -26,6 +26,8 @@ from lerobot_serve.policies.lerobot.checkpoint import checkpoint as folder_modul
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.prediction import processors
 
+pytestmark = pytest.mark.slow
+
 LOADERS = {
     'AutoConfig': 'AutoConfig.from_pretrained(folder, trust_remote_code=True)',
     'AutoTokenizer': 'AutoTokenizer.from_pretrained(folder, trust_remote_code=True)',
@@ -64,12 +66,11 @@ def test_the_seal_holds_where_the_lists_would_not(tmp_path, asset, marker, monke
 
 # the lists are switched off: they refuse what follows before it could run
 UNGUARDED = """
-import sys
 from lerobot_serve.policies.lerobot import compat, hardening
 from lerobot_serve.policies.lerobot.checkpoint import checkpoint
 from lerobot_serve.policies.lerobot.prediction import processors
 checkpoint.check_step = checkpoint.check_asset = processors._check_owner = lambda *_: None
-if sys.argv[1] == 'without a seal':
+if not sealed:
     hardening.refuse_code = lambda: None
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.lerobot.loader import load
@@ -81,21 +82,36 @@ compat._import_torchvision()
 hardening.disable_network()
 hardening.refuse_code()
 """
+# to import LeRobot takes seconds: once, then a fork without and one with the seal
+BOTH = """
+import os, sys
+from lerobot_serve.policies.lerobot import compat
+compat._import_torchvision()
+compat._import_parts()
+for sealed, code in ((False, {open_code!r}), (True, {sealed_code!r})):
+    child = os.fork()
+    if not child:
+        print('sealed' if sealed else 'open', flush=True)
+        exec(code, {{'sealed': sealed}})
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
 
 
-@pytest.mark.parametrize('seal', ['without a seal', 'sealed'])
-def test_the_attack_is_one_without_lists_and_seal(tmp_path, asset, marker, seal):
-    """In our loader and in those of transformers, in one process: to import it takes seconds."""
-    folder = ATTACKS['action tokenizer'](tmp_path / 'policy', asset)
-    code = [UNGUARDED.format(options=repr(loading(folder)))]
-    markers = {'ours': marker} | {name: tmp_path / f'{name}.marker' for name in LOADERS}
-    for name, load_it in LOADERS.items():
-        theirs = evil_asset(tmp_path / name, markers[name])
-        code += [f'from transformers import {name}', f'folder = {str(theirs)!r}']
-        code += ['try:', f'    {load_it}', 'except Exception as error:', '    print(repr(error))']
+def test_the_attack_is_one_without_lists_and_seal(tmp_path):
+    """In our loader and in those of transformers."""
+    code, markers = {}, {}
+    for seal in ('open', 'sealed'):
+        home = tmp_path / seal
+        code[seal], markers[seal] = attacks_of(home)
     # transformers copies the code that it imports below HF_HOME
     done = subprocess.run(
-        [sys.executable, '-c', '\n'.join(code), seal],
+        [
+            sys.executable,
+            '-c',
+            BOTH.format(open_code=code['open'], sealed_code=code['sealed']),
+        ],
         env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
         stdin=subprocess.DEVNULL,
         check=True,
@@ -103,10 +119,25 @@ def test_the_attack_is_one_without_lists_and_seal(tmp_path, asset, marker, seal)
         capture_output=True,
         text=True,
     )
-    ran = {name for name, marker in markers.items() if marker.exists()}
-    assert ran == (set() if seal == 'sealed' else set(markers)), done
-    refusals = [line for line in done.stdout.splitlines() if 'requests Python code' in line]
-    assert len(refusals) == (len(markers) if seal == 'sealed' else 0), done
+    said = done.stdout.partition('sealed\n')
+    for seal, text in (('open', said[0]), ('sealed', said[2])):
+        ran = {name for name, marker in markers[seal].items() if marker.exists()}
+        assert ran == (set() if seal == 'sealed' else set(markers[seal])), done
+        refusals = [line for line in text.splitlines() if 'requests Python code' in line]
+        assert len(refusals) == (len(markers[seal]) if seal == 'sealed' else 0), done
+
+
+def attacks_of(home: Path) -> tuple[str, dict[str, Path]]:
+    """Return the code of all attacks below a folder, and the marker of each."""
+    markers = {name: home / f'{name}.marker' for name in ('ours', *LOADERS)}
+    asset = evil_asset(home / 'asset', markers['ours'])
+    folder = ATTACKS['action tokenizer'](home / 'policy', asset)
+    code = [UNGUARDED.format(options=repr(loading(folder)))]
+    for name, load_it in LOADERS.items():
+        theirs = evil_asset(home / name, markers[name])
+        code += [f'from transformers import {name}', f'folder = {str(theirs)!r}']
+        code += ['try:', f'    {load_it}', 'except Exception as error:', '    print(repr(error))']
+    return '\n'.join(code), markers
 
 
 class Counting(http.server.BaseHTTPRequestHandler):

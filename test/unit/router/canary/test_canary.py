@@ -120,6 +120,8 @@ def test_what_was_shown_is_forgotten_when_it_begins_anew(by_hand):
         world.canary.resume('another lamp')
     else:
         world.change('candidate', policy='better@3')
+        world.poll()
+        world.canary.start_for('better@3', by='kim@lab')
     world.wait(100)
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.RUNNING, 5)
     assert world.canary.record.comparison == StepComparison()

@@ -27,6 +27,8 @@ from lerobot_serve.tools.plan.rollout_simulation import (
     SuccessRates,
 )
 
+pytestmark = pytest.mark.slow
+
 TERMS = Terms()
 # nothing but the one error that is looked for ends a rollout
 NEVER_ROLLED_BACK = Terms(false_rollback=1e-9)

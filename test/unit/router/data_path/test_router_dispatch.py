@@ -223,6 +223,17 @@ def test_what_was_executed_belongs_to_the_slot_of_the_request_before(rig):
     assert [header.seq for _, header, _ in rig.outside.heard] == [1, 2, 3, 4]
 
 
+def test_a_halt_counts_once_for_the_slot_that_drove(rig):
+    for episode, halt in (('a', 0), ('a', 1), ('a', 1), ('b', 0), ('b', 2), ('b', 0), ('b', 7)):
+        rig.request(episode=episode_in(episode), executed=ExecutionReport(halt=halt))
+    assert (rig.stats.slot('a').halts, rig.stats.slot('b').halts) == (1, 2)
+
+
+def test_a_robot_that_is_halted_when_it_connects_counts_for_no_slot(rig):
+    rig.request(episode=episode_in('b'), executed=ExecutionReport(halt=1))
+    assert rig.stats.slot('b').halts == 0
+
+
 def test_a_robot_that_asks_is_heard(rig):
     rig.now_ns += 7 * SECOND
     rig.request()

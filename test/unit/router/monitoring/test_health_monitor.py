@@ -29,7 +29,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.awake = threading.Event()
-        self.there, self.closed = True, False
+        self.there, self.two, self.closed = True, '', False
         self.on_reply = self.on_status = None
 
     def listen(self, on_reply, on_status) -> None:
@@ -45,6 +45,9 @@ class Replicas:
 
     def is_available(self, server: str) -> bool:
         return self.there
+
+    def link_problem(self, server: str) -> str:
+        return self.two
 
     def close(self) -> None:
         self.closed = True
@@ -127,6 +130,16 @@ def test_who_is_missing_is_looked_for_by_one_job_at_a_time(rig):
     rig.core.jobs.run()
     assert done == ['looked']
     rig.close()
+
+
+def test_a_name_of_two_servers_is_the_reason_of_an_unavailable_replica(rig):
+    monitor = rig.monitor()
+    rig.behind.there, rig.behind.two = False, '2 servers have the name /a1'
+    monitor.poll()
+    assert {replica.text for replica in rig.core.replicas.values()} == {rig.behind.two}
+    rig.behind.there, rig.behind.two = True, ''
+    monitor.poll()
+    assert not any('2 servers' in replica.text for replica in rig.core.replicas.values())
 
 
 def test_a_verdict_is_said_when_it_changes(rig):

@@ -12,7 +12,6 @@ import pytest
 from support.tools.bag_rig import texts
 
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording import write_queue as recording_module
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.type_definitions import (
     referenced_types,
@@ -61,7 +60,6 @@ def test_what_was_heard_before_the_end_is_written(writer):
 
 
 def test_it_is_flushed_while_it_goes_on(writer, monkeypatch):
-    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
     flushed = threading.Event()
     flush = writer.flush
 
@@ -71,7 +69,7 @@ def test_it_is_flushed_while_it_goes_on(writer, monkeypatch):
             flushed.set()
 
     monkeypatch.setattr(writer, 'flush', flush_and_tell)
-    recording = WriteQueue(writer)
+    recording = WriteQueue(writer, flush_s=0.01)
     thread = run(recording)
     recording.add(A)
     recording.put(heard(10))
@@ -81,10 +79,10 @@ def test_it_is_flushed_while_it_goes_on(writer, monkeypatch):
     thread.join(LIMIT_S)
 
 
-def test_it_ends_at_its_size(writer, monkeypatch):
-    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+def test_it_ends_at_its_size(writer):
     ended = threading.Event()
-    recording = WriteQueue(writer, RecordingLimits(size_bytes=3_000_000), on_end=ended.set)
+    limits = RecordingLimits(size_bytes=3_000_000)
+    recording = WriteQueue(writer, limits, on_end=ended.set, flush_s=0.01)
     recording.add(A)
     for _ in range(1000):
         recording.put(heard(10_000))
@@ -97,18 +95,17 @@ def test_it_ends_at_its_size(writer, monkeypatch):
     assert bag.is_complete
 
 
-def test_it_ends_after_its_time(writer, monkeypatch):
-    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+def test_it_ends_after_its_time(writer):
     ended = threading.Event()
-    recording = WriteQueue(writer, RecordingLimits(duration_s=0.02), on_end=ended.set)
+    limits = RecordingLimits(duration_s=0.02)
+    recording = WriteQueue(writer, limits, on_end=ended.set, flush_s=0.01)
     run(recording)
     assert ended.wait(LIMIT_S)
     assert recording.ended == 'after 0.02 s'
 
 
-def test_what_is_too_much_is_counted(writer, monkeypatch):
-    monkeypatch.setattr(recording_module, 'WAITING_LIMIT_BYTES', 2500)
-    recording = WriteQueue(writer)
+def test_what_is_too_much_is_counted(writer):
+    recording = WriteQueue(writer, waiting_limit_bytes=2500)
     recording.add(A)
     for _ in range(5):
         recording.put(heard(1000))
@@ -119,9 +116,8 @@ def test_what_is_too_much_is_counted(writer, monkeypatch):
 
 
 def test_a_full_disk_ends_it_and_leaves_what_was_written(writer, monkeypatch):
-    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
     ended = threading.Event()
-    recording = WriteQueue(writer, on_end=ended.set)
+    recording = WriteQueue(writer, on_end=ended.set, flush_s=0.01)
     room = [6000]
     write = os.write
 

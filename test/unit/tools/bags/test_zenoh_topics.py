@@ -6,10 +6,15 @@ from __future__ import annotations
 import pytest
 import zenoh
 
-from lerobot_serve.tools.bags.recording.zenoh_topics import recorded_key, selectors
+from lerobot_serve.tools.bags.recording.zenoh_topics import (
+    recorded_key,
+    selectors,
+    SERVICES,
+)
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, is_robot_reply_topic
 from lerobot_serve.wire.names import is_topic
 from lerobot_serve.zenoh.keys import PURPOSES, Role, ServerKeys
+from lerobot_serve.zenoh.server_endpoint import RECORDED
 
 SERVER = ServerKeys('lab', '/a/policy_server')
 ROBOT, ROUTER = SERVER.client(Role.ROBOT, 'robot 1'), SERVER.client(Role.ROUTER, '/policy_router')
@@ -19,6 +24,7 @@ WANTED = [
     ROBOT.no_session,
     ROBOT.reply(7),
     *(ROUTER.reply(7, purpose) for purpose in PURPOSES),
+    *(ROBOT.event(service) for service in SERVICES),
 ]
 
 
@@ -36,6 +42,18 @@ def test_requests_and_replies_are_recorded_as_topics(key):
 )
 def test_nothing_else_is(key):
     assert not any(zenoh.KeyExpr(each).intersects(key) for each in selectors('lab'))
+
+
+def test_any_client_gives_a_topic_of_a_known_kind():
+    for client in ('Lab 3/arm #2', 'ü', '...', 'a' * 300):
+        for role in Role:
+            keys = SERVER.client(role, client)
+            assert all(map(recorded_key, (keys.observation, keys.no_session, keys.reply(1))))
+    assert recorded_key(f'{ROBOT.prefix}/event/capture') is None
+
+
+def test_each_recorded_service_is_published():
+    assert tuple(SERVICES) == RECORDED
 
 
 def test_the_topics_are_those_of_ros():

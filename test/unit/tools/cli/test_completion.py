@@ -3,31 +3,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+from support.tools.completion import completed
 
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import verb_of
-
-CODE = 'from lerobot_serve.tools.cli.main import main; main()'
-
-
-def completed(line: str, folder) -> list[str]:
-    file = folder / 'told'
-    environment = {
-        **os.environ,
-        '_ARGCOMPLETE': '1',
-        '_ARGCOMPLETE_STDOUT_FILENAME': str(file),
-        '_ARGCOMPLETE_IFS': '\n',
-        'COMP_LINE': line,
-        'COMP_POINT': str(len(line)),
-    }
-    command = [sys.executable, '-c', CODE]
-    subprocess.run(command, env=environment, timeout=60, cwd=folder, check=True)
-    return [word.strip() for word in file.read_text().split('\n') if word.strip()]
 
 
 def test_verbs_and_options_are_completed(tmp_path):

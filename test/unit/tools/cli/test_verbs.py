@@ -113,3 +113,32 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(done.stderr.split())
+
+
+def test_a_value_that_begins_with_a_dash_has_a_hint(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(['edge', '--task', '-x'])
+    assert raised.value.code == 2
+    assert '--task=-VALUE' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['split', '140'],
+        ['route', 'ep_1', '--split', '140'],
+        ['rollout', 'start', '--plan', '50,25'],
+        ['rollout', 'shadow', 'v2'],
+        ['serve', '--max-sessions', '0'],
+        ['edge', '--codec', 'bmp'],
+        ['rollout', 'status', '--timeout-s', '0'],
+    ],
+    ids=lambda words: ' '.join(words),
+)
+def test_a_value_out_of_its_bounds_is_a_wrong_command_line(words, capsys):
+    try:
+        status = main(words)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    assert 'Traceback' not in capsys.readouterr().err

@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.tools.output.line_charts import (
+    label_rows,
+    label_span,
+    LEFT,
     line_chart,
+    MOST_ROWS,
     round_up,
     TIME_TICKS,
     time_ticks,
     VALUE_TICKS,
     value_ticks,
+    WIDTH,
 )
 
 NOON_S = 1_700_000_000 - 1_700_000_000 % 86_400 + 43_200.0
@@ -51,6 +56,43 @@ def test_times_are_round_and_few(first_s, span_s):
     assert all(first_s <= tick <= first_s + span_s for tick in ticks)
     steps = {round(b - a, 6) for a, b in pairwise(ticks)}
     assert len(steps) <= 1
+
+
+@given(st.floats(1e-9, 1e12))
+def test_the_steps_of_values_are_equal_and_cover_the_axis(high):
+    top = round_up(high)
+    ticks = value_ticks(top)
+    assert ticks[0] == 0 and ticks[-1] == pytest.approx(top)
+    steps = [b - a for a, b in pairwise(ticks)]
+    assert steps == pytest.approx([steps[0]] * len(steps))
+    # 1, 2 or 5 times a power of ten
+    assert f'{steps[0]:.0e}'[0] in '125'
+
+
+@given(st.integers(0, 4 * 10**9), st.integers(10, 10**7))
+def test_a_period_of_some_seconds_has_at_least_two_times(first_s, span_s):
+    ticks = time_ticks(first_s, first_s + span_s)
+    assert len(ticks) >= 2
+    # no stretch at an end is longer than a step
+    step_s = ticks[1] - ticks[0]
+    assert ticks[0] - first_s <= step_s and first_s + span_s - ticks[-1] <= step_s
+
+
+LABELS = st.lists(st.tuples(st.floats(LEFT, WIDTH), st.text('abc 5%', max_size=20)), max_size=12)
+
+
+@given(LABELS)
+def test_labels_of_one_row_do_not_overlap_and_stay_inside(labels):
+    ordered = sorted(labels)
+    rows = label_rows(ordered)
+    assert all(0 <= row < MOST_ROWS for row in rows)
+    placed = [(row, *label_span(*label)) for row, label in zip(rows, ordered, strict=True)]
+    for row, begin, end in placed:
+        assert LEFT <= begin < end <= WIDTH
+        # the last row is shared when all are full
+        others = [each for each in placed if each != (row, begin, end) and each[0] == row]
+        if row < MOST_ROWS - 1:
+            assert all(b >= end or e <= begin for _, b, e in others)
 
 
 def test_a_chart_has_times_of_day_and_its_events():

@@ -14,6 +14,7 @@ from support.edge.requester_rig import ABC, Simulation
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.wire.execution_report import decode, ExecutionReport, Halt
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable
 
@@ -93,6 +94,46 @@ def test_who_rests_asks_for_nothing_and_then_goes_on():
     # nothing was wanted meanwhile
     assert bench.states == ['STREAMING']
     assert bench.transport.opened == [('/a', 0)]
+
+
+def halt(bench: Simulation, *, halted: bool = True) -> None:
+    """Let the safety cage latch, or a person clear it."""
+    bench.executed = ExecutionReport(halt=Halt.LATCHED if halted else Halt.NONE)
+    bench.requester.set_halted(halted=halted)
+    bench.requester.set_idle(idle=halted)
+
+
+def halts_of(bench: Simulation) -> list[tuple[float, int]]:
+    """Return the time and the reported halt of each request."""
+    reports = (decode(request.extensions[0]) for _, _, request in bench.requests)
+    return [(at_s, report.halt) for at_s, report in zip(asked_s(bench), reports, strict=True)]
+
+
+def test_a_robot_that_halts_reports_it_once_with_its_last_request():
+    bench = streaming(degraded_after_s=0.5)
+    bench.at(1.0, lambda: halt(bench))
+    bench.at(8.0, lambda: halt(bench, halted=False))
+    bench.run(9.0)
+    assert halts_of(bench) == [(0.0, 0), (1.0, 1), (8.0, 0)]
+    assert bench.states == ['STREAMING']
+
+
+def test_a_report_of_a_halt_that_is_lost_is_repeated_a_few_times():
+    bench = streaming(request_timeout_s=1.0, max_consecutive_timeouts=100)
+    bench.at(1.0, lambda: (bench.answers.update({'/a': None}), halt(bench)))
+    bench.run(60.0)
+    assert [at_s for at_s, halt in halts_of(bench) if halt] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_halt_without_inputs_is_given_up():
+    bench = streaming()
+
+    def no_inputs(*_: object) -> None:
+        raise InputsNotReady('no camera')
+
+    bench.at(1.0, lambda: (setattr(bench.encoder, 'take_steps', no_inputs), halt(bench)))
+    bench.run(60.0)
+    assert asked_s(bench) == [0.0]
 
 
 def test_who_rests_before_there_is_a_session_opens_none():

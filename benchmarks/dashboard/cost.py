@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a dashboard costs with 300 robots: a share of a core, bytes for each viewer, and the time from
+a change of a state to its arrival at a viewer.
+
+The robots publish their state at 2 Hz, from five processes. One dashboard serves 20 viewers, and
+one more that reads nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+import time
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from benchmarks.harness.processes import child, free_endpoints
+from benchmarks.results.report import Case
+from lerobot_serve.errors import UserError
+
+ABOUT = 'what a dashboard costs with 300 robots and 20 viewers'
+ROBOTS, PROCESSES, RATE_HZ, VIEWERS = 300, 5, 2.0, 20
+SETTLE_S, READY_LIMIT_S, ROUNDS_A_SECOND = 15.0, 60.0, 10
+PARAMETERS = {
+    'robots': ROBOTS,
+    'rate_hz': RATE_HZ,
+    'viewers': VIEWERS,
+    'viewers_that_read_nothing': 1,
+}
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return a case without viewers, and one with them. Main thread. Raises UserError."""
+    command = shutil.which('lerobot-serve')
+    if command is None:
+        raise UserError('lerobot-serve is not found; run this by make bench')
+    seconds = max(5.0, rounds / ROUNDS_A_SECOND)
+    port = free_endpoints(1)[0].rpartition(':')[2]
+    words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
+    with child(words, folder / 'dashboard.log') as dashboard:
+        wait_until_ready(port, folder / 'dashboard.log')
+        return measure_fleet(dashboard, port, seconds, folder, count=0)
+
+
+def measure_fleet(
+    dashboard: subprocess.Popen, port: str, seconds: float, folder: Path, count: int
+) -> list[Case]:
+    """Start the robots, one process after another, then measure."""
+    if count < PROCESSES:
+        each = ROBOTS // PROCESSES
+        words = [
+            sys.executable,
+            '-m',
+            'benchmarks.dashboard.fake_robots',
+            str(1 + count * each),
+            str(each),
+        ]
+        with child([*words, str(RATE_HZ)], folder / f'robots_{count}.log'):
+            return measure_fleet(dashboard, port, seconds, folder, count + 1)
+    time.sleep(SETTLE_S)
+    begin_s = cpu_s(dashboard)
+    time.sleep(seconds)
+    alone = (cpu_s(dashboard) - begin_s) / seconds
+    return [
+        Case('300 robots, no viewer', {'core_percent': 100 * alone}),
+        measure_viewers(dashboard, port, seconds),
+    ]
+
+
+def measure_viewers(dashboard: subprocess.Popen, port: str, seconds: float) -> Case:
+    """Return the case with viewers. Raises UserError when they fail."""
+    begin_s, begun_s = cpu_s(dashboard), time.monotonic()
+    words = [
+        sys.executable,
+        '-m',
+        'benchmarks.dashboard.viewers',
+        port,
+        str(VIEWERS),
+        str(seconds),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f'the viewers failed: {done.stderr[-400:]}')
+    share = (cpu_s(dashboard) - begin_s) / (time.monotonic() - begun_s)
+    found = json.loads(done.stdout)
+    return Case(
+        '300 robots, 20 viewers, one that reads nothing',
+        {'core_percent': 100 * share, 'kb_a_second_for_each': max(found['kb_a_second'])},
+        series_ms={'change_to_viewer': found['delays_ms']},
+    )
+
+
+def cpu_s(process: subprocess.Popen) -> float:
+    """Return the time that all threads of a process were on a core."""
+    fields = Path(f'/proc/{process.pid}/stat').read_text().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+
+
+def wait_until_ready(port: str, log: Path) -> None:
+    """Return when the dashboard serves. Raises UserError."""
+    deadline_s = time.monotonic() + READY_LIMIT_S
+    while time.monotonic() < deadline_s:
+        try:
+            with urlopen(f'http://127.0.0.1:{port}/healthz', timeout=1.0):
+                return
+        except (URLError, OSError):
+            time.sleep(0.1)
+    raise UserError(f'the dashboard does not serve; see {log}')

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The connections of many robots of one process to one policy server or router, over ROS 2 or Zenoh.
+The main thread opens and closes them, any thread sends, others receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from benchmarks.harness.client import (
+    LIFESPAN_S,
+    open_when_ready,
+    READY_TIMEOUT_S,
+    ZenohConnection,
+)
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve_interfaces.msg import ActionChunk
+
+# of a relay: a server refuses several robots on a topic of another form
+REPLIES = '/bench/replies/swarm_{}'
+# to wait for many topics costs more for each reply than to have a further thread
+TOPICS_A_THREAD = 32
+
+
+class FleetConnections(Protocol):
+    """`session_request` is what `open` returned."""
+
+    def open(self, session_request: SessionRequest) -> SessionRequest:
+        """Open a session, return its request with the reply topic. Raises SessionRefused."""
+
+    def wait_until_matched(self) -> None:
+        """Return when all requests and replies are connected. Raises UserError."""
+
+    def send(self, session_request: SessionRequest, raw: bytes) -> None: ...
+
+    def close(self, session_request: SessionRequest) -> None:
+        """End a session. Raises ServerUnreachable."""
+
+
+class RosFleetConnections:
+    """One publisher of requests for all robots, and so many reply topics, in turn."""
+
+    def __init__(
+        self,
+        node: SteadyClockNode,
+        runtime: NodeRuntime,
+        server: str,
+        topics: int,
+        on_chunk: Callable[[bytes], None],
+    ) -> None:
+        self._server = server
+        self._topics = tuple(REPLIES.format(number) for number in range(topics))
+        self._sessions = SessionClient(node, server, lifespan_s=LIFESPAN_S, for_fleet=True)
+        self._used: set[str] = set()
+        self._lanes: dict[str, DedicatedSubscriptions] = {}
+        for first in range(0, topics, TOPICS_A_THREAD):
+            deposits = dict.fromkeys(self._topics[first : first + TOPICS_A_THREAD], on_chunk)
+            lanes = DedicatedSubscriptions(node, ActionChunk, deposits, qos.ACTION_CHUNK)
+            self._lanes |= dict.fromkeys(deposits, lanes)
+            runtime.thread('replies', partial(lanes.run, runtime.stop), lanes.wake)
+
+    def open(self, session_request: SessionRequest) -> SessionRequest:
+        topic = self._topics[session_request.instance % len(self._topics)]
+        mine = replace(session_request, reply_topic=topic)
+        open_when_ready(self._sessions, mine)
+        self._used.add(topic)
+        return mine
+
+    def wait_until_matched(self) -> None:
+        if not self._sessions.wait_until_matched(self._is_every_topic_found, READY_TIMEOUT_S):
+            raise UserError(f'the topics of {self._server} were not found')
+
+    def _is_every_topic_found(self) -> bool:
+        return all(self._lanes[topic].publisher_count(topic) for topic in self._used)
+
+    def send(self, _: SessionRequest, raw: bytes) -> None:
+        self._sessions.send(raw)
+
+    def close(self, session_request: SessionRequest) -> None:
+        self._sessions.close(session_request, READY_TIMEOUT_S)
+        self._used.discard(session_request.reply_topic)
+
+
+class ZenohFleetConnections:
+    """A connection for each robot, as from machines of their own; threads of Zenoh receive."""
+
+    def __init__(self, endpoint: str, server: str, on_chunk: Callable[[bytes], None]) -> None:
+        self._endpoint, self._server, self._on_chunk = endpoint, server, on_chunk
+        self._robots: dict[str, ZenohConnection] = {}
+
+    def open(self, session_request: SessionRequest) -> SessionRequest:
+        name = session_request.client_id
+        robot = ZenohConnection(self._endpoint, name, self._server, self._on_chunk)
+        self._robots[name] = robot
+        mine = robot.session_request_for(session_request)
+        open_when_ready(robot.sessions, mine)
+        return mine
+
+    def wait_until_matched(self) -> None:
+        for robot in self._robots.values():
+            robot.wait_until_matched()
+
+    def send(self, session_request: SessionRequest, raw: bytes) -> None:
+        self._robots[session_request.client_id].sessions.send(raw)
+
+    def close(self, session_request: SessionRequest) -> None:
+        robot = self._robots.pop(session_request.client_id)
+        try:
+            robot.sessions.close(session_request, READY_TIMEOUT_S)
+        finally:
+            robot.close()

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run the acts of the demo and write its results. The main thread.
+
+The fleet starts before this process imports ROS, so that the robots move sooner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+import json
+import os
+from pathlib import Path
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from lerobot_serve.demo import fleet_files, steady_time
+from lerobot_serve.demo.act_order import ACT_CLAIMS
+from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
+from lerobot_serve.demo.commands import join_text, TypedCommand, VerbCommand
+from lerobot_serve.demo.link import DemoLink
+from lerobot_serve.demo.process_specs import robot_names
+from lerobot_serve.errors import UserError
+
+if TYPE_CHECKING:
+    from lerobot_serve.demo.act_context import ActContext
+    from lerobot_serve.demo.scoreboard import Scoreboard
+    from lerobot_serve.demo.screen import Screen
+    from lerobot_serve.demo.summary import DemoRun
+
+FLEET_REMARK = 'servers of v1, a router and the robots'
+CLIENT_TIMEOUT_S = 5.0
+# what an earlier run left and this one would add to
+LEFTOVERS = (fleet_files.TRACES, fleet_files.STATE, fleet_files.POLICIES)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What to run: acts in order, number of robots, seed, plan of the canary, link."""
+
+    folder: Path
+    acts: tuple[str, ...]
+    robots: int
+    seed: int
+    plan: str
+    domain: int
+    link: DemoLink = field(default_factory=DemoLink)
+    has_dashboard: bool = True
+    # after the last act, until Ctrl-C
+    keeps_running: bool = False
+
+
+def run_demo(options: DemoOptions) -> bool:
+    """Run the acts, write the results, print the summary; return whether all was shown."""
+    prepare(options)
+    begin_s = time.monotonic()
+    with child_processes(options.folder, environment(options)) as children:
+        # before the imports below, which take longer than the start of the robots
+        fleet = start_fleet(options, children)
+        from lerobot_serve.demo.scoreboard import Scoreboard
+        from lerobot_serve.demo.summary import DemoRun
+
+        board, run = Scoreboard(robot_names(options.robots)), DemoRun()
+        picture = run_acts(options, children, fleet, board, run)
+    run.seconds = time.monotonic() - begin_s
+    run.exit_status = {n: child.process.returncode for n, child in children.children.items()}
+    return write_results(options.folder, board, run, picture)
+
+
+def prepare(options: DemoOptions) -> None:
+    """Write policies and fleet files into the folder, without what an earlier run left."""
+    from lerobot_serve.ros.package_share import shared_file
+
+    for name in LEFTOVERS:
+        shutil.rmtree(options.folder / name, ignore_errors=True)
+    fleet_files.write_policies(shared_file('config/policies'), options.folder)
+    fleet_files.write_fleet_files(
+        options.folder, robot_names(options.robots), options.seed, options.link
+    )
+
+
+def environment(options: DemoOptions) -> dict[str, str]:
+    return {**os.environ, 'ROS_DOMAIN_ID': str(options.domain)}
+
+
+def start_fleet(options: DemoOptions, children: ChildProcesses) -> TypedCommand:
+    """Start `up` of the fleet file; return the command as it is printed."""
+    from lerobot_serve.tools.processes.node_processes import executable_path
+
+    command = VerbCommand(('up', str(options.folder / fleet_files.FLEET_FILE)), options.domain)
+    typed = TypedCommand(steady_time.now_s(), options.acts[0], command.text, FLEET_REMARK)
+    children.start(
+        Path(fleet_files.FLEET_FILE).stem, [str(executable_path('lerobot-serve')), *command.words]
+    )
+    return typed
+
+
+def run_acts(
+    options: DemoOptions,
+    children: ChildProcesses,
+    fleet: TypedCommand,
+    board: Scoreboard,
+    run: DemoRun,
+) -> str:
+    """Run the acts; return the last frame of the screen as a picture."""
+    from lerobot_serve.demo.act_context import ActContext, DemoSettings
+    from lerobot_serve.demo.node import DemoMonitor
+    from lerobot_serve.demo.screen import Screen
+    from lerobot_serve.ros.process.node_runtime import NodeRuntime
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+    heading = (
+        f'ROS domain {options.domain}, this machine only; logs and results in {options.folder}/',
+        join_text(options.domain),
+    )
+    screen = Screen(board, {act: ACT_CLAIMS[act] for act in options.acts}, heading)
+    with contextlib.ExitStack() as stack:
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        monitor = DemoMonitor(runtime, board)
+        runtime.add(monitor)
+        runtime.spin_in_background()
+        client = stack.enter_context(FleetClient(CLIENT_TIMEOUT_S, node=monitor))
+        stack.enter_context(screen)
+        context = ActContext(
+            children,
+            client,
+            monitor,
+            screen,
+            DemoSettings(options.folder, options.domain, options.plan, options.link),
+        )
+        run.commands = screen.commands
+        try:
+            play(options, context, fleet, run)
+        except UserError as failed:
+            run.error = str(failed)
+        return screen.picture()
+
+
+def play(options: DemoOptions, context: ActContext, fleet: TypedCommand, run: DemoRun) -> None:
+    """Run one act after the other. Raises UserError."""
+    from lerobot_serve.demo.acts import ACT_FUNCTIONS
+
+    screen: Screen = context.screen
+    for act in options.acts:
+        context.act = act
+        screen.mark_act(act, '->')
+        if act == options.acts[0]:
+            context.adopt(fleet_files.FLEET_FILE, fleet)
+        run.acts[act] = ACT_FUNCTIONS[act](context)
+        screen.mark_act(act, 'ok' if run.acts[act]['shown'] else '!!')
+        if act == options.acts[0] and options.has_dashboard:
+            context.start_dashboard()
+    if options.keeps_running:
+        screen.add_heading('all acts have run; the fleet runs on until Ctrl-C')
+        with contextlib.suppress(KeyboardInterrupt):
+            context.wait(lambda: False, float('inf'), 'Ctrl-C')
+
+
+def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -> bool:
+    """Write figures, report and pictures, print the summary; return whether all was shown."""
+    from lerobot_serve.demo.audit_summary import audit_traces
+    from lerobot_serve.demo.report import arm_animations, html_report
+    from lerobot_serve.demo.run_records import read_records, RunRecords
+    from lerobot_serve.demo.summary import as_text, summarize_run
+    from lerobot_serve.trace.format.schema import TraceError
+
+    traces = folder / fleet_files.TRACES
+    try:
+        records = read_records(traces)
+    except TraceError as error:
+        records = RunRecords()
+        run.error = run.error or str(error)
+    found = summarize_run(board, run, records, audit_traces(traces))
+    (folder / 'summary.json').write_text(json.dumps(found, indent=2) + '\n')
+    (folder / 'report.html').write_text(html_report(board, run, records, found), errors='replace')
+    (folder / 'arms.svg').write_text(arm_animations(board))
+    (folder / 'screen.svg').write_text(picture)
+    sys.stdout.write(
+        f'\n{as_text(found)}\nAll figures: {folder}/summary.json; pictures: {folder}/report.html\n'
+    )
+    return bool(found['ok'])

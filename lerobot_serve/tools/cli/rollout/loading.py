@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that load policies into servers: start, finish, shadow."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+import sys
+from typing import TYPE_CHECKING
+
+from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.rollout.reading import print_shadow
+from lerobot_serve.tools.cli.rollout.steering import with_router
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.commands import Verb
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+    from lerobot_serve.tools.operate.fleet_state import RouterView
+    from lerobot_serve.tools.operate.outcome import Result
+    from lerobot_serve.tools.operate.replica_loading import LoadProgress
+
+INTERRUPTED = 130
+SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
+
+
+def start(options: argparse.Namespace) -> int:
+    """Load the candidate if a directory is given, and start the plan."""
+    from lerobot_serve.tools.operate import rollouts
+    from lerobot_serve.tools.operate.commands import Verb
+
+    plan = rollouts.parsed_plan(options.plan)
+
+    def operation(client: FleetClient, before: RouterView) -> int:
+        check_phase(Verb.START, before)
+        policy = rollouts.check_start(options.policy, before)
+        load = (
+            '' if policy else f'load {options.policy} into slot b, all episodes to slot a; then '
+        )
+        text = f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}'
+        operator_options.confirm(options, before.name, text, asks=True)
+
+        def run(progress: LoadProgress) -> Result:
+            return rollouts.start(
+                client,
+                before,
+                options.policy,
+                plan,
+                load_timeout_s=options.load_timeout_s,
+                report=report,
+                progress=progress,
+                reason=options.reason,
+            )
+
+        return run_loading(options, run)
+
+    return with_router(options, operation)
+
+
+def finish(options: argparse.Namespace) -> int:
+    """Make the promoted policy the champion on each server of slot a."""
+    from lerobot_serve.tools.operate import rollouts
+    from lerobot_serve.tools.operate.commands import rollout_rule, Verb
+
+    def operation(client: FleetClient, before: RouterView) -> int:
+        if is_finished(before):
+            text = 'both slots serve the same policy, and slot a gets all episodes'
+            return operator_options.nothing_to_do(options, 'rollout finish', before.name, text)
+        check_phase(Verb.FINISH, before)
+        rollouts.check_finish(before)
+        text = rollout_rule(Verb.FINISH, before.canary).text
+        operator_options.confirm(options, before.name, text, asks=True)
+
+        def run(progress: LoadProgress) -> Result:
+            return rollouts.finish(
+                client,
+                before,
+                load_timeout_s=options.load_timeout_s,
+                report=report,
+                progress=progress,
+                reason=options.reason,
+            )
+
+        return run_loading(options, run)
+
+    return with_router(options, operation)
+
+
+def shadow(options: argparse.Namespace) -> int:
+    """Load a policy into the shadow, unload it, or print what it has shown."""
+    from lerobot_serve.errors import WrongCommandLine
+    from lerobot_serve.tools.operate import shadow_loading
+
+    what: str = options.what
+    if what == SHADOW_STATUS:
+        return print_shadow(options)
+    if what != SHADOW_STOP and '/' not in what:
+        raise WrongCommandLine(
+            f'give the directory of a policy, with a /, {SHADOW_STOP} or {SHADOW_STATUS}, got '
+            f'{what!r}'
+        )
+
+    def operation(client: FleetClient, before: RouterView) -> int:
+        server = shadow_loading.shadow_server(client, before.name)
+        text = f'unload {server}' if what == SHADOW_STOP else f'load {what} into {server}'
+        operator_options.confirm(options, before.name, f'{text}; no robot moves by it', asks=False)
+
+        def run(progress: LoadProgress) -> Result:
+            if what == SHADOW_STOP:
+                return shadow_loading.stop_shadow(
+                    client,
+                    before,
+                    load_timeout_s=options.load_timeout_s,
+                    report=report,
+                    progress=progress,
+                    reason=options.reason,
+                )
+            return shadow_loading.load_shadow(
+                client,
+                before,
+                what,
+                load_timeout_s=options.load_timeout_s,
+                report=report,
+                progress=progress,
+                reason=options.reason,
+            )
+
+        return run_loading(options, run)
+
+    return with_router(options, operation)
+
+
+def check_phase(verb: Verb, router: RouterView) -> None:
+    """Raise UserError when the verb is refused in this state."""
+    from lerobot_serve.tools.operate.commands import rollout_rule
+    from lerobot_serve.tools.operate.operations import checked
+
+    checked(rollout_rule(verb, router.canary))
+
+
+def is_finished(router: RouterView) -> bool:
+    """Return whether a rollout was finished and none has begun since."""
+    champion, candidate = router.slot('a'), router.slot('b')
+    return bool(
+        router.canary.phase.value == 'off'
+        and router.split_percent == 100
+        and champion
+        and candidate
+        and champion.policy
+        and champion.policy == candidate.policy
+    )
+
+
+def run_loading(options: argparse.Namespace, run: Callable[[LoadProgress], Result]) -> int:
+    """Run a step that loads policies; an interrupt prints what each server serves."""
+    from lerobot_serve.tools.operate.replica_loading import LoadProgress
+
+    progress = LoadProgress()
+    try:
+        return operator_options.print_result(options, run(progress))
+    except KeyboardInterrupt:
+        report(f'interrupted. {progress.text}')
+        return INTERRUPTED
+
+
+def report(line: str) -> None:
+    """Print one line of progress to standard error."""
+    print(f'  {line}', file=sys.stderr, flush=True)

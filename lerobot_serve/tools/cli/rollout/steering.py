@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are one command of the router: pause, resume, promote, abort, undo, stop."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lerobot_serve.tools.cli import operator_options
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+    from lerobot_serve.tools.operate.fleet_state import RouterView
+
+
+def with_router(
+    options: argparse.Namespace, operation: Callable[[FleetClient, RouterView], int]
+) -> int:
+    """Run an operation on the router of the options. Raises UserError."""
+
+    def run(client: FleetClient) -> int:
+        return operation(client, operator_options.find_router(client, options))
+
+    return operator_options.run(options, run)
+
+
+def steer(options: argparse.Namespace) -> int:
+    """Run a step that is one command of the router."""
+    from lerobot_serve.tools.operate.commands import Verb
+    from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
+    from lerobot_serve.tools.operate.steering import steering_rule
+
+    def operation(client: FleetClient, before: RouterView) -> int:
+        step = Verb(options.step)
+        plan = read_settings(client, before.name).plan if step is Verb.PROMOTE else None
+        rule, slot = steering_rule(step, before, plan)
+        verb, at_once = f'rollout {options.step}', getattr(options, 'now', False)
+        if not checked(rule):
+            return operator_options.nothing_to_do(options, verb, before.name, rule.text)
+        running = '; running episodes leave with their next request' if at_once else ''
+        operator_options.confirm(options, before.name, rule.text + running, asks=rule.asks)
+        result = run_rule(
+            client, before, rule, verb=verb, slot=slot, at_once=at_once, reason=options.reason
+        )
+        return operator_options.print_result(options, result)
+
+    return with_router(options, operation)
+
+
+def stop(options: argparse.Namespace) -> int:
+    """Remove the plan; all new episodes go to slot a."""
+    from lerobot_serve.tools.operate import rollouts
+    from lerobot_serve.tools.operate.commands import rollout_rule, Verb
+    from lerobot_serve.tools.operate.operations import checked
+
+    def operation(client: FleetClient, before: RouterView) -> int:
+        rule = rollout_rule(Verb.STOP, before.canary)
+        if not checked(rule):
+            return operator_options.nothing_to_do(options, 'rollout stop', before.name, rule.text)
+        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
+        result = rollouts.stop(client, before, options.reason)
+        return operator_options.print_result(options, result)
+
+    return with_router(options, operation)

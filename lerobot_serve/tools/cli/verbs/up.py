@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lerobot-serve up`: starts all processes of a fleet file in one terminal."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lerobot_serve.errors import UserError
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from lerobot_serve.tools.fleet.plan import FleetProcess
+
+HELP = 'start the servers, router and robots of a fleet file in one terminal'
+EXAMPLE = (
+    'example: lerobot-serve up fleet.yaml  | lerobot-serve up two_robots, a fleet that comes with '
+    'this package; exit status 1 when a process failed for good'
+)
+# for a reader that reads again
+LAST_LINES_LIMIT_S = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'fleet',
+        metavar='FLEET',
+        help='fleet file, or the name of a shipped one: one_robot, two_robots, two_versions',
+    )
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument('--print-file', action='store_true', help='print the fleet file and end')
+    shown.add_argument(
+        '--print-launch', action='store_true', help='print the same as a launch file and end'
+    )
+    shown.add_argument(
+        '--print-systemd',
+        nargs='?',
+        const='',
+        metavar='FOLDER',
+        help='print the same as units of systemd, or write them into FOLDER, and end',
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the fleet until a signal, or print it. Raises UserError."""
+    import os
+
+    from lerobot_serve.tools.fleet.fleet_file import read_fleet
+    from lerobot_serve.tools.fleet.own_state import with_own_state
+    from lerobot_serve.tools.fleet.plan import fleet_plan
+    from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
+
+    path = shipped_or_path('fleet file', options.fleet, Path.cwd(), FLEETS)
+    text = read_text(path)
+    if options.print_file:
+        print(text, end='')
+        return 0
+    plan = fleet_plan(read_fleet(text, options.fleet), path.parent)
+    home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
+    plan = with_own_state(plan, path, home.absolute())
+    if options.print_launch:
+        from lerobot_serve.tools.fleet.launch_file import launch_text
+
+        print(launch_text(plan, path.name), end='')
+        return 0
+    if options.print_systemd is not None:
+        return print_units(plan, path.stem, options.print_systemd)
+    return run(plan)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of the fleet file. Raises UserError."""
+    try:
+        return path.read_text('utf-8')
+    except OSError as error:
+        raise UserError(f'fleet file {path}: {error.strerror or error}') from error
+    except ValueError as error:
+        raise UserError(f'fleet file {path} is not UTF-8 text: {error}') from error
+
+
+def print_units(plan: tuple[FleetProcess, ...], fleet: str, folder: str) -> int:
+    """Print the units, or write them into the folder. Raises UserError."""
+    import os
+
+    from lerobot_serve.tools.cli.output_folder import make_folder
+    from lerobot_serve.tools.fleet.systemd_units import unit_files
+    from lerobot_serve.tools.processes.node_processes import executable_path
+
+    units = unit_files(
+        plan, fleet, environment=os.environ, folder=Path.cwd(), executable=executable_path
+    )
+    if not folder:
+        print('\n'.join(f'# {name}\n{text}' for name, text in units.items()), end='')
+        return 0
+    make_folder(Path(folder))
+    for name, text in units.items():
+        try:
+            (Path(folder) / name).write_text(text)
+        except OSError as error:
+            raise UserError(f'{folder}/{name}: {error.strerror or error}') from error
+    target = next(iter(units))
+    print(f'{len(units)} units in {folder}; copy them to /etc/systemd/system and enable {target}')
+    return 0
+
+
+def run(plan: tuple[FleetProcess, ...]) -> int:
+    """Start all processes, and end them after a signal; return the exit status."""
+    import os
+    import sys
+
+    from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput, wants_colours
+    from lerobot_serve.tools.fleet.queued_lines import QueuedLines, write_all
+    from lerobot_serve.tools.fleet.supervisor import Supervisor
+
+    file, encoding = sys.stdout.fileno(), sys.stdout.encoding
+
+    def write_line(text: str) -> None:
+        # a name of a process or its output must not end the fleet
+        write_all(file, text.encode(encoding, errors='backslashreplace'))
+
+    lines = QueuedLines(write_line, lambda count: output.dropped_line(count))
+    output = PrefixedOutput(
+        lines,
+        [process.name for process in plan],
+        colours=wants_colours(sys.stdout, dict(os.environ)),
+    )
+    try:
+        return Supervisor(plan, start_process, output).run()
+    finally:
+        lines.close(LAST_LINES_LIMIT_S)
+
+
+def start_process(process: FleetProcess) -> subprocess.Popen[bytes]:
+    """Start one process; it ends with this one. Main thread. Raises UserError."""
+    import os
+    import subprocess
+
+    from lerobot_serve.tools.processes.node_processes import executable_path
+    from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+    command = [str(executable_path(process.executable)), *process.arguments]
+    return subprocess.Popen(
+        end_with_parent(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+        # Ctrl-C reaches this process alone, which ends the others in order
+        start_new_session=True,
+    )

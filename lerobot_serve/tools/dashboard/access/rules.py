@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who may read and who may act: one table of what is asked, the token, the address and TLS. Pure.
+
+Reading needs no token. Acting needs a token, and a connection on which nobody else reads it: the
+address of the dashboard is one of this machine, or the connection is TLS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+import ipaddress
+
+
+class Asked(Enum):
+    """What a request asks for."""
+
+    READ = 'read'
+    ACT = 'act'
+
+
+class TokenState(Enum):
+    """What a request has as its token."""
+
+    NONE = 'none'
+    WRONG = 'wrong'
+    RIGHT = 'right'
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The status of the reply, and why it is not 200."""
+
+    status: int
+    text: str = ''
+
+
+ALLOWED = Verdict(200)
+NOT_PRIVATE = Verdict(
+    403,
+    'acting is off: the dashboard is reached over the network without TLS, where others can read '
+    'the token. Start it with --tls-certificate and --tls-key, or reach it on 127.0.0.1 through '
+    '`ssh -L 8300:127.0.0.1:8300 HOST`',
+)
+NO_TOKEN = Verdict(
+    401, 'acting needs a token: open the address with #token=..., which the dashboard prints'
+)
+WRONG_TOKEN = Verdict(
+    401, 'the token is wrong: compare it with the file of tokens of the dashboard'
+)
+
+
+def access(asked: Asked, token: TokenState, *, is_loopback: bool, is_tls: bool) -> Verdict:
+    """Return whether a request is allowed. `is_loopback` is of the dashboard's own address."""
+    if asked is Asked.READ:
+        return ALLOWED
+    if not (is_loopback or is_tls):
+        return NOT_PRIVATE
+    return {
+        TokenState.NONE: NO_TOKEN,
+        TokenState.WRONG: WRONG_TOKEN,
+        TokenState.RIGHT: ALLOWED,
+    }[token]
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether only this machine reaches an address; a name must be localhost."""
+    if address.lower() == 'localhost':
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header without its port, lower case; empty for none."""
+    if host.startswith('['):
+        return host[1:].partition(']')[0].lower()
+    name, colon, port = host.rpartition(':')
+    return (name if colon and port.isdigit() else host).lower()
+
+
+def is_known_host(host: str, names: frozenset[str]) -> bool:
+    """
+    Return whether a Host header is of this site: a name of `names`, or an address. A foreign name
+    that resolves to this machine is how a web page elsewhere would read the dashboard.
+    """
+    name = host_name(host)
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_same_origin(origin: str, host: str, *, is_tls: bool) -> bool:
+    """Return whether the Origin header names the site of the Host header."""
+    return origin.lower() == f'{"https" if is_tls else "http"}://{host.lower()}'

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tokens of the people who may act: a file that only its owner reads, with lines `NAME TOKEN`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hmac
+import os
+from pathlib import Path
+import re
+import secrets
+import stat
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.keys.private_files import write_private
+
+NAME = re.compile(r'[\w.@-]{1,64}')
+TOKEN = re.compile(r'[A-Za-z0-9_-]{16,256}')
+TOKEN_BYTES = 24
+HEADER = (
+    '# people who may act on the dashboard, one a line: NAME TOKEN\n'
+    '# add a line for each person: '
+    "python3 -c 'import secrets; print(secrets.token_urlsafe(24))' makes a token\n"
+)
+
+
+class Tokens:
+    """The tokens by name. Immutable; any thread."""
+
+    def __init__(self, tokens: dict[str, str]) -> None:
+        self._tokens = {name: token.encode() for name, token in tokens.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tokens)
+
+    def token_of(self, name: str) -> str:
+        return self._tokens[name].decode()
+
+    def name_of(self, given: str) -> str:
+        """
+        Return the person of a token, empty for a wrong one. All tokens are compared, each in a
+        time that does not depend on what is right of it.
+        """
+        found = ''
+        data = given.encode(errors='replace')
+        for name, token in self._tokens.items():
+            if hmac.compare_digest(data, token):
+                found = name
+        return found
+
+
+def open_tokens(path: Path) -> Tokens:
+    """Read the file, or make it with one token of this user. Raises UserError."""
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            name = user_name()
+            line = f'{name} {secrets.token_urlsafe(TOKEN_BYTES)}\n'
+            write_private(path, (HEADER + line).encode())
+        check_private(path)
+        return Tokens(parsed_tokens(path.read_text('utf-8'), str(path)))
+    except OSError as error:
+        raise UserError(f'file of tokens {path}: {error.strerror or error}') from error
+    except UnicodeDecodeError:
+        raise UserError(f'file of tokens {path}: is not UTF-8 text') from None
+
+
+def user_name() -> str:
+    """Return the name of this user as the file has it."""
+    try:
+        name = re.sub(r'[^\w.@-]', '_', getpass.getuser())[:64]
+    except (KeyError, OSError):
+        name = ''
+    return name or f'uid{os.getuid()}'
+
+
+def check_private(path: Path) -> None:
+    """Raise UserError when others may read the file."""
+    if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise UserError(
+            f'file of tokens {path}: others may read it (mode {mode:03o}); run `chmod 600 {path}`'
+        )
+
+
+def parsed_tokens(text: str, where: str) -> dict[str, str]:
+    """Return the tokens by name. Raises UserError with the line; a token is never printed."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith('#'):
+            continue
+        place = f'file of tokens {where}:{number}'
+        if len(words) != 2:
+            raise UserError(f'{place}: must be NAME TOKEN, got {len(words)} words')
+        name, token = words
+        if not NAME.fullmatch(name):
+            raise UserError(f'{place}: a name has letters, digits and . _ @ -, at most 64')
+        if not TOKEN.fullmatch(token):
+            raise UserError(
+                f'{place}: the token of {name} must have 16 to 256 letters, digits, _ and -'
+            )
+        if name in found or token in found.values():
+            raise UserError(f'{place}: {name} or its token is there twice; remove one')
+        found[name] = token
+    if not found:
+        raise UserError(f'file of tokens {where}: has no line NAME TOKEN; remove it for a new one')
+    return found

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command would do now, by the tables of the verbs. Pure functions of the newest states."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dashboard.commands import request as commands
+from lerobot_serve.tools.dashboard.commands.request import CommandRequest
+from lerobot_serve.tools.operate.commands import (
+    Effect,
+    filled,
+    ROBOT_RULES,
+    Rule,
+    slot_rule,
+)
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
+from lerobot_serve.tools.operate.names import resolve_slot
+from lerobot_serve.tools.operate.steering import split_rule, steering_rule
+
+AT_ONCE_TEXT = '; running episodes leave with their next request'
+
+
+class Fleet(Protocol):
+    """The newest states; each raises UserError for a name that is not there, or silent."""
+
+    def router(self, node: str) -> RouterView: ...
+
+    def robot(self, node: str) -> RobotView: ...
+
+    def router_of_episode(self, episode_id: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A command in the state of now: the node it goes to, its rule, and the slot it concerns."""
+
+    node: str
+    rule: Rule
+    slot: str = ''
+
+    @property
+    def text(self) -> str:
+        """What a person reads and confirms."""
+        return self.rule.text
+
+
+def planned(request: CommandRequest, fleet: Fleet) -> Planned:
+    """Return what the command would do. Raises UserError for a target that is not there."""
+    verb = request.verb
+    if verb in commands.ROBOT:
+        return _of_robot(request, fleet.robot(request.target))
+    if verb == commands.OUTCOME:
+        node = fleet.router_of_episode(request.target)
+        text = f'report episode {request.target} as {request.outcome} to {node}'
+        return Planned(node, Rule(Effect.DO, text))
+    router = fleet.router(request.target)
+    if verb == commands.SPLIT:
+        return Planned(router.name, split_rule(router, request.percent))
+    if verb in commands.SLOT:
+        slot = resolve_slot(request.slot, router)
+        if slot.state not in SLOT_STATES:
+            raise UserError(f'slot {slot.slot} is in a state that this version does not know')
+        rule = slot_rule(commands.SLOT[verb], slot)
+        return Planned(router.name, _at_once(rule, request), slot.slot)
+    rule, name = steering_rule(commands.ROLLOUT[verb], router)
+    return Planned(router.name, _at_once(rule, request), name)
+
+
+def _of_robot(request: CommandRequest, robot: RobotView) -> Planned:
+    rule = ROBOT_RULES[commands.ROBOT[request.verb], robot.paused]
+    return Planned(robot.node, filled(rule, **{**asdict(robot), 'name': robot.name}))
+
+
+def _at_once(rule: Rule, request: CommandRequest) -> Rule:
+    if not request.at_once or rule.effect is not Effect.DO:
+        return rule
+    return Rule(rule.effect, rule.text + AT_ONCE_TEXT, rule.command, rule.wanted, rule.asks)
+
+
+def changed_text(shown: str, now: Planned) -> str:
+    """Return the refusal of a command whose text is not the one that was shown; empty if it is."""
+    if shown == now.text:
+        return ''
+    return f'the state has changed; now it would: {now.text}. Nothing was changed; look again'
+
+
+def refusal_text(now: Planned) -> str:
+    """Return why a command is refused; empty when it is not."""
+    return now.text if now.rule.effect is Effect.REFUSE else ''
+
+
+def checked_target(found: object, node: str, what: str) -> None:
+    """Raise UserError when a target is not there."""
+    if found is None:
+        raise UserError(
+            f'no {what} {node[:80]!r} is heard of; it ended, or the page is old: reload it. '
+            'Nothing was changed'
+        )

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run the commands of the page by the functions of the verbs. Threads of its own, at most COMMANDS.
+
+A command is done in the state that the person has read: the text of now must be the text that was
+confirmed. One command runs at a time for each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass
+import threading
+from typing import Any
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dashboard.commands import request as commands
+from lerobot_serve.tools.dashboard.commands.planned import (
+    changed_text,
+    Fleet,
+    Planned,
+    planned,
+    refusal_text,
+)
+from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest
+from lerobot_serve.tools.dashboard.document.router_rows import effect_of
+from lerobot_serve.tools.operate import operations, rollouts
+from lerobot_serve.tools.operate.commands import Effect, Verb
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
+from lerobot_serve.tools.output.text import without_controls
+
+COMMANDS = 8
+OpenClient = Callable[[str], FleetClient]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The status and the JSON body of a reply."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class FreshFleet:
+    """The states by a client, waited for; see Fleet."""
+
+    def __init__(self, client: FleetClient, known: Fleet) -> None:
+        self._client, self._known = client, known
+
+    def router(self, node: str) -> RouterView:
+        # a name that is not there is refused without a wait
+        self._known.router(node)
+        return self._client.router(node)
+
+    def robot(self, node: str) -> RobotView:
+        self._known.robot(node)
+        found = self._client.wait_for_robot(node, lambda _: True)
+        if found is None:
+            raise NotReached(
+                f'{node} publishes no state within {self._client.timeout_s:g} s: it was killed or '
+                'hangs. Nothing was changed'
+            )
+        return found
+
+    def router_of_episode(self, episode_id: str) -> str:
+        return self._known.router_of_episode(episode_id)
+
+
+class CommandRunner:
+    """Any thread."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        open_client: OpenClient,
+        log: Callable[[str], object],
+        on_outcome: Callable[[str, str], object],
+    ) -> None:
+        """
+        `open_client` returns a client of an operator, whose name it is given; `on_outcome` hears
+        of each outcome that counts.
+        """
+        self._fleet, self._open_client, self._log = fleet, open_client, log
+        self._on_outcome = on_outcome
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+
+    def run(self, request: CommandRequest, name: str, remote: str) -> Reply:
+        """Preview or run a command of a person `name` at the address `remote`."""
+        try:
+            if request.confirm is None:
+                return _preview(planned(request, self._fleet))
+            reply = self._run_alone(request, f'{name} (dashboard)')
+        except BadRequest as error:
+            return _error(400, str(error))
+        except UserError as error:
+            reply = _error(409, str(error))
+        except ResultUnknown as unknown:
+            reply = _error(504, str(unknown))
+        if request.confirm is not None:
+            self._note(request, name, remote, reply)
+        return reply
+
+    def _run_alone(self, request: CommandRequest, by: str) -> Reply:
+        now = planned(request, self._fleet)
+        with self._held(now.node), self._open_client(by) as client:
+            now = planned(request, FreshFleet(client, self._fleet))
+            if refusal := changed_text(request.confirm or '', now) or refusal_text(now):
+                raise UserError(refusal)
+            if now.rule.effect is Effect.NOTHING:
+                result = Result(request.verb, now.node, f'nothing to do: {now.text}', by)
+            else:
+                result = self._done(client, request, now)
+        body = {'done': True, 'text': result.text, 'by': result.by, 'changes': result.changes}
+        return Reply(200, body)
+
+    @contextlib.contextmanager
+    def _held(self, node: str) -> Any:
+        """Hold a node, so that one command at a time changes it. Raises UserError."""
+        with self._lock:
+            if node in self._busy:
+                raise UserError(
+                    f'another command runs on {node}; look at its effect first. Nothing was '
+                    'changed'
+                )
+            self._busy.add(node)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.discard(node)
+
+    def _done(self, client: FleetClient, request: CommandRequest, now: Planned) -> Result:
+        """Run the command by the functions of the verbs. Raises UserError, ResultUnknown."""
+        verb = request.verb
+        if verb in commands.ROBOT:
+            robot = FreshFleet(client, self._fleet).robot(now.node)
+            return operations.run_robot_verb(client, robot, commands.ROBOT[verb], request.reason)
+        if verb == commands.OUTCOME:
+            result = operations.report_outcome(
+                client, now.node, request.target, request.outcome, request.reason
+            )
+            self._on_outcome(request.target, request.outcome)
+            return result
+        before = client.router(now.node)
+        if verb == commands.SPLIT:
+            return operations.set_split(client, before, request.percent, request.reason)
+        if commands.ROLLOUT.get(verb) is Verb.STOP:
+            return rollouts.stop(client, before, request.reason)
+        return operations.run_rule(
+            client,
+            before,
+            now.rule,
+            verb=verb,
+            slot=now.slot,
+            at_once=request.at_once,
+            reason=request.reason,
+        )
+
+    def _note(self, request: CommandRequest, name: str, remote: str, reply: Reply) -> None:
+        """Log who did what from where, and how it ended; texts of people hold no line ends."""
+        text = reply.body.get('text') or reply.body.get('error', '')
+        words = filter(None, (request.verb, request.target, request.slot, request.outcome))
+        self._log(
+            without_controls(
+                f'command of {name} from {remote}: {" ".join(words)}'
+                f'{f" ({request.reason})" if request.reason else ""}: {reply.status} {text}'
+            )
+        )
+
+
+def _preview(now: Planned) -> Reply:
+    return Reply(200, {'done': False, **effect_of(now.rule), 'text': now.text})
+
+
+def _error(status: int, text: str) -> Reply:
+    return Reply(status, {'error': text})

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Turn states of robots, routers and servers into the document, with what happened in between.
+
+The poll thread calls it; other threads read the newest states for commands, which are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dashboard.commands.planned import checked_target
+from lerobot_serve.tools.dashboard.document.edge_state import EdgeSample
+from lerobot_serve.tools.dashboard.document.episodes import Episodes
+from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
+from lerobot_serve.tools.dashboard.document.incident_rules import (
+    Finding,
+    replica_finding,
+    robot_findings,
+    rollout_finding,
+    server_finding,
+    silence_finding,
+    slot_finding,
+)
+from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
+from lerobot_serve.tools.dashboard.document.merge_patch import Json
+from lerobot_serve.tools.dashboard.document.robot_rows import (
+    robot_row,
+    silent_row,
+    with_new_numbers,
+    with_old_numbers,
+)
+from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
+from lerobot_serve.tools.dashboard.document.router_rows import router_row, server_row
+from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
+from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.rollout_view import RolloutSettings
+from lerobot_serve_interfaces.msg import RouterState, ServerStatus
+
+NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
+ROBOT, ROUTER, SERVER = 'robots', 'routers', 'servers'
+WORDS = {ROBOT: 'the robot', ROUTER: 'the router', SERVER: 'the server'}
+
+
+@dataclass(slots=True)
+class _Robot:
+    view: RobotView | None = None
+    row: Json = field(default_factory=dict)
+    age_limit_s: float | None = None
+    # when the noisy numbers of the row were taken
+    numbers_s: float = float('-inf')
+    # when its episode was heard of first
+    episode_s: float = float('-inf')
+
+
+@dataclass(slots=True)
+class _Router:
+    view: RouterView | None = None
+    decisions: Decisions = field(default_factory=Decisions)
+    evidence: Evidence = field(default_factory=Evidence)
+
+
+class FleetRecorder:
+    """See the module."""
+
+    def __init__(
+        self,
+        document: FleetDocument,
+        time_of_day: Callable[[], str] = time_of_day,
+        instant: Callable[[], str] = instant,
+    ) -> None:
+        self._document, self._time_of_day, self._instant = document, time_of_day, instant
+        self._incidents, self._episodes = Incidents(), Episodes()
+        self._robots: dict[str, _Robot] = {}
+        self._routers: dict[str, _Router] = {}
+        self._silent: set[tuple[str, str]] = set()
+        # episode -> router
+        self._placed: dict[str, str] = {}
+
+    # what is heard; each is a message of a source
+
+    def on_robot(
+        self, node: str, sample: EdgeSample, age_limit_s: float | None, now_s: float
+    ) -> None:
+        robot = self._robots.setdefault(node, _Robot())
+        old, new = robot.view, sample.robot
+        self._heard(ROBOT, node, now_s)
+        is_due = now_s - robot.numbers_s >= NOISY_PERIOD_S
+        if new is old and age_limit_s == robot.age_limit_s:
+            # most states of a robot differ in their numbers alone
+            if is_due:
+                self._put_robot(node, robot, with_new_numbers(robot.row, sample), now_s)
+            return
+        robot.view, robot.age_limit_s = new, age_limit_s
+        row = robot_row(sample, age_limit_s)
+        row = row if is_due else with_old_numbers(row, robot.row)
+        self._put_robot(node, robot, row, now_s if is_due else robot.numbers_s)
+        if old is not None and old is not new:
+            is_settled = now_s - robot.episode_s > SETTLED_S
+            findings = robot_findings(old, new, is_settled=is_settled)
+            self._note(new.name, findings, now_s, new.client_id)
+        if old is None or old.episode_id != new.episode_id:
+            robot.episode_s = now_s
+            self._on_episode(old, new)
+
+    def _put_robot(self, node: str, robot: _Robot, row: Json, numbers_s: float) -> None:
+        robot.row, robot.numbers_s = row, numbers_s
+        self._document.put(ROBOT, node, row)
+
+    def _on_episode(self, old: RobotView | None, new: RobotView) -> None:
+        self._episodes.on_robot(old, new, self._time_of_day())
+        self._document.replace_section('episodes', self._episodes.rows)
+        if new.episode_id and new.server:
+            self._placed[new.episode_id] = new.server
+        if len(self._placed) > 2 * len(self._episodes.rows) + 10:
+            self._placed = {k: v for k, v in self._placed.items() if k in self._episodes.rows}
+
+    def on_router(
+        self,
+        view: RouterView,
+        state: RouterState,
+        settings: RolloutSettings,
+        shadow: ShadowView | None,
+        now_s: float,
+    ) -> None:
+        router = self._routers.setdefault(view.name, _Router())
+        old = router.view
+        router.view = view
+        if old is not None:
+            router.decisions.add(old, view, self._time_of_day())
+            self._note(view.name, _router_findings(old, view), now_s)
+        router.evidence.add(view, settings, int(now_s * 1000))
+        self._heard(ROUTER, view.name, now_s)
+        row = router_row(view, state, settings, shadow, router.decisions.rows)
+        self._document.put(ROUTER, view.name, row)
+
+    def on_server(self, node: str, status: ServerStatus, now_s: float) -> None:
+        row = server_row(status)
+        old = self._document.row(SERVER, node)
+        if old is not None:
+            finding = server_finding(old['state'], row['state'], row['text'])
+            self._note(node, [finding] if finding else [], now_s)
+        self._heard(SERVER, node, now_s)
+        self._document.put(SERVER, node, row)
+
+    def on_outcome(self, episode_id: str, outcome: str) -> None:
+        """Note the outcome of an episode, whoever reported it."""
+        self._episodes.on_outcome(episode_id, outcome)
+        self._document.replace_section('episodes', self._episodes.rows)
+
+    # silence
+
+    def _heard(self, kind: str, node: str, now_s: float) -> None:
+        if (kind, node) in self._silent:
+            self._silent.discard((kind, node))
+            if kind == ROBOT:
+                # without the mark
+                self._document.put(ROBOT, node, self._robots[node].row)
+            finding = silence_finding(WORDS[kind], is_silent=False, has_publisher=True)
+            self._note(self._who(kind, node), [finding], now_s, self._client(kind, node))
+
+    def on_silent(
+        self, kind: str, node: str, *, last_s: float, has_publisher: bool, now_s: float
+    ) -> None:
+        """Mark a source that is not heard of any more; its values stay as the last ones."""
+        row = self._document.row(kind, node)
+        if row is None or (kind, node) in self._silent:
+            return
+        self._silent.add((kind, node))
+        since_ms = int(last_s * 1000)
+        marked = (
+            silent_row(row, since_ms) if kind == ROBOT else {**row, 'silent_since_ms': since_ms}
+        )
+        self._document.put(kind, node, marked)
+        finding = silence_finding(WORDS[kind], is_silent=True, has_publisher=has_publisher)
+        self._note(self._who(kind, node), [finding], now_s, self._client(kind, node))
+
+    def forget(self, kind: str, node: str) -> None:
+        """Remove a source that has been gone for long."""
+        self._document.remove(kind, node)
+        self._silent.discard((kind, node))
+        self._robots.pop(node, None) if kind == ROBOT else self._routers.pop(node, None)
+
+    def _who(self, kind: str, node: str) -> str:
+        return RobotView(node).name if kind == ROBOT else node
+
+    def _client(self, kind: str, node: str) -> str:
+        """Return the name of a robot in traces, empty for a router or server."""
+        found = self._robots.get(node) if kind == ROBOT else None
+        return found.view.client_id if found and found.view else ''
+
+    def _note(self, who: str, findings: Iterable[Finding], now_s: float, client: str = '') -> None:
+        for finding in findings:
+            moment = Moment(int(now_s * 1000), self._time_of_day(), self._instant())
+            self._incidents.add(who, finding, moment, client)
+        self._document.replace_section('incidents', self._incidents.rows)
+
+    def turn(self, now_s: float, viewers: int) -> Turn | None:
+        """Return the next state of the document, if there is one."""
+        self._document.set_viewers(viewers)
+        return self._document.turn(int(now_s * 1000))
+
+    # for commands and requests; any thread
+
+    def router(self, node: str) -> RouterView:
+        """Return the newest state of a router. Raises UserError."""
+        found = self._routers.get(node)
+        view = found.view if found else None
+        checked_target(view, node, 'router')
+        self._check_heard(ROUTER, node)
+        assert view
+        return view
+
+    def robot(self, node: str) -> RobotView:
+        """Return the newest state of a robot. Raises UserError."""
+        found = self._robots.get(node)
+        view = found.view if found else None
+        checked_target(view, node, 'robot')
+        self._check_heard(ROBOT, node)
+        assert view
+        return view
+
+    def router_of_episode(self, episode_id: str) -> str:
+        """Return the router that placed an episode. Raises UserError."""
+        node = self._placed.get(episode_id)
+        checked_target(node, episode_id, 'episode')
+        assert node
+        return self.router(node).name
+
+    def evidence(self, node: str) -> Evidence | None:
+        """Return the evidence of a router; None for a name that is not there."""
+        found = self._routers.get(node)
+        return found.evidence if found else None
+
+    def incident_place(self, number: str) -> IncidentPlace | None:
+        """Return where an incident is in traces; None for one that is not there."""
+        return self._incidents.place(number)
+
+    def _check_heard(self, kind: str, node: str) -> None:
+        if (kind, node) in self._silent:
+            raise UserError(
+                f'{node} is silent: it ended, hangs, or is not reached; what it would do is not '
+                'known. Nothing was changed'
+            )
+
+
+def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:
+    found = [rollout_finding(old.canary.phase, new.canary.phase, new.canary.text)]
+    for slot in new.slots:
+        before = old.slot(slot.slot)
+        if before is None:
+            continue
+        found.append(slot_finding(slot.slot, before.state, slot.state, slot.text))
+        states = {replica.server: replica.state for replica in before.replicas}
+        for each in slot.replicas:
+            known = states.get(each.server, each.state)
+            found.append(replica_finding(each.server, known, each.state, each.text))
+    return [finding for finding in found if finding]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which change of a state is an incident: one table for each kind of state. Pure.
+
+A table has the new states that matter; the old state decides only whether it is a change, and
+whether a good state ends a bad one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.fleet_state import RobotView, UnknownPhase
+
+ERROR, WARNING, INFO = 'error', 'warning', 'info'
+
+
+class Finding(NamedTuple):
+    """What happened: kind and severity as the page shows them, and a text."""
+
+    kind: str
+    severity: str
+    text: str
+
+
+# state of an edge -> kind, severity, text; DEGRADED still moves by its queue
+EDGE = {
+    'STALLED': ('stall', ERROR, 'stalled: the queue holds no action that may be executed'),
+    'RECONNECTING': ('server', WARNING, 'lost its session and reopens it'),
+    'CONNECTING': ('server', WARNING, 'has no server'),
+    'DEAD': ('stall', ERROR, 'gave up; it needs an operator'),
+}
+EDGE_BAD, EDGE_GOOD = frozenset(EDGE), 'STREAMING'
+# rung -> severity, text; POLICY is the normal one
+RUNGS = {
+    'RAMP': (WARNING, 'slows down: no fresh actions'),
+    'HOLD': (WARNING, 'holds its position: no fresh actions'),
+    'REPEAT_LAST': (WARNING, 'repeats its last command: no fresh actions'),
+    'ZERO': (WARNING, 'commands zero: no fresh actions'),
+    'SAFE_POSE': (WARNING, 'moves to its safe pose: no fresh actions'),
+    'INITIAL_POSE': (WARNING, 'moves to its initial pose: no fresh actions'),
+    'STOP_SERVICE': (ERROR, 'is stopped by its stop service; only a reset lifts it'),
+    'NO_COMMAND': (ERROR, 'gets no command'),
+}
+# holds whether an episode runs or not
+ALWAYS = 'STOP_SERVICE'
+SLOTS = {
+    'HEALTHY': INFO,
+    'DRAINED': INFO,
+    'PROBING': WARNING,
+    'UNAVAILABLE': ERROR,
+    'BARRED': ERROR,
+    'UNQUALIFIED': WARNING,
+}
+REPLICAS = {
+    'UNKNOWN': INFO,
+    'READY': INFO,
+    'UNHEALTHY': WARNING,
+    'UNAVAILABLE': ERROR,
+    'POLICY_MISMATCH': ERROR,
+}
+SERVERS = {
+    'UNCONFIGURED': WARNING,
+    'INACTIVE': WARNING,
+    'ACTIVE': INFO,
+    'DRAINING': WARNING,
+    'FAILED': ERROR,
+}
+ROLLOUTS: dict[CanaryPhase | UnknownPhase, tuple[str, str]] = {
+    CanaryPhase.OFF: ('rollout', INFO),
+    CanaryPhase.WAITING: ('rollout', INFO),
+    CanaryPhase.RUNNING: ('rollout', INFO),
+    CanaryPhase.UNDECIDED: ('rollout', INFO),
+    CanaryPhase.PAUSED: ('rollout', INFO),
+    CanaryPhase.PROMOTED: ('rollout', INFO),
+    CanaryPhase.ROLLED_BACK: ('rollback', ERROR),
+}
+# between these two the test moves by itself
+QUIET_PHASES = frozenset({CanaryPhase.RUNNING, CanaryPhase.UNDECIDED})
+
+
+def robot_findings(old: RobotView, new: RobotView, *, is_settled: bool = True) -> list[Finding]:
+    """
+    Return the incidents between two states of a robot. `is_settled`: its episode has run for a
+    while; before, the policy is that of the last chunk of the episode before.
+    """
+    policy = _policy(old, new) if is_settled else None
+    found = (_state(old, new), _rung(old, new), _cage(old, new), policy)
+    return [each for each in found if each]
+
+
+def _state(old: RobotView, new: RobotView) -> Finding | None:
+    if new.state != old.state and new.state in EDGE:
+        kind, severity, text = EDGE[new.state]
+        return Finding(kind, severity, with_reason(text, new.reason))
+    if new.stalls > old.stalls:
+        # it stalled and streams again between two polls
+        return Finding('stall', ERROR, with_reason('stalled for a moment', new.reason))
+    if new.state == EDGE_GOOD and old.state in EDGE_BAD:
+        return Finding(EDGE[old.state][0], INFO, f'streams again, from {new.server or "a server"}')
+    return None
+
+
+def _rung(old: RobotView, new: RobotView) -> Finding | None:
+    if new.rung == old.rung or new.rung not in RUNGS:
+        return None
+    # a pause is a person's, and a teardown follows an episode
+    is_expected = new.paused or not new.episode_id
+    if is_expected and new.rung != ALWAYS:
+        return None
+    severity, text = RUNGS[new.rung]
+    return Finding('ladder', severity, with_reason(text, new.reason))
+
+
+def _cage(old: RobotView, new: RobotView) -> Finding | None:
+    trips = new.cage_trips - old.cage_trips
+    if trips <= 0:
+        # fewer: the edge was restarted
+        return None
+    commands = '1 command' if trips == 1 else f'{trips} commands'
+    return Finding('cage', INFO, f'the safety cage changed {commands}')
+
+
+def _policy(old: RobotView, new: RobotView) -> Finding | None:
+    is_same_episode = new.episode_id and new.episode_id == old.episode_id
+    if not (is_same_episode and old.policy and new.policy and new.policy != old.policy):
+        return None
+    text = f'its policy changed within an episode: {old.policy} -> {new.policy}'
+    return Finding('policy_changed', WARNING, text)
+
+
+def slot_finding(slot: str, old: str, new: str, text: str) -> Finding | None:
+    """Return the incident between two states of a slot."""
+    return _changed('slot', f'slot {slot}', SLOTS, old, new, text)
+
+
+def replica_finding(server: str, old: str, new: str, text: str) -> Finding | None:
+    """Return the incident between two states of a replica, as its router sees it."""
+    return _changed('server', f'replica {server}', REPLICAS, old, new, text)
+
+
+def server_finding(old: str, new: str, text: str) -> Finding | None:
+    """Return the incident between two states of a policy server."""
+    return _changed('server', 'server', SERVERS, old, new, text)
+
+
+def _changed(
+    kind: str, what: str, severities: dict[str, str], old: str, new: str, text: str
+) -> Finding | None:
+    if old == new:
+        return None
+    return Finding(
+        kind, severities.get(new, WARNING), with_reason(f'{what}: {old} -> {new}', text)
+    )
+
+
+Phase = CanaryPhase | UnknownPhase
+
+
+def rollout_finding(old: Phase, new: Phase, text: str) -> Finding | None:
+    """Return the incident between two states of a rollout."""
+    if old == new or {old, new} == QUIET_PHASES:
+        return None
+    kind, severity = ROLLOUTS.get(new, ('rollout', WARNING))
+    return Finding(kind, severity, with_reason(f'rollout: {old.name} -> {new.name}', text))
+
+
+def silence_finding(what: str, *, is_silent: bool, has_publisher: bool) -> Finding:
+    """Return the incident of a source that becomes silent, or is heard of again."""
+    if not is_silent:
+        return Finding('silent', INFO, f'{what} is heard of again')
+    cause = (
+        'it hangs, or its link is down'
+        if has_publisher
+        else 'its process ended or its link is cut'
+    )
+    return Finding('silent', ERROR, f'{what} is silent: {cause}')
+
+
+def with_reason(text: str, reason: str) -> str:
+    return f'{text} ({reason})' if reason else text

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The newest incidents, and what an explanation of each needs. The poll thread.
+
+What repeats is counted into one incident, so that a robot whose cage trips in each step does not
+push all others out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lerobot_serve.tools.dashboard.document.incident_rules import Finding
+from lerobot_serve.tools.dashboard.document.merge_patch import Json
+from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
+from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+
+KEPT = 200
+# the same source, kind and severity within this time is the same incident
+REPEAT_MS = 60_000
+
+
+class Moment(NamedTuple):
+    """One moment: on the steady clock, as local time of day, and in UTC."""
+
+    at_ms: int
+    of_day: str
+    instant: str
+
+
+@dataclass(slots=True)
+class _Last:
+    number: str
+    at_ms: int
+    count: int = 1
+
+
+class Incidents:
+    """Numbered from 1; rows are replaced, never changed."""
+
+    def __init__(self) -> None:
+        self.rows: Json = {}
+        self._next = 1
+        self._last: dict[tuple[str, str, str], _Last] = {}
+        self._places: dict[str, IncidentPlace] = {}
+
+    def place(self, number: str) -> IncidentPlace | None:
+        """Return where an incident is in traces; None for one that is not there. Any thread."""
+        return self._places.get(number)
+
+    def add(self, who: str, finding: Finding, moment: Moment, client: str = '') -> None:
+        """Add an incident; `client` is the name of its robot in traces."""
+        key = (who, finding.kind, finding.severity)
+        last = self._last.get(key)
+        at_ms, rows = moment.at_ms, dict(self.rows)
+        if last and at_ms - last.at_ms < REPEAT_MS and last.number in rows:
+            last.count += 1
+            times = f' ({last.count} times since {rows[last.number]["at"]})'
+            rows[last.number] = {
+                **rows[last.number],
+                'text': bounded(finding.text + times),
+                'count': last.count,
+            }
+        else:
+            number = str(self._next)
+            self._next += 1
+            self._last[key] = _Last(number, at_ms)
+            self._places[number] = IncidentPlace(client, moment.instant)
+            rows[number] = {
+                'at': moment.of_day,
+                'at_ms': at_ms,
+                'kind': finding.kind,
+                'severity': finding.severity,
+                'who': who,
+                'text': bounded(finding.text),
+            }
+        while len(rows) > KEPT:
+            # the oldest: rows are in the order of their numbers
+            number = next(iter(rows))
+            del rows[number], self._places[number]
+        if len(self._last) > 2 * KEPT:
+            self._last = {k: each for k, each in self._last.items() if each.number in rows}
+        self.rows = rows

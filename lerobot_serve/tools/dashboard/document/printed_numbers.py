@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and texts of the document: rounded so that noise makes no patch, and bounded. Pure."""
+
+from __future__ import annotations
+
+import math
+
+TEXT_LIMIT = 1024
+CUT = '...'
+# a document must be valid JSON and readable: nothing measured here is larger
+NUMBER_LIMIT = 1e15
+
+
+def rounded(value: float, digits: int) -> float | None:
+    """Return a number with so many decimals; None for NaN, infinity and what is out of range."""
+    if not math.isfinite(value) or abs(value) > NUMBER_LIMIT:
+        return None
+    # adding 0.0 turns -0.0 into 0.0
+    return round(value, digits) + 0.0
+
+
+def whole(value: float) -> int | None:
+    """Return a number without decimals; None for NaN, infinity and what is out of range."""
+    found = rounded(value, 0)
+    return None if found is None else int(found)
+
+
+def significant(value: float, digits: int = 3) -> float | None:
+    """Return a number with so many significant digits; None for what is no number."""
+    found = rounded(value, 9)
+    return None if found is None else float(f'{found:.{digits}g}')
+
+
+def bounded(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return a text of at most `limit` characters; bounds of messages are not enforced by ROS."""
+    return text if len(text) <= limit else text[: limit - len(CUT)] + CUT

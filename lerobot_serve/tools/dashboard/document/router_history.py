@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a router has done since the dashboard runs: its decisions, and its evidence over time. The
+poll thread adds; any thread reads the evidence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+import threading
+
+from lerobot_serve.tools.dashboard.document.merge_patch import Json
+from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
+from lerobot_serve.tools.operate.fleet_state import RouterView
+from lerobot_serve.tools.operate.rollout_view import changes, rollout_view, RolloutSettings
+
+DECISIONS, POINTS = 20, 2000
+
+
+class Decisions:
+    """The newest decisions of one router, newest first."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Json] = deque(maxlen=DECISIONS)
+
+    def add(self, old: RouterView, new: RouterView, at: str) -> None:
+        """Note what differs between two states; `at` is the time of day."""
+        found = changes(old, new)
+        if not found:
+            return
+        has_moved = (old.canary.phase, old.canary.step) != (new.canary.phase, new.canary.step)
+        why = f' ({new.canary.text})' if has_moved and new.canary.text else ''
+        self._kept.appendleft({'at': at, 'text': bounded('; '.join(found) + why)})
+
+    @property
+    def rows(self) -> list[Json]:
+        return list(self._kept)
+
+
+class Evidence:
+    """
+    The evidence of one rollout over time. When it is full, every second point is dropped, so that
+    a rollout of days keeps its whole course.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._points: list[tuple[int, float | None, float | None, int]] = []
+        self._candidate = ''
+        self._needed: tuple[float | None, float | None] = (None, None)
+
+    def add(self, view: RouterView, settings: RolloutSettings, now_ms: int) -> None:
+        """Add a point when the evidence or the share changed."""
+        canary = view.canary
+        values = (
+            rounded(canary.evidence_not_worse, 3),
+            rounded(canary.evidence_worse, 3),
+            canary.share_percent,
+        )
+        needed = {bar.decision: bar.needed for bar in rollout_view(view, settings).bars}
+        with self._lock:
+            if canary.candidate != self._candidate:
+                self._candidate, self._needed = canary.candidate, (None, None)
+                self._points.clear()
+            if needed:
+                self._needed = (
+                    rounded(needed['promote'], 3),
+                    rounded(needed['roll back'], 3),
+                )
+            if not canary.candidate or (self._points and self._points[-1][1:] == values):
+                return
+            self._points.append((now_ms, *values))
+            if len(self._points) > POINTS:
+                self._points = self._points[::2]
+
+    def as_json(self) -> Json:
+        """Return the columns for a chart."""
+        with self._lock:
+            points, (promote_at, roll_back_at) = list(self._points), self._needed
+        times, not_worse, worse, shares = zip(*points, strict=True) if points else ((),) * 4
+        return {
+            't_ms': list(times),
+            'not_worse': list(not_worse),
+            'worse': list(worse),
+            'share_percent': list(shares),
+            'promote_at': promote_at,
+            'roll_back_at': roll_back_at,
+        }

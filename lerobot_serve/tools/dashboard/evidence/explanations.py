@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Explain an incident by `lerobot-serve diagnose` over a folder of traces, in a process of its own
+with a time limit: traces of a day take long, and nothing else waits for them. Threads of the HTTP
+server.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+import shlex
+import subprocess
+import sys
+import threading
+
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+LIMIT_S, TEXT_LIMIT, KEPT = 60.0, 200_000, 50
+# exit status of diagnose without a record of the robot or the time
+NOT_COVERED = 4
+RUN_VERB = (
+    'import sys; from lerobot_serve.tools.cli.main import main; sys.exit(main(sys.argv[1:]))'
+)
+NO_FOLDER = (
+    'there is no explanation: the dashboard was started without --trace-folder, the folder in '
+    'which the traces of robots, router and servers are'
+)
+NO_ROBOT = (
+    'diagnose explains robots; for slots and rollouts: `lerobot-serve rollout history`, for a '
+    'server its log'
+)
+BUSY = 'another explanation is being made; ask again when it is done'
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentPlace:
+    """Where an incident is in traces: the client, empty for no robot, and its time in UTC."""
+
+    client: str
+    instant: str
+
+
+class Explanations:
+    """One process at a time; texts are kept."""
+
+    def __init__(self, folder: Path | None, limit_s: float = LIMIT_S) -> None:
+        self._folder, self._limit_s = folder, limit_s
+        self._alone, self._lock = threading.Lock(), threading.Lock()
+        self._known: OrderedDict[str, str] = OrderedDict()
+        self._process = DiagnoseProcess()
+
+    def close(self) -> None:
+        """End a process that runs, and start none from now on."""
+        self._process.close()
+
+    def explain(self, number: str, place: IncidentPlace) -> str:
+        """Return the explanation of an incident, or why there is none. Blocks."""
+        with self._lock:
+            if number in self._known:
+                return self._known[number]
+        if self._folder is None:
+            return NO_FOLDER
+        if not place.client:
+            return NO_ROBOT
+        if not self._alone.acquire(blocking=False):
+            return BUSY
+        try:
+            text, is_final = self._process.run(self._folder, place, self._limit_s)
+        finally:
+            self._alone.release()
+        if is_final:
+            self._keep(number, text)
+        return text
+
+    def _keep(self, number: str, text: str) -> None:
+        with self._lock:
+            self._known[number] = text
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+
+
+class DiagnoseProcess:
+    """Runs `lerobot-serve diagnose`, one at a time; `close` in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[str] | None = None
+        self._is_closed = False
+
+    def run(self, folder: Path, place: IncidentPlace, limit_s: float) -> tuple[str, bool]:
+        """Return the text, and whether another run would give the same."""
+        words = [
+            *('diagnose', str(folder.absolute())),
+            *(f'--client={place.client}', f'--at={place.instant}'),
+        ]
+        with self._lock:
+            if self._is_closed:
+                return 'the dashboard ends', False
+            self._running = process = start_diagnose(words)
+        try:
+            written, complaint = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return (
+                f'there is no explanation within {limit_s:g} s: the traces are large; run '
+                f'`{shlex.join(["lerobot-serve", *words])}`',
+                True,
+            )
+        finally:
+            self._running = None
+        if process.returncode in (0, NOT_COVERED):
+            # a trace is written some seconds later
+            return written[:TEXT_LIMIT].strip(), process.returncode == 0
+        return f'diagnose failed: {complaint.strip()[-2000:] or process.returncode}', False
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            if self._running:
+                self._running.kill()
+
+
+def start_diagnose(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        end_with_parent([sys.executable, '-c', RUN_VERB, *words]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors='replace',
+        start_new_session=True,
+    )

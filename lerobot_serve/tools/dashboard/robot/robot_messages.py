@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Turn messages of one robot into what its window shows. `take` and the callbacks of the thread
+`robots`; `on_request` any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import threading
+
+from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
+from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
+from lerobot_serve.tools.dashboard.robot.time_base import TimeBase
+from lerobot_serve.tools.dashboard.robot.window import Event, Executed, Heard, Plan, series
+from lerobot_serve.tools.operate.fleet_state import unknown_name
+from lerobot_serve.tools.operate.message_views import RUNG_NAMES
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.schema import Status
+from lerobot_serve_interfaces.msg import ExecutedAction
+from lerobot_serve_interfaces.srv import OpenSession
+
+CAGE_NAMES = {
+    getattr(ExecutedAction, name): name for name in ('PASS', 'CLAMPED', 'HELD', 'STOPPED')
+}
+DIGITS, NAMES, PLAN_ROWS = 4, 256, 1000
+# of a chunk whose control rate is not known yet
+DEFAULT_STEP_MS = 33.3
+
+
+class RobotMessages:
+    """See the module; `malformed` counts what is no such message."""
+
+    def __init__(self) -> None:
+        self.requests = LastRequests()
+        self.malformed = 0
+        self._time = TimeBase()
+        self._heard = Heard()
+        self._shown_request: int | None = None
+        self._step_ms = DEFAULT_STEP_MS
+        self._lock = threading.Lock()
+
+    def on_command(self, message: ExecutedAction, now_ms: int) -> None:
+        """Add a command."""
+        stamp_ms = message.stamp.sec * 1e3 + message.stamp.nanosec / 1e6
+        self._heard.executed.append(
+            Executed(
+                self._time.place(stamp_ms, now_ms),
+                numbers(message.commanded),
+                numbers(message.raw),
+                RUNG_NAMES.get(message.rung, unknown_name(message.rung)),
+                CAGE_NAMES.get(message.cage_result, unknown_name(message.cage_result)),
+                message.reason,
+            )
+        )
+
+    def note(self, now_ms: int, kind: str, text: str) -> None:
+        """Add an event that no message shows."""
+        self._heard.events.append(Event(now_ms, kind, text))
+
+    def on_chunk(self, raw: bytes, client_id: str, now_ms: int) -> None:
+        """Add a chunk; one of another robot is ignored."""
+        try:
+            chunk = wire_chunk.decode(raw)
+        except Malformed:
+            self.malformed += 1
+            return
+        if chunk.client_id != client_id:
+            return
+        if chunk.status != Status.OK:
+            text = f'reply {chunk.status}: {chunk.status_text}'
+            self._heard.events.append(Event(now_ms, 'reply', text))
+            return
+        rows = [numbers(row) for row in chunk.robot[:PLAN_ROWS].tolist()]
+        times = [int(now_ms + index * self._step_ms) for index in range(len(rows))]
+        self._heard.plan = Plan(times, series(rows), chunk.policy, chunk.header.seq)
+
+    def on_session(self, event: OpenSession.Event, client_id: str) -> None:
+        """Note the names of the joints and the control rate, of the robot's own sessions."""
+        for request in event.request:
+            if request.client_id == client_id:
+                self._heard.names = tuple(request.action_names[:NAMES])
+                if request.fps > 0:
+                    self._step_ms = 1000 / request.fps
+
+    def on_request(self, raw: bytes) -> None:
+        """Keep a request; it is decoded when somebody looks at it. Any thread."""
+        try:
+            self.requests.put(read_envelope(raw).header.seq, raw)
+        except Malformed:
+            with self._lock:
+                self.malformed += 1
+
+    def take(self) -> Heard:
+        """Return what was heard since the last call."""
+        heard, self._heard = self._heard, Heard()
+        newest = self.requests.newest()
+        if newest and newest[0] != self._shown_request:
+            self._shown_request = newest[0]
+            try:
+                heard.images = newest[0], camera_names(newest[1])
+            except Malformed:
+                with self._lock:
+                    self.malformed += 1
+        return heard
+
+
+def numbers(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Return values of joints as the page shows them."""
+    return tuple(rounded(float(value), DIGITS) for value in values)

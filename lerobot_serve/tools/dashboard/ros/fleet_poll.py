@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The poll thread: takes the newest states four times a second, and publishes what changed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+import threading
+import time
+
+from rclpy.serialization import deserialize_message
+
+from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
+from lerobot_serve.tools.dashboard.document.fleet_document import Turn
+from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT, ROUTER
+from lerobot_serve.tools.dashboard.ros.fleet_topics import (
+    CANARY,
+    FleetTopics,
+    OUTCOME,
+    OUTCOMES_A_TURN,
+    SHADOW,
+    WatchedSource,
+)
+from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
+from lerobot_serve.tools.operate.fleet_client import OUTCOMES
+from lerobot_serve.tools.operate.message_views import PHASES, router_view, shadow_view
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve_interfaces.msg import (
+    CanaryState,
+    EpisodeOutcome,
+    RouterState,
+    ServerStatus,
+    ShadowSummary,
+)
+
+POLL_S, COUNT_S = 0.25, 1.0
+OUTCOME_NAMES = {number: name for name, number in OUTCOMES.items()}
+
+
+@dataclass(slots=True)
+class _RouterMessages:
+    """The newest messages of one router."""
+
+    state: RouterState | None = None
+    canary: CanaryState | None = None
+    shadow: ShadowSummary | None = None
+
+
+class FleetPoll:
+    """Owned by the poll thread; `malformed` counts the messages that are no such message."""
+
+    def __init__(
+        self,
+        topics: FleetTopics,
+        recorder: FleetRecorder,
+        parameters: ParameterReader,
+        publish: Callable[[Turn], None],
+        viewer_count: Callable[[], int],
+    ) -> None:
+        self._topics, self._recorder, self._parameters = topics, recorder, parameters
+        self._publish, self._viewer_count = publish, viewer_count
+        self._readers: dict[str, EdgeStateReader] = {}
+        self._routers: dict[str, _RouterMessages] = {}
+        self._next_count_s = 0.0
+        self._outcomes: deque[tuple[str, str]] = deque()
+        self.malformed = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Poll until `stop` is set."""
+        while not stop.wait(POLL_S):
+            self.poll(time.monotonic())
+        self._topics.close()
+
+    def deposit_outcome(self, episode_id: str, outcome: str) -> None:
+        """Note an outcome that the page reported. Any thread."""
+        self._outcomes.append((episode_id, outcome))
+
+    def poll(self, now_s: float) -> None:
+        """Take the newest states, and publish what changed."""
+        self._topics.discover()
+        if now_s >= self._next_count_s:
+            self._next_count_s = now_s + COUNT_S
+            self._topics.count_publishers()
+        for source in self._topics.sources:
+            self._poll_source(source, now_s)
+        while self._outcomes:
+            self._recorder.on_outcome(*self._outcomes.popleft())
+        if turn := self._recorder.turn(now_s, self._viewer_count()):
+            self._publish(turn)
+
+    def _poll_source(self, source: WatchedSource, now_s: float) -> None:
+        raw = source.state.take()
+        if source.kind == ROUTER:
+            self._poll_router(source, raw, now_s)
+        elif raw is not None:
+            self._on_state(source, raw, now_s)
+        heard = source.heard
+        if raw is None and heard.is_silent(now_s, source.publishers):
+            assert heard.last_s is not None
+            self._recorder.on_silent(
+                source.kind,
+                source.node,
+                last_s=heard.last_s,
+                has_publisher=source.publishers > 0,
+                now_s=now_s,
+            )
+            if heard.is_gone(now_s, source.publishers):
+                self._forget(source)
+
+    def _on_state(self, source: WatchedSource, raw: bytes, now_s: float) -> None:
+        """Deposit the state of a robot or a server; bytes that are no such state do not count."""
+        node = source.node
+        try:
+            if source.kind == ROBOT:
+                reader = self._readers.setdefault(node, EdgeStateReader(node))
+                limit_s = self._parameters.age_limit_s(node, now_s)
+                self._recorder.on_robot(node, reader.read(raw), limit_s, now_s)
+            else:
+                self._recorder.on_server(node, deserialize_message(raw, ServerStatus), now_s)
+        except (Malformed, RuntimeError):
+            self.malformed += 1
+            return
+        source.heard.on_message(now_s)
+
+    def _poll_router(self, source: WatchedSource, raw: bytes | None, now_s: float) -> None:
+        self._take_outcomes(source)
+        taken = {
+            'state': (raw, RouterState),
+            'canary': (source.others[CANARY].take(), CanaryState),
+            'shadow': (source.others[SHADOW].take(), ShadowSummary),
+        }
+        router = self._routers.setdefault(source.node, _RouterMessages())
+        try:
+            for name, (data, kind) in taken.items():
+                if data is not None:
+                    setattr(router, name, deserialize_message(data, kind))
+        except RuntimeError:
+            self.malformed += 1
+            return
+        if raw is not None:
+            source.heard.on_message(now_s)
+        if router.state and router.canary and any(data for data, _ in taken.values()):
+            self._deposit_router(source.node, router, now_s)
+
+    def _deposit_router(self, node: str, router: _RouterMessages, now_s: float) -> None:
+        assert router.state and router.canary
+        if router.canary.state not in PHASES:
+            # of a newer version
+            self.malformed += 1
+            return
+        view = router_view(node, router.state, router.canary, 0.0)
+        canary = view.canary
+        mark = (canary.phase, canary.step_count, canary.candidate)
+        self._recorder.on_router(
+            view,
+            router.state,
+            self._parameters.settings(node, mark, now_s),
+            shadow_view(router.shadow) if router.shadow else None,
+            now_s,
+        )
+
+    def _take_outcomes(self, source: WatchedSource) -> None:
+        for raw in source.others[OUTCOME].take_all(OUTCOMES_A_TURN):
+            try:
+                message = deserialize_message(raw, EpisodeOutcome)
+            except RuntimeError:
+                self.malformed += 1
+                continue
+            if message.outcome in OUTCOME_NAMES:
+                self._recorder.on_outcome(message.episode_id, OUTCOME_NAMES[message.outcome])
+
+    def _forget(self, source: WatchedSource) -> None:
+        self._topics.forget(source)
+        self._recorder.forget(source.kind, source.node)
+        self._parameters.forget(source.node)
+        self._readers.pop(source.node, None)
+        self._routers.pop(source.node, None)

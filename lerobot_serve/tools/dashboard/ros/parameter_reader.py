@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Read parameters of routers and robots that their states do not carry. A thread of its own, because
+a node that hangs does not reply; the poll thread asks and reads what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import queue
+import threading
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.operations import read_settings
+from lerobot_serve.tools.operate.outcome import ResultUnknown
+from lerobot_serve.tools.operate.rollout_view import RolloutSettings
+
+AGE_LIMIT = 'max_action_age_s'
+# a router whose plan changes publishes another state, at which it is asked at once
+RETRY_S, REFRESH_S = 30.0, 60.0
+WAIT_S = 0.5
+
+
+class ParameterReader:
+    """Answers with what is known, and reads in the background."""
+
+    def __init__(self, open_client: Callable[[], FleetClient]) -> None:
+        self._open_client = open_client
+        self._asked: queue.Queue[tuple[str, bool]] = queue.Queue()
+        self._due_s: dict[str, float] = {}
+        self._states: dict[str, object] = {}
+        self._settings: dict[str, RolloutSettings] = {}
+        self._limits: dict[str, float] = {}
+
+    # the poll thread
+
+    def settings(self, router: str, state: object, now_s: float) -> RolloutSettings:
+        """Return the canary parameters of a router; ask again when its `state` has changed."""
+        if self._states.get(router) != state:
+            self._states[router] = state
+            self._due_s[router] = now_s
+        if now_s >= self._due_s.get(router, 0.0):
+            self._due_s[router] = now_s + REFRESH_S
+            self._asked.put((router, True))
+        return self._settings.get(router) or RolloutSettings()
+
+    def age_limit_s(self, robot: str, now_s: float) -> float | None:
+        """Return the staleness bound of a robot; None while it is unknown."""
+        limit = self._limits.get(robot)
+        if limit is None and now_s >= self._due_s.get(robot, 0.0):
+            self._due_s[robot] = now_s + RETRY_S
+            self._asked.put((robot, False))
+        return limit
+
+    def forget(self, node: str) -> None:
+        for known in (self._due_s, self._states, self._settings, self._limits):
+            known.pop(node, None)
+
+    # a thread of its own
+
+    def run(self, stop: threading.Event) -> None:
+        """Read what is asked for until `stop` is set."""
+        with self._open_client() as client:
+            while not stop.is_set():
+                try:
+                    node, is_router = self._asked.get(timeout=WAIT_S)
+                except queue.Empty:
+                    continue
+                self._read(client, node, is_router=is_router)
+
+    def _read(self, client: FleetClient, node: str, *, is_router: bool) -> None:
+        # what fails is asked again; until then the page shows no value
+        with contextlib.suppress(UserError, ParameterError, ResultUnknown):
+            if is_router:
+                self._settings[node] = read_settings(client, node)
+            else:
+                value = client.get_parameters(node, [AGE_LIMIT]).get(AGE_LIMIT)
+                if isinstance(value, float):
+                    self._limits[node] = value

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Requests and replies of robots over Zenoh, while somebody looks at such a robot.
+
+The link is opened with the first viewer and closed with the last: what passes it costs bandwidth.
+Threads of Zenoh deposit; the thread `robots` opens, polls and closes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+import threading
+import time
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
+from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
+from lerobot_serve.tools.bags.service_events import TOPIC_END
+from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
+from lerobot_serve.tools.dashboard.ros.newest_messages import decoded
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.names import is_over_zenoh, node_name
+from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.srv import OpenSession
+
+KEPT_EVENTS, KEPT_CHUNKS, RETRY_S = 256, 64, 10.0
+
+
+class ZenohFeed:
+    """See the module."""
+
+    def __init__(self, settings: ZenohSettings) -> None:
+        self._settings = settings
+        self._recording: ZenohRecording | None = None
+        self._lock = threading.Lock()
+        self._watched: dict[int, tuple[RobotMessages, str, str]] = {}
+        self._chunks: deque[tuple[str, bytes]] = deque(maxlen=KEPT_CHUNKS)
+        self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
+        self._retry_s = 0.0
+
+    def poll(self, messages: RobotMessages, client_id: str, server: str, now_ms: int) -> None:
+        """Take what arrived of a robot; one that is served over ROS 2 needs no link."""
+        if not is_over_zenoh(server):
+            self.remove(messages)
+            return
+        with self._lock:
+            self._watched[id(messages)] = messages, client_id, node_name(server)
+        if refusal := self._open():
+            messages.note(now_ms, 'link', refusal)
+        with self._lock:
+            chunks = [raw for name, raw in self._chunks if name == client_id]
+            others = [each for each in self._chunks if each[0] != client_id]
+            self._chunks.clear()
+            self._chunks.extend(others)
+            events = list(self._events)
+        for raw in chunks:
+            messages.on_chunk(raw, client_id, now_ms)
+        for raw in events:
+            if event := decoded(raw, OpenSession.Event):
+                messages.on_session(event, client_id)
+
+    def remove(self, messages: RobotMessages) -> None:
+        """Note that nobody looks at a robot any more; without any, close the link."""
+        with self._lock:
+            self._watched.pop(id(messages), None)
+            is_over = not self._watched
+        if is_over and self._recording:
+            self._recording.close()
+            self._recording = None
+
+    def _open(self) -> str:
+        """Open the link if it is due; return why it does not open, empty if it is open."""
+        now_s = time.monotonic()
+        if self._recording or now_s < self._retry_s:
+            return ''
+        self._retry_s = now_s + RETRY_S
+        try:
+            self._recording = ZenohRecording(self._settings)
+        except UserError as error:
+            return str(error)
+        self._recording.begin(lambda topic, kind: None, self._on_message)
+        return ''
+
+    def _on_message(self, message: ReceivedMessage) -> None:
+        """Keep what belongs to a robot that somebody looks at. Threads of Zenoh."""
+        topic, raw = message.topic, message.data
+        if topic.endswith(TOPIC_END):
+            with self._lock:
+                self._events.append(raw)
+            return
+        try:
+            name = read_envelope(raw).client_id
+        except Malformed:
+            return
+        with self._lock:
+            watched = [each for each in self._watched.values() if each[1] == name]
+            if watched and topic.endswith('/action_chunk'):
+                self._chunks.append((name, raw))
+        for messages, _, server in watched:
+            # a router forwards a request to a server, which is heard of, too
+            if topic == f'{server}/observation':
+                messages.on_request(raw)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Print a plan as units of systemd: one service for each process, and a target for all.
+
+systemd ends units in the opposite order of their start, so each stage starts after the one before.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.fleet.plan import FleetProcess
+from lerobot_serve.tools.fleet.restarts import Ending, QUICK_FAILURES, QUICK_S
+from lerobot_serve.wire.names import file_name
+
+# what a sourced setup.bash sets, and what chooses domain and middleware
+VARIABLES = (
+    'AMENT_PREFIX_PATH',
+    'COLCON_PREFIX_PATH',
+    'FASTDDS_DEFAULT_PROFILES_FILE',
+    'FASTRTPS_DEFAULT_PROFILES_FILE',
+    'HOME',
+    'LD_LIBRARY_PATH',
+    'PATH',
+    'PYTHONPATH',
+    'RMW_IMPLEMENTATION',
+    'ROS_AUTOMATIC_DISCOVERY_RANGE',
+    'ROS_DISTRO',
+    'ROS_DOMAIN_ID',
+    'ROS_STATIC_PEERS',
+    'ROS_VERSION',
+)
+RESTART_S, STOP_LIMIT_S = 2, 30
+
+
+def unit_files(
+    plan: Sequence[FleetProcess],
+    fleet: str,
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    executable: Callable[[str], Path],
+) -> dict[str, str]:
+    """
+    Return the text of each unit file by name. `fleet` names all units, `folder` is the working
+    directory, `executable` returns the path of an executable. Raises UserError for a name that a
+    unit cannot have.
+    """
+    for what, text in (('the fleet file', fleet), ('the working directory', str(folder))):
+        if not text.isprintable():
+            raise UserError(
+                f'the name of {what} has a line end or another control character, which a unit of '
+                f'systemd cannot have: {text!r}; rename it'
+            )
+    group = f'lerobot-serve-{file_name(fleet)}'
+    names = {process.name: f'{group}-{process.name}.service' for process in plan}
+    target = f'{group}.target'
+    units = {
+        names[process.name]: _service(
+            process,
+            target=target,
+            after=[names[p.name] for p in plan if p.stage < process.stage],
+            environment=environment,
+            folder=folder,
+            executable=executable(process.executable),
+        )
+        for process in plan
+    }
+    return {target: _target(fleet, list(names.values())), **units}
+
+
+def _target(fleet: str, services: list[str]) -> str:
+    return (
+        f'[Unit]\nDescription=lerobot_serve fleet {_plain(fleet)}\nWants={" ".join(services)}\n\n'
+        '[Install]\nWantedBy=multi-user.target\n'
+    )
+
+
+def _service(
+    process: FleetProcess,
+    *,
+    target: str,
+    after: list[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    executable: Path,
+) -> str:
+    quick = QUICK_FAILURES[Ending.FAILED]
+    command = ' '.join(quoted(word) for word in (str(executable), *process.arguments))
+    lines = [
+        '[Unit]',
+        f'Description=lerobot_serve {_plain(process.name)} ({process.node})',
+        f'PartOf={target}',
+        f'After={" ".join(["network-online.target", *after])}',
+        'Wants=network-online.target',
+        f'StartLimitIntervalSec={QUICK_S:g}',
+        f'StartLimitBurst={quick}',
+        '',
+        '[Service]',
+        'Type=exec',
+        f'ExecStart={command}',
+        f'WorkingDirectory={_plain(str(folder))}',
+        *(
+            f'Environment={quoted(f"{name}={environment[name]}", is_command=False)}'
+            for name in VARIABLES
+            if environment.get(name)
+        ),
+        'Restart=on-failure',
+        f'RestartSec={RESTART_S}',
+        'KillSignal=SIGINT',
+        f'TimeoutStopSec={STOP_LIMIT_S}',
+        '',
+        '[Install]',
+        f'WantedBy={target}',
+    ]
+    return '\n'.join(lines) + '\n'
+
+
+def quoted(text: str, *, is_command: bool = True) -> str:
+    """Return a word of a unit file; a command line would also replace variables."""
+    inner = text.replace('\\', '\\\\').replace('"', '\\"').replace('\n', '\\n')
+    inner = _plain(inner)
+    return f'"{inner.replace("$", "$$") if is_command else inner}"'
+
+
+def _plain(text: str) -> str:
+    """Return the text without specifiers, which begin with a percent sign."""
+    return text.replace('%', '%%')

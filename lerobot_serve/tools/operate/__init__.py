@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Operate a running fleet: rollouts, slots and robots, for the verbs of `lerobot-serve`.
+
+`fleet_client` alone knows ROS; `operations` and `replica_loading` change something through it and
+confirm the change; all other modules are pure.
+"""

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The commands of an operator: what each does in each state, and where it makes no sense.
+
+The tables are in rollout_rules and slot_rules; each has every verb in every state. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    CANDIDATE_SLOT,
+    RouterView,
+    SlotView,
+    UnknownPhase,
+)
+from lerobot_serve.tools.operate.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
+from lerobot_serve.tools.operate.rule import (
+    Effect,
+    filled,
+    refuse,
+    RobotVerb,
+    Rule,
+    SlotVerb,
+    Verb,
+)
+from lerobot_serve.tools.operate.slot_rules import ROBOT_RULES, SLOT_RULES
+
+__all__ = [
+    'Effect',
+    'ROBOT_RULES',
+    'ROLLOUT_RULES',
+    'RobotVerb',
+    'Rule',
+    'SLOT_RULES',
+    'SlotVerb',
+    'Verb',
+    'drain_consequence',
+    'filled',
+    'restore_consequence',
+    'rollout_rule',
+    'slot_rule',
+    'split_refusal',
+]
+NEWER = refuse(
+    'the router is in the state {state}, which this version of lerobot-serve does not know: run '
+    'the verb with the version of the router'
+)
+
+
+def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None) -> Rule:
+    """
+    Return the rule of a verb for a canary, with its text filled in; `plan` is that of the router.
+    """
+    if isinstance(canary.phase, UnknownPhase):
+        return filled(NEWER, state=canary.phase.value)
+    rules = OTHER_POLICY_RULES if canary.waits_for_start else None
+    rule = rules[verb] if rules else ROLLOUT_RULES[verb, canary.phase]
+    return filled(
+        rule,
+        candidate=canary.candidate or 'the candidate',
+        share_percent=canary.share_percent,
+        next_share=_next_share(canary, plan),
+        step_number=canary.step + 1,
+        step_count=canary.step_count,
+        text=canary.text,
+    )
+
+
+def _next_share(canary: CanaryView, plan: CanaryPlan | None) -> str:
+    """Return the share of the next step in words."""
+    if canary.step + 2 >= canary.step_count:
+        return '100 % of all new episodes, its last step,'
+    if plan and canary.step + 1 < len(plan.steps):
+        return f'{plan.steps[canary.step + 1].share_percent} % of new episodes'
+    return 'the share of the next step'
+
+
+def slot_rule(verb: SlotVerb, slot: SlotView) -> Rule:
+    """Return the rule of a verb for a slot, with its text filled in."""
+    rule = SLOT_RULES.get((verb, slot.state))
+    if rule is None:
+        return filled(NEWER, state=f'slot {slot.slot} {slot.state}')
+    return filled(
+        rule,
+        slot=slot.slot,
+        policy=slot.policy or 'no policy yet',
+        share_percent=slot.share_percent,
+        text=slot.text,
+    )
+
+
+def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:
+    """Return what a drain does beside keeping new episodes away; empty for nothing."""
+    texts = ['its running episodes leave with their next request'] if at_once else []
+    canary = router.canary
+    if slot == CANDIDATE_SLOT and canary.phase in (*ON_TRIAL, CanaryPhase.WAITING):
+        begun = canary.phase is not CanaryPhase.WAITING
+        texts.append(
+            f'the rollout of {canary.candidate} is rolled back by it, and a verdict bars it'
+            if begun
+            else 'the rollout waits until it is restored'
+        )
+    if not any(other.share_percent for other in router.slots if other.slot != slot):
+        texts.append(
+            'no other slot has a share: new episodes are refused, and robots without actions '
+            'descend their fallback ladders'
+        )
+    return _listed(texts)
+
+
+def restore_consequence(canary: CanaryView, plan: CanaryPlan | None) -> str:
+    """Return that a rollout which waits begins by a restore; empty when none does."""
+    if canary.phase is not CanaryPhase.WAITING or canary.waits_for_start:
+        return ''
+    share = f' at {plan.steps[0].share_percent} % of new episodes' if plan else ''
+    return _listed(
+        [
+            f'the rollout of {canary.candidate or "the candidate"} waits, and begins{share} as '
+            'soon as both slots may take episodes; `lerobot-serve rollout stop` ends it'
+        ]
+    )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ''.join(f'; {text}' for text in texts)
+
+
+def split_refusal(canary: CanaryView) -> str:
+    """Return why an operator may not set the split now; empty when one may."""
+    if isinstance(canary.phase, UnknownPhase):
+        return filled(NEWER, state=canary.phase.value).text
+    if canary.phase is not CanaryPhase.WAITING and canary.phase not in ON_TRIAL:
+        return ''
+    return (
+        f'a rollout sets the split ({canary.text}): use `lerobot-serve rollout promote` or '
+        '`abort`, or end it with `lerobot-serve rollout stop`. Nothing was changed'
+    )

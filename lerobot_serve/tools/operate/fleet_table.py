@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The robots of a fleet as a table, the worst first. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.tools.output.text import without_controls
+
+# a state of a newer edge
+UNKNOWN_SEVERITY = 1
+# worst first: a robot that needs an operator, then one without actions, then one that moves
+SEVERITY = {
+    'DEAD': 0,
+    'STALLED': 2,
+    'RECONNECTING': 3,
+    'CONNECTING': 4,
+    'DEGRADED': 5,
+    'STREAMING': 6,
+}
+# of the rung; one that only an operator lifts comes before every state
+STOPPED_RUNGS = ('STOP_SERVICE', 'NO_COMMAND')
+MOVING_RUNG = 'POLICY'
+HEADS = ('ROBOT', 'STATE', 'RUNG', 'SLOT', 'POLICY', 'EPISODE', 'QUEUE', 'ROUND TRIP', 'REASON')
+
+
+def severity(robot: RobotView) -> tuple[bool, int, bool, int, str]:
+    """
+    Return the sort key, worst first: stopped by a rung, state, not on the policy, stalls, name.
+    """
+    return (
+        not is_stopped(robot),
+        SEVERITY.get(robot.state, UNKNOWN_SEVERITY),
+        robot.rung == MOVING_RUNG,
+        -(robot.stalls + robot.cage_trips),
+        robot.name,
+    )
+
+
+def is_stopped(robot: RobotView) -> bool:
+    """Return whether only an operator lifts what stops it; one that is paused has no fault."""
+    return robot.rung in STOPPED_RUNGS and not robot.paused
+
+
+def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
+    """Return the robots in the order in which an operator looks at them."""
+    return sorted(robots, key=severity)
+
+
+def as_json(robots: Iterable[RobotView]) -> list[dict[str, Any]]:
+    """Return the robots as JSON objects, worst first."""
+    return [{'name': robot.name, **asdict(robot)} for robot in worst_first(robots)]
+
+
+def as_text(robots: Iterable[RobotView]) -> str:
+    """Return the table and a last line with counts, worst first."""
+    ordered = worst_first(robots)
+    rows = [HEADS, *(_row(robot) for robot in ordered)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS) - 1)]
+    lines = [_line(row, widths) for row in rows]
+    return '\n'.join([*lines, _counts(ordered)])
+
+
+def _row(robot: RobotView) -> tuple[str, ...]:
+    """Return the cells; names and texts may come from anywhere."""
+    cells = (
+        robot.name,
+        _state(robot),
+        robot.rung.lower(),
+        robot.slot or '-',
+        robot.policy or '-',
+        robot.episode_id or '-',
+        f'{robot.queue_remaining_s:.1f} s',
+        f'{robot.round_trip_ms:.0f} ms',
+        robot.reason,
+    )
+    return tuple(map(without_controls, cells))
+
+
+def _state(robot: RobotView) -> str:
+    if robot.paused:
+        return f'{robot.state} (paused)'
+    return f'{robot.state} (stopped)' if is_stopped(robot) else robot.state
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [f'{cell:<{width}}' for cell, width in zip(row, widths, strict=False)]
+    return '  '.join([*cells, row[-1]]).rstrip()
+
+
+def _counts(robots: Sequence[RobotView]) -> str:
+    counts = Counter(robot.state for robot in robots)
+    parts = [f'{count} {state}' for state, count in counts.items() if count]
+    paused = sum(robot.paused for robot in robots)
+    return (
+        f'{len(robots)} robots: {", ".join([*parts, *([f"{paused} paused"] if paused else [])])}'
+    )

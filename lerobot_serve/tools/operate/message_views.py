@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert messages of routers and edges into plain data. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    EDGE_STATES,
+    GuardView,
+    REPLICA_STATES,
+    ReplicaView,
+    RobotView,
+    RouterView,
+    RUNGS,
+    ShadowView,
+    SLOT_STATES,
+    SlotView,
+    unknown_name,
+    UnknownPhase,
+)
+from lerobot_serve_interfaces.msg import (
+    CanaryState,
+    EdgeState,
+    GuardState,
+    ReplicaState,
+    RouterState,
+    ShadowSummary,
+    SlotState,
+)
+
+PHASES = {getattr(CanaryState, phase.name): phase for phase in CanaryPhase}
+SLOT_NAMES = {getattr(SlotState, name): name for name in SLOT_STATES}
+REPLICA_NAMES = {getattr(ReplicaState, name): name for name in REPLICA_STATES}
+EDGE_NAMES = {getattr(EdgeState, name): name for name in EDGE_STATES}
+RUNG_NAMES = {getattr(EdgeState, f'RUNG_{name}'): name for name in RUNGS}
+
+
+def router_view(name: str, state: RouterState, canary: CanaryState, age_s: float) -> RouterView:
+    """Return the view of a router."""
+    return RouterView(
+        name=name,
+        health=state.health,
+        text=state.text,
+        split_percent=state.split_percent,
+        slots=tuple(_slot(slot) for slot in state.slots),
+        canary=canary_view(canary),
+        age_s=age_s,
+    )
+
+
+def _slot(slot: SlotState) -> SlotView:
+    return SlotView(
+        slot=slot.slot,
+        policy=slot.policy,
+        state=SLOT_NAMES.get(slot.state, unknown_name(slot.state)),
+        text=slot.text,
+        share_percent=slot.share_percent,
+        chunks=slot.chunks,
+        requests_failed=slot.requests_failed,
+        replicas=_replicas(slot.replicas),
+    )
+
+
+def _replicas(replicas: Sequence[ReplicaState]) -> tuple[ReplicaView, ...]:
+    return tuple(
+        ReplicaView(
+            server=each.server,
+            state=REPLICA_NAMES.get(each.state, unknown_name(each.state)),
+            text=each.text,
+            policy=each.policy,
+            chunks=each.chunks,
+            latency_ms_p95=each.latency_ms_p95,
+        )
+        for each in replicas
+    )
+
+
+def canary_view(message: CanaryState) -> CanaryView:
+    """Return the view of a canary."""
+    return CanaryView(
+        phase=PHASES.get(message.state, UnknownPhase(message.state)),
+        candidate=message.candidate_policy,
+        champion=message.champion_policy,
+        step=message.step,
+        step_count=message.step_count,
+        share_percent=message.share_percent,
+        text=message.text,
+        remaining_episodes=message.estimated_remaining_episodes,
+        candidate_successes=message.candidate_successes,
+        candidate_failures=message.candidate_failures,
+        champion_successes=message.champion_successes,
+        champion_failures=message.champion_failures,
+        evidence_not_worse=message.log10_evidence_not_worse,
+        evidence_worse=message.log10_evidence_worse,
+        step_elapsed_s=message.step_elapsed_s,
+        planned=message.planned_policy,
+        guards=tuple(map(_guard, message.guards)),
+    )
+
+
+def _guard(guard: GuardState) -> GuardView:
+    return GuardView(
+        name=guard.name,
+        unit=guard.unit,
+        value=None if isnan(guard.value) else guard.value,
+        limit=guard.limit,
+        samples=guard.samples,
+        minimum_samples=guard.minimum_samples,
+        alarm=guard.alarm,
+    )
+
+
+def shadow_view(message: ShadowSummary) -> ShadowView:
+    """Return the view of a shadow."""
+    return ShadowView(
+        policy=message.shadow_policy,
+        hours=message.hours_in_shadow,
+        episodes=message.episodes,
+        samples=message.samples,
+        divergence=message.divergence_mean,
+        cage_trips=message.cage_trips,
+        latency_ms_p95=message.latency_ms_p95,
+        unmet=message.unmet_requirements,
+    )
+
+
+def robot_view(node: str, message: EdgeState) -> RobotView:
+    """Return the view of a robot."""
+    return RobotView(
+        node=node,
+        client_id=message.client_id,
+        state=EDGE_NAMES.get(message.state, unknown_name(message.state)),
+        rung=RUNG_NAMES.get(message.rung, unknown_name(message.rung)),
+        paused=message.paused,
+        reason=message.reason,
+        server=message.server,
+        slot=message.slot,
+        policy=message.policy,
+        episode_id=message.episode_id,
+        task=message.task,
+        queue_remaining_s=message.queue_remaining_s,
+        action_age_s=message.action_age_s,
+        round_trip_ms=message.round_trip_ms,
+        stalls=message.stalls,
+        cage_trips=message.cage_trips,
+    )

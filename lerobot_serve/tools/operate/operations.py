@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run one command of an operator and confirm it by the next state of the router or robot.
+
+The caller's thread. Each raises UserError when nothing was changed, and ResultUnknown when the
+command was sent and its effect is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TYPE_CHECKING
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import build_parameters, parameter_specs
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Rule
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.outcome import Result, ResultUnknown, unconfirmed_text
+from lerobot_serve.tools.operate.rollout_view import changes, RolloutSettings
+from lerobot_serve.tools.operate.steering import split_text
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+Accepts = Callable[[RouterView], bool]
+CANARY_PREFIX, SHADOW_SERVER = 'canary.', 'shadow_server'
+# a router publishes its state every second
+STATE_PERIOD_S = 1.5
+
+
+def read_settings(client: FleetClient, router: str) -> RolloutSettings:
+    """Return the canary parameters of a router. Raises NotReached, ResultUnknown."""
+    names = [
+        spec.name
+        for spec in parameter_specs(RouterParameters)
+        if spec.name.startswith(CANARY_PREFIX)
+    ]
+    given = client.get_parameters(router, [*names, SHADOW_SERVER])
+    values = {name: value for name, value in given.items() if value is not None}
+    parameters = build_parameters(RouterParameters, values)
+    return RolloutSettings(
+        parameters.plan, parameters.terms, parameters.limits, bool(parameters.shadow_server)
+    )
+
+
+def run_rule(
+    client: FleetClient,
+    before: RouterView,
+    rule: Rule,
+    *,
+    verb: str,
+    slot: str = '',
+    at_once: bool = False,
+    reason: str = '',
+) -> Result:
+    """Run the ControlSlot command of a rule on a router in the state `before`."""
+    # without its word that it did something, only a change shows it
+    accepts, has_changed = (
+        confirms(rule, before, slot, by_change=by_change) for by_change in (False, True)
+    )
+    return run_command(
+        client,
+        before,
+        rule.command,
+        accepts,
+        verb=verb,
+        has_changed=has_changed,
+        slot=slot,
+        at_once=at_once,
+        reason=reason,
+    )
+
+
+def run_command(
+    client: FleetClient,
+    before: RouterView,
+    command: str,
+    accepts: Accepts,
+    *,
+    verb: str,
+    has_changed: Accepts | None = None,
+    reason: str = '',
+    **values: Any,
+) -> Result:
+    """
+    Run a command of ControlSlot on a router in the state `before`, and wait for the state that
+    shows it. `has_changed` is the test of a command that the router refuses or does not reply to;
+    another operator may have been faster.
+    """
+    name, changed = before.name, has_changed or accepts
+    try:
+        done, text = client.control_slot(
+            name, command, reason=signed(client.operator, reason), **values
+        )
+    except ResultUnknown:
+        done, text = None, ''
+    after = client.wait_for_router(
+        name, accepts if done else changed, None if done else STATE_PERIOD_S
+    )
+    if after is None:
+        if done is False:
+            raise UserError(f'{name} refuses: {text}. Nothing was changed')
+        raise _unknown(client, before, verb, text)
+    after = settled(client, after)
+    if done is False:
+        text = f'done already: {text}'
+    elif not values.get('slot'):
+        # the state goes on while it is waited for; one text and one state
+        text = after.canary.text
+    return Result(verb, name, text, client.operator, changes(before, after))
+
+
+def signed(operator: str, reason: str) -> str:
+    """Return who and why, as a router stores it."""
+    return f'{operator}: {reason or "no reason given"}'
+
+
+def set_split(client: FleetClient, before: RouterView, percent: int, reason: str = '') -> Result:
+    """Set the share of new episodes for slot a. Raises UserError, ResultUnknown."""
+    done = run_command(
+        client,
+        before,
+        'SET_SPLIT',
+        lambda now: now.split_percent == percent,
+        verb='split',
+        reason=reason,
+        split_percent=percent,
+    )
+    return replace(done, text=split_text(percent))
+
+
+def settled(client: FleetClient, after: RouterView) -> RouterView:
+    """
+    Return the state once its split is that of its canary: a router publishes the two in turn. The
+    given one when they stay apart, which an operator's split after the end of a canary does.
+    """
+
+    def accepts(now: RouterView) -> bool:
+        is_off = now.canary.phase is CanaryPhase.OFF
+        return is_off or now.split_percent == 100 - now.canary.share_percent
+
+    return client.wait_for_router(after.name, accepts, STATE_PERIOD_S) or after
+
+
+def confirms(rule: Rule, before: RouterView, slot: str, *, by_change: bool = False) -> Accepts:
+    """
+    Return the test of a state that shows the effect of a rule; `by_change`: that of a slot must
+    differ from before.
+    """
+
+    def accepts(now: RouterView) -> bool:
+        found = now.slot(slot)
+        if slot:
+            old_slot = before.slot(slot)
+            is_same = bool(found and old_slot and found.state == old_slot.state)
+            return bool(found and found.state in rule.wanted and not (by_change and is_same))
+        state, old = now.canary, before.canary
+        has_changed = (state.phase, state.step, state.text) != (old.phase, old.step, old.text)
+        is_step = rule.command == 'CANARY_PROMOTE'
+        if is_step and (state.phase, state.step) == (old.phase, old.step):
+            return False
+        return has_changed and state.phase.name in rule.wanted
+
+    return accepts
+
+
+def _unknown(client: FleetClient, before: RouterView, verb: str, accepted: str) -> ResultUnknown:
+    """Return the error of a command without a confirmation."""
+    now = client.last_router(before.name) or before
+    last = f'{now.canary.text or now.health}; {now.split_percent} % of new episodes to slot a'
+    return ResultUnknown(
+        unconfirmed_text(before.name, verb, accepted=accepted, last=last, age_s=now.age_s)
+    )
+
+
+def run_robot_verb(
+    client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str = ''
+) -> Result:
+    """
+    Call the service of a verb, and wait for the pause to begin or end. The router of the robot
+    records it. Raises UserError, and ResultUnknown without a state that shows it.
+    """
+    try:
+        done, text = client.trigger(robot.node, verb.service)
+    except ResultUnknown:
+        done, text = False, ''
+    wanted = {RobotVerb.PAUSE: True, RobotVerb.RESUME: False}.get(verb)
+    after = client.wait_for_robot(robot.node, lambda now: wanted in (None, now.paused))
+    is_shown = wanted is not None and after is not None
+    # resume ends the pause of a robot that something else stops, and says so
+    if text and not (done or is_shown):
+        raise UserError(f'{robot.name}: {text}')
+    if not is_shown and (wanted is not None or not text):
+        raise _unknown_robot(robot, verb, text)
+    recorded = _record(client, robot, verb, reason)
+    text = '. '.join(filter(None, (text, recorded)))
+    return Result(verb.value, robot.node, text, client.operator, _pause_change(robot, after))
+
+
+def _record(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str) -> str:
+    """Let the router of a robot record the verb; return why it did not, empty when it did."""
+    note = f'{client.operator}: {verb.value} {robot.name}: {reason or "no reason given"}'
+    try:
+        done, text = client.control_slot(robot.server, 'NOTE', reason=note)
+    except (UserError, ResultUnknown, ValueError) as error:
+        done, text = False, str(error)
+    if done or not reason:
+        return ''
+    return f'The reason is not recorded: {robot.server or "no server"} is no router ({text})'
+
+
+def _unknown_robot(robot: RobotView, verb: RobotVerb, accepted: str) -> ResultUnknown:
+    reply = f'accepted it ({accepted})' if accepted else 'did not reply'
+    last = f'{robot.state}, {"paused" if robot.paused else "not paused"}'
+    return ResultUnknown(
+        f'UNKNOWN: {verb.value} was sent; {robot.node} {reply}, and no state shows it. Last '
+        f'known: {last}. Read the state with `lerobot-serve robots`'
+    )
+
+
+def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:
+    if after is None or before.paused == after.paused:
+        return []
+    return [f'paused: {str(before.paused).lower()} -> {str(after.paused).lower()}']
+
+
+def report_outcome(
+    client: FleetClient, router: str, episode_id: str, outcome: str, text: str
+) -> Result:
+    """Report how an episode ended, one of OUTCOMES. Raises UserError, ResultUnknown."""
+    signed = f'{client.operator}: {text}' if text else client.operator
+    counts, reply = client.report_outcome(router, episode_id, outcome, signed)
+    if not counts:
+        raise UserError(f'{router} refuses: {reply}. Nothing was changed')
+    return Result('outcome', router, f'{episode_id} counts as {outcome}', client.operator)
+
+
+def checked(rule: Rule) -> bool:
+    """Return whether the rule does something. Raises UserError when it is refused."""
+    if rule.effect is Effect.REFUSE:
+        raise UserError(rule.text)
+    return rule.effect is Effect.DO

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Load another policy into the servers of a slot, one by one, while the other slot serves.
+
+The caller's thread. Each step is confirmed before the next one; a load that is interrupted names
+what is done and what is left, and continues there when it is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate.fleet_state import (
+    CHAMPION_SLOT,
+    ReplicaView,
+    RobotView,
+    RouterView,
+    SlotView,
+)
+from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+T = TypeVar('T')
+# lifecycle state -> transitions until the parameters may change
+UNLOADING: dict[str, tuple[str, ...]] = {
+    'active': ('deactivate', 'cleanup'),
+    'inactive': ('cleanup',),
+    'unconfigured': (),
+}
+LOADING = ('configure', 'activate')
+# what names the policy of a server
+POLICY_PATH, POLICY_ROOT = 'policy_path', 'policy_root'
+POLICY_PARAMETERS = ('policy_kind', POLICY_PATH, 'policy_name')
+# a replica that serves its new policy while the others of its slot serve the old one
+LOADED_STATES = ('READY', 'POLICY_MISMATCH')
+
+
+@dataclass(slots=True)
+class LoadProgress:
+    """
+    What each server of a slot serves now, in words, in the order in which they are loaded; the
+    servers that serve the new policy, and those that do not yet. `has_changed`: a server was
+    unloaded.
+    """
+
+    done: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    serves: dict[str, str] = field(default_factory=dict)
+    has_changed: bool = False
+
+    @property
+    def text(self) -> str:
+        """What each server serves, and what to type."""
+        if not self.has_changed:
+            return 'No server was changed'
+        listed = '; '.join(f'{server} {what}' for server, what in self.serves.items())
+        return (
+            f'Now {listed}. Type the same command again to continue; a server that is restarted '
+            'serves the policy of its start'
+        )
+
+    def run(self, step: Callable[[], T]) -> T:
+        """
+        Run a step. Raises PartlyDone, with what each server serves, for an error after a server
+        was changed.
+        """
+        try:
+            return step()
+        except ResultUnknown as error:
+            raise ResultUnknown(f'{error}. {self.text}') from error
+        except UserError as error:
+            kind = PartlyDone if self.has_changed else UserError
+            raise kind(f'{error}. {self.text}') from error
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoader:
+    """Changes the policy of single servers; one thread. `report` receives a line for each step."""
+
+    client: FleetClient
+    timeout_s: float
+    report: Callable[[str], None]
+    progress: LoadProgress
+
+    def check(self, server: str, path: str) -> None:
+        """Raise UserError for a server that may not load a path, NotReached without a server."""
+        found = self.client.get_parameters(server, [POLICY_ROOT])
+        check_root(server, found.get(POLICY_ROOT) or '', path)
+
+    def load(self, server: str, values: Mapping[str, object]) -> str:
+        """Load a policy; return its fingerprint. Raises UserError, ResultUnknown."""
+        self.unload(server)
+        if refusal := self.client.set_parameters(server, values):
+            raise UserError(f'{server} refuses the policy: {refusal}')
+        self.report(f'{server}: load {values[POLICY_PATH]}')
+        self._change(server, LOADING)
+        found, _ = self.client.server_status(server)
+        self.progress.serves[server] = f'serves {found}'
+        return found
+
+    def unload(self, server: str) -> None:
+        """Unload the policy of a server. Raises UserError, ResultUnknown."""
+        state = self.client.lifecycle_state(server)
+        if state not in UNLOADING:
+            raise UserError(f'{server} is {state}; wait until it is active')
+        self.report(f'{server}: unload (it is {state})')
+        self._change(server, UNLOADING[state])
+        self.progress.serves[server] = 'is unloaded and serves nothing'
+
+    def _change(self, server: str, transitions: Sequence[str]) -> None:
+        for transition in transitions:
+            self.progress.has_changed = True
+            self.progress.serves[server] = f'is in the transition {transition}, or after it'
+            if not self.client.change_state(server, transition, self.timeout_s):
+                text = self.client.server_status(server)[1]
+                self.progress.serves[server] = f'serves nothing: it could not {transition}'
+                raise UserError(f'{server} could not {transition}: {text}')
+
+
+@dataclass(slots=True)
+class SlotLoader:
+    """
+    Loads one policy into the servers of a slot; one thread.
+
+    values      the parameters that name the policy
+    fingerprint expected of each server; empty: that of the first one
+    check_may_go_on  called before each server; raises UserError when the reason has gone
+    report      receives one line for each step
+    """
+
+    client: FleetClient
+    router: str
+    slot: str
+    values: Mapping[str, object]
+    timeout_s: float
+    report: Callable[[str], None]
+    fingerprint: str = ''
+    check_may_go_on: Callable[[], None] = lambda: None
+    progress: LoadProgress = field(default_factory=LoadProgress)
+
+    def run(self, now: RouterView) -> RouterView:
+        """Load the policy; return the state in which the slot serves it. Raises UserError."""
+        slot = now.slot(self.slot)
+        assert slot
+        self.check(slot)
+        for replica in slot.replicas:
+            is_done = is_loaded(replica, self.fingerprint)
+            (self.progress.done if is_done else self.progress.left).append(replica.server)
+            self.progress.serves[replica.server] = f'serves {replica.policy or "no policy"}'
+        return self.finish_with(self._load_all)
+
+    def finish_with(self, step: Callable[[], T]) -> T:
+        """Run a step, see LoadProgress.run."""
+        return self.progress.run(step)
+
+    def _load_all(self) -> RouterView:
+        for server in tuple(self.progress.left):
+            self.check_may_go_on()
+            self._load(server)
+            self.progress.left.remove(server)
+            self.progress.done.append(server)
+        return self._wait_for_slot()
+
+    def check(self, slot: SlotView) -> None:
+        """Raise UserError for a server that is missing or may not change its policy."""
+        for replica in slot.replicas:
+            try:
+                self.servers.check(replica.server, str(self.values[POLICY_PATH]))
+            except NotReached as error:
+                raise UserError(
+                    f'{replica.server} of slot {slot.slot} does not run: {replica.text or error}. '
+                    'Start it first. Nothing was changed'
+                ) from error
+
+    def _load(self, server: str) -> None:
+        loaded = self.servers.load(server, self.values)
+        self._check_fingerprint(server, loaded)
+
+    @property
+    def servers(self) -> ServerLoader:
+        return ServerLoader(self.client, self.timeout_s, self.report, self.progress)
+
+    def _check_fingerprint(self, server: str, found: str) -> None:
+        """Wait until the router sees the new policy. Raises UserError."""
+        self.fingerprint = self.fingerprint or found
+        if found != self.fingerprint:
+            raise UserError(
+                f'{server} loaded {found}, expected {self.fingerprint}: the files in '
+                f'{self.values[POLICY_PATH]} differ between the machines'
+            )
+        seen = self.client.wait_for_router(
+            self.router, lambda now: self._is_seen(now, server), self.timeout_s
+        )
+        if seen is None:
+            raise UserError(f'{server} serves {found}, and {self.router} does not report it ready')
+        self.report(f'{server}: serves {found}')
+
+    def _is_seen(self, now: RouterView, server: str) -> bool:
+        slot = now.slot(self.slot)
+        replicas = slot.replicas if slot else ()
+        return any(r.server == server and is_loaded(r, self.fingerprint) for r in replicas)
+
+    def _wait_for_slot(self) -> RouterView:
+        """Return the state in which the slot serves the new policy. Raises UserError."""
+
+        def accepts(now: RouterView) -> bool:
+            slot = now.slot(self.slot)
+            return bool(slot and slot.policy == self.fingerprint and slot_is_ready(slot))
+
+        found = self.client.wait_for_router(self.router, accepts, self.timeout_s)
+        if found is None:
+            now = self.client.router(self.router).slot(self.slot)
+            raise UserError(
+                f'slot {self.slot} is not healthy with {self.fingerprint}: '
+                f'{now.text if now else "unknown"}'
+            )
+        return found
+
+
+def check_root(server: str, root: str, path: str) -> None:
+    """
+    Raise UserError when a server may not load a path. The server follows links and checks again.
+    """
+    if not root:
+        raise UserError(
+            f'{server} has no policy_root, so its policy cannot change while it runs: restart it '
+            'with policy_root, the folder below which its policies are. Nothing was changed'
+        )
+    if not PurePosixPath(path).is_relative_to(root):
+        raise UserError(
+            f'{path} is not below {root}, the policy_root of {server}: copy it there. Nothing was '
+            'changed'
+        )
+
+
+def is_loaded(replica: ReplicaView, fingerprint: str) -> bool:
+    """Return whether a replica serves the policy; False for an unknown policy."""
+    return bool(fingerprint) and replica.policy == fingerprint and replica.state in LOADED_STATES
+
+
+def slot_is_ready(slot: SlotView) -> bool:
+    """Return whether each replica of a slot serves; a verdict may still bar the policy."""
+    return all(replica.state == 'READY' for replica in slot.replicas)
+
+
+def robots_in_slot(robots: list[RobotView], slot: str) -> list[RobotView]:
+    """Return the robots with an episode that the policy of a slot drives."""
+    return [robot for robot in robots if is_in_slot(robot, slot)]
+
+
+def is_in_slot(robot: RobotView, slot: str = CHAMPION_SLOT) -> bool:
+    return robot.slot == slot and bool(robot.episode_id)
+
+
+def wait_until_empty(
+    client: FleetClient, slot: str, router: str, report: Callable[[str], None]
+) -> None:
+    """
+    Wait until no episode of the robots of a router runs in a slot. Raises UserError; nothing was
+    changed then.
+    """
+    for robot in robots_in_slot(client.find_robots(may_be_none=True), slot):
+        if robot.server != router:
+            continue
+        report(f'wait for {robot.name}: episode {robot.episode_id} runs in slot {slot}')
+        if not client.wait_for_robot(robot.node, lambda now: not is_in_slot(now, slot)):
+            raise UserError(
+                f'{robot.name} still runs episode {robot.episode_id} in slot {slot}; wait for its '
+                f'end with a larger --timeout-s, or move it: `lerobot-serve drain {slot} --now`, '
+                f'then `lerobot-serve restore {slot}`. Nothing was changed'
+            )

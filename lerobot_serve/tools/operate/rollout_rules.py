@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What each verb of a rollout does in each state, and where it makes no sense: one table. Pure.
+"""
+
+from __future__ import annotations
+
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.rule import Effect, nothing, refuse, Rule, Verb
+
+PHASE = CanaryPhase
+NONE_RUNS = 'no rollout runs; start one with `lerobot-serve rollout start`'
+ABORTS = '`lerobot-serve rollout abort` gives all new episodes to slot a'
+RESUME_BARRED = Rule(
+    Effect.DO,
+    'lift the verdict on {candidate}; the rollout starts again at its first step with all counts '
+    'at 0',
+    'CANARY_RESUME',
+    ('WAITING', 'RUNNING', 'UNDECIDED'),
+    asks=True,
+)
+RESUME_PAUSED = Rule(
+    Effect.DO,
+    'continue the rollout of {candidate} at {share_percent} %',
+    'CANARY_RESUME',
+    ('RUNNING', 'UNDECIDED', 'PROMOTED', 'ROLLED_BACK'),
+)
+PAUSE = Rule(
+    Effect.DO,
+    'keep {candidate} at {share_percent} %; guards and the comparison still roll back',
+    'CANARY_PAUSE',
+    ('PAUSED',),
+)
+PROMOTE = Rule(
+    Effect.DO,
+    'give {candidate} {next_share} (now step {step_number} of {step_count}, {share_percent} %) '
+    'without waiting for the comparison',
+    'CANARY_PROMOTE',
+    # the step changes, too; see operations.confirms
+    ('RUNNING', 'UNDECIDED', 'PAUSED', 'PROMOTED'),
+    asks=True,
+)
+ABORT = Rule(
+    Effect.DO,
+    'roll back {candidate}: all new episodes to slot a; it drives no robot until a person lifts '
+    'the verdict',
+    'CANARY_ROLLBACK',
+    ('ROLLED_BACK',),
+    asks=True,
+)
+STOP = Rule(
+    Effect.DO,
+    'remove the plan and give all new episodes to slot a, without a verdict on {candidate}',
+    asks=True,
+)
+START = Rule(Effect.DO, 'start a rollout', asks=True)
+FINISH = Rule(
+    Effect.DO,
+    'load {candidate} into each server of slot a, one by one, while slot b serves; then all new '
+    'episodes to slot a, and the plan is removed',
+    asks=True,
+)
+
+
+RUNS = refuse('a rollout of {candidate} has begun ({text}); abort it first')
+NOT_PROMOTED = refuse('{candidate} is not promoted: {text}')
+ROLLOUT_RULES: dict[tuple[Verb, CanaryPhase], Rule] = {
+    (Verb.START, PHASE.OFF): START,
+    (Verb.START, PHASE.WAITING): RUNS,
+    (Verb.START, PHASE.RUNNING): RUNS,
+    (Verb.START, PHASE.UNDECIDED): RUNS,
+    (Verb.START, PHASE.PAUSED): RUNS,
+    (Verb.START, PHASE.PROMOTED): refuse(
+        '{candidate} is promoted and serves all episodes; make it the champion first with '
+        '`lerobot-serve rollout finish`'
+    ),
+    (Verb.START, PHASE.ROLLED_BACK): START,
+    (Verb.PAUSE, PHASE.OFF): refuse(NONE_RUNS),
+    (Verb.PAUSE, PHASE.WAITING): refuse(
+        '{candidate} gets no episodes yet: {text}. ' + ABORTS + ' and ends the wait'
+    ),
+    (Verb.PAUSE, PHASE.RUNNING): PAUSE,
+    (Verb.PAUSE, PHASE.UNDECIDED): PAUSE,
+    (Verb.PAUSE, PHASE.PAUSED): nothing('{text}'),
+    (Verb.PAUSE, PHASE.PROMOTED): refuse('{candidate} is promoted already; ' + ABORTS),
+    (Verb.PAUSE, PHASE.ROLLED_BACK): refuse('{text}'),
+    (Verb.RESUME, PHASE.OFF): refuse(NONE_RUNS),
+    (Verb.RESUME, PHASE.WAITING): nothing('the rollout is not paused: {text}'),
+    (Verb.RESUME, PHASE.RUNNING): nothing('the rollout is not paused: {text}'),
+    (Verb.RESUME, PHASE.UNDECIDED): nothing('the rollout is not paused: {text}'),
+    (Verb.RESUME, PHASE.PAUSED): RESUME_PAUSED,
+    (Verb.RESUME, PHASE.PROMOTED): nothing('{candidate} is promoted already'),
+    (Verb.RESUME, PHASE.ROLLED_BACK): RESUME_BARRED,
+    (Verb.PROMOTE, PHASE.OFF): refuse(NONE_RUNS),
+    (Verb.PROMOTE, PHASE.WAITING): refuse('{candidate} may take no episodes yet: {text}'),
+    (Verb.PROMOTE, PHASE.RUNNING): PROMOTE,
+    (Verb.PROMOTE, PHASE.UNDECIDED): PROMOTE,
+    (Verb.PROMOTE, PHASE.PAUSED): PROMOTE,
+    (Verb.PROMOTE, PHASE.PROMOTED): nothing('{text}'),
+    (Verb.PROMOTE, PHASE.ROLLED_BACK): refuse(
+        '{text}. To try it again: `lerobot-serve rollout resume`'
+    ),
+    (Verb.ABORT, PHASE.OFF): refuse(
+        'no rollout runs; to take a policy off the robots: `lerobot-serve drain b` or '
+        '`lerobot-serve drain a`'
+    ),
+    (Verb.ABORT, PHASE.WAITING): ABORT,
+    (Verb.ABORT, PHASE.RUNNING): ABORT,
+    (Verb.ABORT, PHASE.UNDECIDED): ABORT,
+    (Verb.ABORT, PHASE.PAUSED): ABORT,
+    (Verb.ABORT, PHASE.PROMOTED): ABORT,
+    (Verb.ABORT, PHASE.ROLLED_BACK): nothing('{text}'),
+    (Verb.UNDO, PHASE.OFF): refuse(NONE_RUNS),
+    (Verb.UNDO, PHASE.WAITING): refuse('nothing to undo; ' + ABORTS),
+    (Verb.UNDO, PHASE.RUNNING): refuse('a step is not undone; ' + ABORTS),
+    (Verb.UNDO, PHASE.UNDECIDED): refuse('a step is not undone; ' + ABORTS),
+    (Verb.UNDO, PHASE.PAUSED): RESUME_PAUSED,
+    (Verb.UNDO, PHASE.PROMOTED): refuse('a promotion is not undone step by step; ' + ABORTS),
+    (Verb.UNDO, PHASE.ROLLED_BACK): RESUME_BARRED,
+    (Verb.STOP, PHASE.OFF): nothing('no rollout runs'),
+    (Verb.STOP, PHASE.WAITING): STOP,
+    (Verb.STOP, PHASE.RUNNING): STOP,
+    (Verb.STOP, PHASE.UNDECIDED): STOP,
+    (Verb.STOP, PHASE.PAUSED): STOP,
+    (Verb.STOP, PHASE.PROMOTED): STOP,
+    # the verdict that bars it stays
+    (Verb.STOP, PHASE.ROLLED_BACK): STOP,
+    (Verb.FINISH, PHASE.OFF): refuse('no policy is promoted: ' + NONE_RUNS),
+    (Verb.FINISH, PHASE.WAITING): NOT_PROMOTED,
+    (Verb.FINISH, PHASE.RUNNING): NOT_PROMOTED,
+    (Verb.FINISH, PHASE.UNDECIDED): NOT_PROMOTED,
+    (Verb.FINISH, PHASE.PAUSED): NOT_PROMOTED,
+    (Verb.FINISH, PHASE.PROMOTED): FINISH,
+    (Verb.FINISH, PHASE.ROLLED_BACK): NOT_PROMOTED,
+}
+
+# slot b serves another policy than the one of the plan: the rules that differ from WAITING
+OTHER_POLICY_RULES: dict[Verb, Rule] = {
+    **{verb: ROLLOUT_RULES[verb, PHASE.WAITING] for verb in Verb},
+    Verb.START: START,
+    Verb.RESUME: refuse('{text}'),
+    Verb.PROMOTE: refuse('{text}'),
+    Verb.UNDO: refuse('{text}'),
+}

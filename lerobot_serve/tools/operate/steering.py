@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the verbs that steer a rollout or the split would do now. Pure functions, which the command
+line and other programs of an operator share.
+"""
+
+from __future__ import annotations
+
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.commands import (
+    Effect,
+    rollout_rule,
+    Rule,
+    slot_rule,
+    SlotVerb,
+    split_refusal,
+    Verb,
+)
+from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView
+from lerobot_serve.tools.operate.names import resolve_slot
+
+# of one command each
+STEERING_VERBS = (Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP)
+LIMIT_PERCENT = 100
+
+
+def steering_rule(
+    verb: Verb, router: RouterView, plan: CanaryPlan | None = None
+) -> tuple[Rule, str]:
+    """Return the rule of a verb, and the slot that it concerns; empty: the rollout as a whole."""
+    if lifts_verdict_alone(verb, router):
+        return slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router)), CANDIDATE_SLOT
+    return rollout_rule(verb, router.canary, plan), ''
+
+
+def lifts_verdict_alone(verb: Verb, router: RouterView) -> bool:
+    """Return whether there is a verdict to lift and no plan to resume."""
+    candidate = router.slot(CANDIDATE_SLOT)
+    is_barred = candidate is not None and candidate.state == 'BARRED'
+    is_off = router.canary.phase is CanaryPhase.OFF
+    return verb in (Verb.RESUME, Verb.UNDO) and is_off and is_barred
+
+
+def split_rule(router: RouterView, percent: int) -> Rule:
+    """Return what setting the split would do. Raises UserError for a share out of range."""
+    check_percent(percent)
+    if router.slot('a') is None:
+        text = f'{router.name} has one slot, so there is no split. Nothing was changed'
+        return Rule(Effect.REFUSE, text)
+    if refusal := split_refusal(router.canary):
+        return Rule(Effect.REFUSE, refusal)
+    text = split_text(percent)
+    if router.split_percent == percent:
+        return Rule(Effect.NOTHING, f'already {text}')
+    return Rule(
+        Effect.DO,
+        f'give {text}; now {router.split_percent} % to slot a',
+        'SET_SPLIT',
+        asks=True,
+    )
+
+
+def check_percent(percent: int) -> None:
+    """Raise WrongCommandLine for a share out of range, before anything is looked for."""
+    if not 0 <= percent <= LIMIT_PERCENT:
+        raise WrongCommandLine(f'PERCENT must be in [0, {LIMIT_PERCENT}], got {percent}')
+
+
+def split_text(percent: int) -> str:
+    return f'{percent} % of new episodes to slot a, {LIMIT_PERCENT - percent} % to slot b'

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes messages of a bag or of a live robot to a viewer or a file. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.rerun_view.entries import Entry
+from lerobot_serve.tools.rerun_view.layout import Layout
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+
+# what is handed to the viewer at once; it may be slower than a bag is read
+FLUSH_BYTES = 16 << 20
+
+
+class Sink(Protocol):
+    """What shows entries. All methods but `abort` raise OSError if the viewer or disk is gone."""
+
+    destination: str
+
+    def show(self, entries: Iterable[Entry], layout: Layout) -> None: ...
+
+    def flush(self, layout: Layout) -> None: ...
+
+    def close(self, layout: Layout) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class MessageView:
+    """A MessageWriter for a queue of received messages; `add` is for messages of a bag."""
+
+    def __init__(self, mapping: MessageMapping, sink: Sink) -> None:
+        self.mapping, self._sink = mapping, sink
+        self._types: dict[str, str] = {}
+        self._unflushed_bytes = 0
+        self.messages = 0
+
+    @property
+    def destination(self) -> str:
+        return self._sink.destination
+
+    @property
+    def size_bytes(self) -> int:
+        """Always 0: a view has no limit of size."""
+        return 0
+
+    def add_topic(self, topic: BagTopic) -> None:
+        self._types[topic.name] = topic.type
+
+    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+        """Show a message of a topic that was added. Raises OSError."""
+        self.add(BagMessage(topic, self._types[topic], received_ns, data))
+
+    def add(self, message: BagMessage) -> None:
+        """Show a message. Raises OSError."""
+        self.messages += 1
+        self._sink.show(self.mapping.add(message), self.mapping.layout)
+        self._unflushed_bytes += len(message.data)
+        if self._unflushed_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Wait until the viewer or the file has everything so far. Raises OSError."""
+        self._unflushed_bytes = 0
+        self._sink.flush(self.mapping.layout)
+
+    def close(self) -> None:
+        """Show what waited, and end. Raises OSError."""
+        self._sink.show(self.mapping.finish(), self.mapping.layout)
+        self._sink.close(self.mapping.layout)
+
+    def abort(self) -> None:
+        """End after an error."""
+        self._sink.abort()

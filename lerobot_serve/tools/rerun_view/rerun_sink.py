@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Writes entries to a Rerun recording: a file or a viewer. One thread.
+
+Imports the package rerun, which takes seconds, so callers import this module in a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import rerun as rr
+
+from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
+from lerobot_serve.tools.rerun_view.curve_batches import CurveBatch, CurveBatches, CurveKey
+from lerobot_serve.tools.rerun_view.entries import (
+    CONTROL_STEP,
+    Entry,
+    Event,
+    Frame,
+    Path,
+    Scalar,
+    State,
+    TIME,
+    Times,
+)
+from lerobot_serve.tools.rerun_view.layout import Layout
+from lerobot_serve.tools.rerun_view.styles import curve_style, state_colors
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.schema import Codec
+
+APPLICATION = 'lerobot_serve'
+# depth images have millimetres
+DEPTH_UNITS_A_METER = 1000.0
+# a viewer that takes longer hangs
+FLUSH_LIMIT_S = 30.0
+
+
+class RerunSink:
+    """Owns the recording; `close` ends it. Methods raise OSError when viewer or disk are gone."""
+
+    def __init__(
+        self,
+        recording: rr.RecordingStream,
+        destination: str,
+        *,
+        check: Callable[[bool], None] = lambda _: None,
+        window_s: float = 0.0,
+    ) -> None:
+        """
+        `destination` is the name of the file or viewer. `check` raises OSError if the viewer is
+        gone, because rerun drops what it cannot send; it is called with True after an error.
+        `window_s` is the period that plots show before the cursor, 0: all.
+        """
+        self._recording, self._check, self._window_s = recording, check, window_s
+        self.destination = destination
+        self._curves = CurveBatches()
+        self._styled: set[Path] = set()
+        self._layout_version = 0
+        self._timelines: set[str] = set()
+
+    def show(self, entries: Iterable[Entry], layout: Layout) -> None:
+        """Take entries; curves appear with the next `flush`, or when there are many points."""
+        for path, value, times in entries:
+            if isinstance(value, Scalar):
+                self._curves.add(path, value.value, times)
+            else:
+                self._show_one(path, value, times)
+        if self._curves.is_full:
+            self._send_all(layout)
+
+    def flush(self, layout: Layout) -> None:
+        """
+        Show all points, and a new view if `layout` has more parts than before; wait until the
+        viewer or the file has everything.
+        """
+        self._send_all(layout)
+        self._check(False)
+        try:
+            self._recording.flush(timeout_sec=FLUSH_LIMIT_S)
+        except RuntimeError as error:
+            # rerun has no type of its own for a viewer that is gone or a disk that is full
+            self._check(True)
+            raise OSError(f'Rerun stopped ({error}); its own message has the reason') from None
+
+    def close(self, layout: Layout) -> None:
+        """Show what is left and end the recording; a file is whole then."""
+        self.flush(layout)
+        self._recording.disconnect()
+
+    def abort(self) -> None:
+        """End the recording after an error."""
+        self._recording.disconnect()
+
+    def _send_all(self, layout: Layout) -> None:
+        for key, batch in self._curves.take():
+            self._send_curve(key, batch)
+        if layout.version != self._layout_version:
+            self._layout_version = layout.version
+            self._recording.send_blueprint(make_blueprint(layout, window_s=self._window_s))
+
+    def _send_curve(self, key: CurveKey, batch: CurveBatch) -> None:
+        path = entity(key.path)
+        style = curve_style(key.path)
+        if style and self._is_first(key.path):
+            self._recording.log(
+                path,
+                rr.SeriesLines(names=style.name, colors=[style.color], widths=style.width),
+                static=True,
+            )
+        columns = rr.Scalars.columns(scalars=np.asarray(batch.values, np.float64))
+        self._recording.send_columns(path, indexes=_indexes(key, batch), columns=columns)
+
+    def _show_one(self, path: Path, value: State | Event | Frame, times: Times) -> None:
+        at = entity(path)
+        colors = state_colors(path)
+        if colors and self._is_first(path):
+            self._recording.log(
+                at,
+                rr.StateConfiguration(values=list(colors), colors=list(colors.values())),
+                static=True,
+            )
+        self._set_times(times)
+        self._recording.log(at, archetype(value))
+
+    def _set_times(self, times: Times) -> None:
+        recording = self._recording
+        timelines = {TIME, times.clock, CONTROL_STEP if times.control_step is not None else ''}
+        if not self._timelines <= timelines:
+            # slow
+            recording.reset_time()
+        self._timelines = timelines
+        recording.set_time(TIME, timestamp=np.datetime64(times.time_ns, 'ns'))
+        if times.clock:
+            recording.set_time(times.clock, timestamp=np.datetime64(times.stamp_ns, 'ns'))
+        if times.control_step is not None:
+            recording.set_time(CONTROL_STEP, sequence=times.control_step)
+
+    def _is_first(self, path: Path) -> bool:
+        if path in self._styled:
+            return False
+        self._styled.add(path)
+        return True
+
+
+def entity(path: Path) -> str:
+    """Return an entity path with each part escaped."""
+    return rr.new_entity_path(list(path))
+
+
+def archetype(value: State | Event | Frame) -> Any:
+    """Return a value as Rerun has it."""
+    if isinstance(value, State):
+        return rr.StateChange(state=value.value)
+    if isinstance(value, Event):
+        return rr.TextLog(value.text, level=value.level.value)
+    return frame_archetype(value.image)
+
+
+def frame_archetype(image: Image) -> Any:
+    """Return a checked frame: a JPEG as it is, raw pixels, or depth."""
+    if image.codec == Codec.JPEG:
+        return rr.EncodedImage(contents=bytes(image.data), media_type='image/jpeg')
+    frame = image_codec.decode(image)
+    if frame.itemsize == 2 and frame.shape[2] == 1:
+        return rr.DepthImage(frame[:, :, 0], meter=DEPTH_UNITS_A_METER)
+    return rr.Image(frame[:, :, 0] if frame.shape[2] == 1 else frame)
+
+
+def _indexes(key: CurveKey, batch: CurveBatch) -> list[rr.TimeColumn]:
+    indexes = [rr.TimeColumn(TIME, timestamp=np.array(batch.time_ns, 'datetime64[ns]'))]
+    if key.clock:
+        indexes.append(
+            rr.TimeColumn(key.clock, timestamp=np.array(batch.stamp_ns, 'datetime64[ns]'))
+        )
+    if key.has_control_step:
+        indexes.append(rr.TimeColumn(CONTROL_STEP, sequence=np.array(batch.control_steps)))
+    return indexes

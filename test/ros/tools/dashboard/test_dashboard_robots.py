@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard with real edges: states, silence, one robot, commands."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+import json
+import signal
+from urllib.parse import quote
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from support.processes.stopped_process import halt
+
+from lerobot_serve_interfaces.msg import EdgeState
+
+ROBOT = '/robot_1/edge_controller'
+STATE = QoSProfile(
+    history=HistoryPolicy.KEEP_LAST,
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+
+
+def test_a_robot_is_shown_paused_and_resumed_by_two_operators(edge_rig, start_dashboard):
+    edge_rig.start_server()
+    edge_rig.start()
+    dashboard = start_dashboard()
+    viewer = dashboard.view()
+    viewer.wait_for_robot(ROBOT, 'it streams', state='STREAMING', paused=False)
+    viewer.wait(lambda d: d['servers'].get('/policy_server', {}).get('state') == 'ACTIVE', 'it')
+
+    status, shown = dashboard.command('robot pause', ROBOT)
+    assert status == 200 and shown['effect'] == 'do' and not shown['done']
+    assert not viewer.document['robots'][ROBOT]['paused']
+
+    # both press at the same moment: one does it, the other is refused or has nothing to do
+    with ThreadPoolExecutor(2) as operators:
+        replies = list(
+            operators.map(
+                lambda _: dashboard.command('robot pause', ROBOT, confirm=shown['text']), range(2)
+            )
+        )
+    assert sorted(status for status, _ in replies) in ([200, 409], [200, 200]), replies
+    done = next(reply for status, reply in replies if status == 200)
+    assert done['by'].endswith('(dashboard)')
+    if refused := [reply for status, reply in replies if status == 409]:
+        assert 'Nothing was changed' in refused[0]['error']
+    viewer.wait_for_robot(ROBOT, 'it is paused', paused=True)
+    assert dashboard.command('robot pause', ROBOT)[1]['effect'] == 'nothing'
+    assert dashboard.does('robot resume', ROBOT)['changes'] == ['paused: true -> false']
+    viewer.wait_for_robot(ROBOT, 'it is resumed', paused=False)
+
+
+def test_one_robot_is_followed_only_while_somebody_looks(edge_rig, start_dashboard):
+    edge_rig.start_server()
+    edge_rig.start()
+    dashboard = start_dashboard()
+    dashboard.view().wait_for_robot(ROBOT, 'it streams', state='STREAMING')
+    edge_rig.wait_for_play()
+    address = f'/api/robots/image?robot={quote(ROBOT, safe="")}&camera=x&seq=1'
+    assert dashboard.get(address)[0] == 404
+
+    viewer = dashboard.view_robot(ROBOT)
+
+    def found(key: str):
+        events = list(viewer.events)
+        return next((data[key] for name, data in events if name == 'append' and key in data), None)
+
+    names = edge_rig.wait(lambda: found('names'), 'the names of its joints')
+    executed = edge_rig.wait(lambda: found('executed'), 'its commands')
+    plan = edge_rig.wait(lambda: found('plan'), 'its plan')
+    images = edge_rig.wait(lambda: found('images'), 'its images')
+    assert len(executed['commanded']) == len(names) == len(plan['actions'])
+    assert executed['t_ms'] == sorted(executed['t_ms'])
+    assert images['seq'] >= 1
+    with dashboard_watch_ends(edge_rig, dashboard):
+        viewer.close()
+        dashboard._viewers.remove(viewer)
+
+
+class dashboard_watch_ends:
+    """After the block, the feed of the robot is closed."""
+
+    def __init__(self, rig, dashboard) -> None:
+        self._rig, self._dashboard = rig, dashboard
+
+    def __enter__(self) -> None:
+        assert self._dashboard.node._feeds.requests(ROBOT) is not None
+
+    def __exit__(self, *_: object) -> None:
+        self._rig.wait(
+            lambda: self._dashboard.node._feeds.requests(ROBOT) is None, 'the feed is closed'
+        )
+
+
+def test_a_robot_that_hangs_is_silent_and_lives_again(edge_rig, start_dashboard):
+    edge_rig.start_server()
+    edge = edge_rig.start()
+    viewer = start_dashboard().view()
+    viewer.wait_for_robot(ROBOT, 'it streams', state='STREAMING')
+    halt(edge)
+    try:
+        silent = viewer.wait(
+            lambda d: 'silent_since_ms' in d['robots'][ROBOT] and d['robots'][ROBOT], 'silence'
+        )
+        assert silent['state'] == 'STREAMING' and silent['rank'] == 1
+        viewer.wait_for_incident('silent', 'error')
+    finally:
+        edge.send_signal(signal.SIGCONT)
+    viewer.wait(lambda d: 'silent_since_ms' not in d['robots'][ROBOT], 'it is heard of again')
+    viewer.wait_for_incident('silent', 'info')
+
+
+def test_a_robot_that_is_killed_is_silent_and_gets_no_command(edge_rig, start_dashboard):
+    edge_rig.start_server()
+    edge = edge_rig.start()
+    dashboard = start_dashboard()
+    viewer = dashboard.view()
+    viewer.wait_for_robot(ROBOT, 'it streams', state='STREAMING')
+    edge_rig.kill(edge)
+    viewer.wait(lambda d: 'silent_since_ms' in d['robots'][ROBOT], 'it is silent')
+    status, reply = dashboard.command('robot pause', ROBOT)
+    assert status == 409 and 'is silent' in reply['error']
+    status, reply = dashboard.command('robot pause', '/robot_9/edge_controller')
+    assert status == 409 and 'Nothing was changed' in reply['error']
+
+
+def test_hostile_names_are_shown_as_text_or_not_at_all(node, start_dashboard, wait_until):
+    hostile = '<script>alert(1)</script>\nevent: patch\n\n'
+    publishers = {
+        name: node.create_publisher(EdgeState, f'/{name}/edge_controller/state', STATE)
+        for name in ('robot_1', 'robot_2')
+    }
+    huge = EdgeState(client_id='robot_2', state=EdgeState.STREAMING)
+    huge._reason = 'x' * 200_000
+    states = {
+        'robot_1': EdgeState(client_id=hostile, reason=hostile, state=EdgeState.STREAMING),
+        'robot_2': huge,
+    }
+    dashboards = [start_dashboard(), start_dashboard()]
+    viewers = [dashboard.view() for dashboard in dashboards]
+
+    def shown(viewer) -> bool:
+        for name, publisher in publishers.items():
+            publisher.publish(states[name])
+        return bool(viewer.document) and ROBOT in viewer.document['robots']
+
+    for viewer in viewers:
+        wait_until(lambda v=viewer: shown(v), 'both dashboards show it')
+        row = viewer.document['robots'][ROBOT]
+        assert row['client_id'] == hostile and row['reason'] == hostile
+        assert '/robot_2/edge_controller' not in viewer.document['robots']
+    wait_until(lambda: (shown(viewers[0]), dashboards[0].node._poll.malformed)[1], 'it is counted')
+    assert json.loads(dashboards[0].get('/api/incidents?id=99')[1])['error']

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lerobot-serve up` for real: robots that are driven, a server that is killed, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import re
+import signal
+import subprocess
+
+import pytest
+from support.waiting import wait_until
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+START_S, END_S = 90.0, 90.0
+pytestmark = pytest.mark.slow
+NULL = 'null:joints=6,chunk=30,cameras=,fps=30'
+FLEET = """
+servers:
+  prod: {{policy: '{policy}', replicas: 2}}
+router:
+  open_session_timeout_s: 5.0
+robots:
+  left: {{simulated: true, task: reach the target}}
+"""
+
+
+class Up:
+    """One `lerobot-serve up`, with its output in a file."""
+
+    def __init__(self, folder: Path, fleet: str) -> None:
+        self._log = folder / 'up.log'
+        environment = {**os.environ, 'ROS_HOME': str(folder / 'ros')}
+        with self._log.open('w') as log:
+            self.process = subprocess.Popen(
+                end_with_parent([str(executable_path('lerobot-serve')), 'up', fleet]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines, without the names of the processes aligned."""
+        return re.sub(r' +\| ', ' | ', self._log.read_text(errors='replace')).splitlines()
+
+    def children(self) -> dict[int, str]:
+        """Return the running children with their executables."""
+        found = {}
+        for folder in Path('/proc').glob('[0-9]*'):
+            try:
+                state, parent = (folder / 'stat').read_text().rpartition(')')[2].split()[:2]
+                words = (folder / 'cmdline').read_text().split('\0')
+            except OSError:
+                continue
+            if state != 'Z' and int(parent) == self.process.pid:
+                names = [Path(word).name for word in words[:4]]
+                found[int(folder.name)] = next((n for n in names if n in EXECUTABLES), '')
+        return found
+
+
+EXECUTABLES = ('policy_server', 'policy_router', 'sim_robot', 'edge_controller')
+
+
+@pytest.fixture
+def up(tmp_path):
+    started: list[Up] = []
+
+    def start(fleet: str) -> Up:
+        started.append(Up(tmp_path, fleet))
+        return started[-1]
+
+    yield start
+    for each in started:
+        # its children end with it
+        each.process.kill()
+        each.process.wait()
+
+
+def fleet_file(folder: Path, policy: str) -> str:
+    (folder / 'fleet.yaml').write_text(FLEET.format(policy=policy))
+    return 'fleet.yaml'
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except OSError:
+        return False
+
+
+def test_robots_are_driven_a_killed_server_comes_back_and_ctrl_c_ends_all(up, tmp_path, node):
+    pytest.importorskip('torch', reason='the shipped policy runs on torch')
+    heard: list[EdgeState] = []
+    node.create_subscription(EdgeState, '/left/edge_controller/state', heard.append, qos.STATE)
+    started = up(fleet_file(tmp_path, 'reach'))
+    wait_until(lambda: heard and heard[-1].state == EdgeState.STREAMING, 'it streams', START_S)
+    children = started.children()
+    assert sorted(children.values()) == sorted([*EXECUTABLES, 'policy_server'])
+    victim = next(pid for pid, name in children.items() if name == 'policy_server')
+    os.kill(victim, signal.SIGKILL)
+    wait_until(
+        lambda: any('ended with signal SIGKILL; it is restarted' in x for x in started.lines),
+        'its end is noted',
+    )
+    wait_until(
+        lambda: sum(': serving reach' in line for line in started.lines) == 3,
+        'a third server serves',
+        START_S,
+    )
+    children = started.children()
+    assert victim not in children and len(children) == 5
+    started.process.send_signal(signal.SIGINT)
+    assert started.process.wait(END_S) == 0, started.lines
+    ends = [line for line in started.lines if line.startswith('up | ending')]
+    assert ends == [
+        'up | ending left',
+        'up | ending left.sim',
+        'up | ending router',
+        'up | ending prod_1, prod_2',
+    ]
+    assert not any('Traceback' in line or 'is killed' in line for line in started.lines)
+    assert not any(is_alive(pid) for pid in children)
+
+
+def test_what_it_started_ends_with_it(up, tmp_path):
+    started = up(fleet_file(tmp_path, NULL))
+    wait_until(lambda: len(started.children()) == 5, 'all are started', START_S)
+    # the executables themselves, not setpriv before them
+    wait_until(lambda: all(started.children().values()), 'all are executables', START_S)
+    children = started.children()
+    started.process.kill()
+    started.process.wait()
+    for pid in children:
+        wait_until(lambda pid=pid: not is_alive(pid), f'process {pid} outlives it')
+
+
+def test_a_mistake_of_the_user_ends_it_with_status_1(up, tmp_path):
+    (tmp_path / 'fleet.yaml').write_text("servers: {prod: {policy: 'null:joints=x'}}")
+    started = up('fleet.yaml')
+    assert started.process.wait(END_S) == 1
+    errors = [line for line in started.lines if line.startswith('prod | error: ')]
+    assert len(errors) == 3 and len(set(errors)) == 1
+    assert 'up | the fleet cannot run without its servers; ending' in started.lines
+
+
+def test_a_key_that_is_unknown_starts_nothing(up, tmp_path):
+    (tmp_path / 'fleet.yaml').write_text('servers:\n  prod:\n    polcy: reach\n')
+    started = up('fleet.yaml')
+    assert started.process.wait(END_S) == 1
+    assert started.lines == [
+        'lerobot-serve up: fleet.yaml:3: servers.prod.polcy: is not known here; did you mean '
+        'policy?'
+    ]
+
+
+def test_the_shipped_fleet_drives_two_robots(up, node):
+    pytest.importorskip('torch', reason='the shipped policy runs on torch')
+    assert shared_file('config/fleets/two_robots.yaml').is_file()
+    heard: dict[str, list[ExecutedAction]] = {'robot_1': [], 'robot_2': []}
+    for name, messages in heard.items():
+        topic = f'/{name}/edge_controller/executed_action'
+        node.create_subscription(ExecutedAction, topic, messages.append, qos.EXECUTED_ACTION)
+    started = up('two_robots')
+    wait_until(lambda: all(heard.values()), 'both robots execute actions', START_S)
+    started.process.send_signal(signal.SIGTERM)
+    assert started.process.wait(END_S) == 0, started.lines

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Robots by the verbs of an operator, with a real edge and a real server."""
+
+from __future__ import annotations
+
+import pytest
+from support.nodes.operator import one_client, Operator
+from support.tools.completion import completed
+
+from lerobot_serve_interfaces.msg import EdgeState
+
+
+def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch):
+    operator = Operator(capsys)
+    edge_rig.start_server()
+    edge_rig.start()
+    edge_rig.wait(lambda: edge_rig.seen.last.state == EdgeState.STREAMING, 'it streams')
+    with one_client(monkeypatch):
+        check_robot(operator)
+    assert not edge_rig.seen.last.paused
+
+
+def check_robot(operator: Operator) -> None:
+    (robot,) = operator.reads('robots')
+    assert (robot['name'], robot['paused'], robot['client_id']) == ('robot_1', False, 'robot_1')
+    assert 'did you mean robot_1?' in operator.is_refused_within('1', 'robot', 'robot_l', 'pause')
+    assert 'not paused' in operator.does('robot', 'robot_1', 'resume')
+    # a pause is not asked for: it stops the robot
+    assert operator('robot', '/robot_1/edge_controller', 'pause') == 0, operator.error
+    assert 'paused: false -> true' in operator.out
+    assert 'paused already' in operator.does('robot', 'robot_1', 'pause')
+    table = operator.prints('robots')
+    assert '(paused)' in table and '1 paused' in table
+    assert 'add --yes' in operator.is_refused('robot', 'robot_1', 'resume')
+    assert 'paused: true -> false' in operator.does('robot', 'robot_1', 'resume')
+    assert 'Cage is not latched' in operator.is_refused('robot', 'robot_1', 'reset-cage', '--yes')
+    assert 'The next episode starts' in operator.does('robot', 'robot_1', 'reset')
+
+
+@pytest.mark.parametrize('words', [('robots',), ('robot', 'robot_7', 'pause')])
+def test_without_a_robot_the_error_names_what_to_check(words, capsys):
+    operator = Operator(capsys)
+    assert 'edge_controller runs' in operator.is_refused_within('0.2', *words)
+
+
+def test_a_shell_completes_the_names_of_live_robots(edge_rig, tmp_path):
+    edge_rig.start()
+    edge_rig.wait(lambda: edge_rig.seen.states, 'its state')
+    assert completed('lerobot-serve robot robot_', tmp_path) == ['robot_1']
+    assert completed('lerobot-serve robot robot_1 reset-', tmp_path) == ['reset-cage']
+    assert 'promote' in completed('lerobot-serve rollout p', tmp_path)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rollouts by the verbs of an operator, with a real router and real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from itertools import islice
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.nodes.operator import one_client, Operator
+from support.nodes.router_rig import ROUTER, RouterRig
+
+from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.wire.schema import Status
+from lerobot_serve_interfaces.msg import CanaryState, RouterState
+
+# a shell that runs the tests in its background lets them ignore SIGINT
+CODE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lerobot_serve.tools.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def operator(capsys):
+    return Operator(capsys)
+
+
+def two_slots(rig: RouterRig, *champions: str, **router: object) -> None:
+    """Start servers with v1 in slot a, one with v2 in slot b, and a router for slot a alone."""
+    root = {'policy_root': str(rig.folder)}
+    for name in champions:
+        rig.server(name, 'a', 'v1', **root)
+    rig.server('b', 'b', 'v2', **root)
+    rig.router(slot_a=list(champions), slot_b=['b'], split_percent=100, **router)
+    rig.wait_for_health('healthy')
+
+
+class Requests(threading.Thread):
+    """A robot that sends one request after the other, until `end`."""
+
+    def __init__(self, rig: RouterRig) -> None:
+        super().__init__(name='requests', daemon=True)
+        self._client, self._ended = rig.robot(), threading.Event()
+        self.statuses: list[int] = []
+        self.slots: list[str] = []
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            begin_s = time.monotonic()
+            chunk = self._client.round_trip(episode_id=f'episode-{len(self.statuses)}')
+            self.longest_s = max(self.longest_s, time.monotonic() - begin_s)
+            self.statuses.append(chunk.status)
+            self.slots.append(chunk.slot)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(20)
+
+
+def test_a_rollout_from_its_start_to_the_new_champion(router_rig, operator, monkeypatch):
+    two_slots(router_rig, 'a1', 'a2', trace_folder=router_rig.folder / 'traces')
+    with one_client(monkeypatch):
+        check_rollout(router_rig, operator)
+
+
+def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
+    assert 'did you mean steered?' in operator.is_refused('rollout', 'start', 'stered', '--yes')
+    assert 'no rollout runs' in operator.is_refused('rollout', 'abort', '--yes')
+    policy_hash = router_rig.slot('b').policy.partition('@')[2][:6]
+    refusal = operator.is_refused('rollout', 'start', policy_hash, '--plan', '50,100')
+    assert 'add --yes' in refusal and 'Nothing was changed' in refusal
+    assert router_rig.get('canary.plan') == []
+
+    told = operator.does('rollout', 'start', policy_hash, '--plan', '50,100')
+    assert 'rollout: off -> ' in told and f'by {operator_name()}' in told
+    router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
+    status = operator.reads('rollout', 'status')
+    assert (status['state'], status['share_percent']) == ('running', 50)
+    assert [bar['decision'] for bar in status['bars']] == ['promote', 'roll back']
+
+    assert 'rollout: running -> paused' in operator.does('rollout', 'pause', '--reason', 'lunch')
+    assert 'nothing to do: paused' in operator.does('rollout', 'pause')
+    assert f'{operator_name()}: lunch' in router_rig.watch.last[CanaryState].text
+    assert 'a rollout sets the split' in operator.is_refused('split', '10', '--yes')
+    assert 'is not promoted' in operator.is_refused('rollout', 'finish', '--yes')
+    assert 'rollout: paused -> ' in operator.does('rollout', 'undo')
+    assert 'split to slot a: 50 % -> 0 %' in operator.does('rollout', 'promote')
+
+    requests = Requests(router_rig)
+    requests.start()
+    try:
+        told = operator.does('rollout', 'finish')
+    finally:
+        requests.end()
+    assert 'split to slot a: 0 % -> 100 %' in told
+    assert set(requests.statuses) == {Status.OK}
+    assert requests.longest_s < 1.0
+    state = router_rig.watch.last[RouterState]
+    assert {slot.policy for slot in state.slots} == {router_rig.slot('b').policy}
+    assert [replica.state for replica in router_rig.slot('a').replicas] == [1, 1]
+    assert router_rig.get('canary.plan') == []
+    assert 'nothing to do' in operator.does('rollout', 'finish')
+
+    decisions = [d['what'] for d in operator.reads('rollout', 'history')['decisions']]
+    assert 'rollout paused, 50 % to slot b' in decisions
+    assert 'split_percent: 0 -> 100' in decisions
+
+
+def phase(rig: RouterRig) -> int:
+    now = rig.watch.last.get(CanaryState)
+    return now.state if now else CanaryState.OFF
+
+
+def operator_name() -> str:
+    from lerobot_serve.tools.operate.names import operator_name
+
+    return operator_name()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Iterator[str]]:
+    """Give the lines of `rollout watch`, which Ctrl-C ends with success."""
+    command = [sys.executable, '-c', CODE, 'rollout', 'watch']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield iter(process.stdout.readline, '')
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def roll_back_twice(router_rig: RouterRig) -> None:
+    """Let two operators give the same command at once."""
+    # two operators read the same message
+    words = ('rollout', 'abort', '--now', '--yes', '--json', '--reason', 'v2 knocks things over')
+    both = [
+        subprocess.Popen(
+            [sys.executable, '-c', CODE, *words], stdout=subprocess.PIPE, env={**os.environ}
+        )
+        for _ in range(2)
+    ]
+    told = [json.loads(process.communicate(timeout=60)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert any('rollout: running -> rolled back' in each['changes'] for each in told)
+    assert router_rig.get('split_percent') == 100
+
+
+def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
+    router_rig, operator, monkeypatch
+):
+    two_slots(router_rig, 'a')
+    operator.does('rollout', 'start', '--plan', '50,100')
+    router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
+    with watched() as lines:
+        assert ': running: step 1 of 2' in next(lines)
+        roll_back_twice(router_rig)
+        # the states of router and canary arrive in turn
+        assert any('rollout: running -> rolled back' in line for line in islice(lines, 4))
+    assert 'v2 knocks things over' in router_rig.watch.last[CanaryState].text
+
+    assert 'a verdict bars' in operator.is_refused('rollout', 'start', 'steered', '--yes')
+    assert 'lift the verdict' in (operator.does('rollout', 'resume') and operator.error)
+    router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'it runs again')
+
+    # the router dies while the operator reads the question
+    monkeypatch.setattr(operator_options, 'confirm', lambda *_, **__: router_rig.kill('router'))
+    assert operator('rollout', 'abort', '--yes', '--timeout-s', '3') == 3
+    assert 'UNKNOWN: rollout abort was sent; /policy_router did not reply' in operator.error
+    assert '50 % of new episodes to slot a' in operator.error
+    assert 'no router is found' in operator.is_refused_within('1', 'rollout', 'status')
+
+
+def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypatch):
+    two_slots(router_rig, 'a')
+    before = router_rig.slot('b').policy
+    with one_client(monkeypatch):
+        folder = router_rig.steering('v3').folder
+        outside = operator.is_refused('rollout', 'start', '/elsewhere/v3', '--yes')
+        assert 'the policy_root of /b/policy_server: copy it there' in outside
+        assert router_rig.slot('b').policy == before
+        gone = f'{router_rig.folder}/gone'
+        missing = operator.ends_with(4, 'rollout', 'start', gone, '--yes', '--timeout-s', '20')
+        assert 'Now /b/policy_server serves nothing: it could not configure' in missing
+        told = operator.does('rollout', 'start', f'{folder}?chunk=30', '--plan', '50,100')
+        assert '/b/policy_server: load ' in operator.error
+        assert f'policy of slot b: {before} -> steered@' in told
+        router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
+        assert router_rig.slot('b').policy != before
+        # a verdict outlives its plan, and can be lifted then
+        operator.does('rollout', 'abort')
+        assert 'rollout: rolled back -> off' in operator.does('rollout', 'stop')
+        assert 'a verdict bars' in operator.is_refused('rollout', 'start', '--yes')
+        assert 'slot b: BARRED -> HEALTHY' in operator.does('rollout', 'resume')
+        assert 'nothing to do: no rollout runs' in operator.does('rollout', 'stop')
+        assert 'no rollout runs' in operator.is_refused('rollout', 'resume', '--yes')
+        assert (router_rig.get('split_percent'), router_rig.get('canary.plan')) == (100, [])
+
+
+def test_slots_names_and_several_routers(router_rig, operator, monkeypatch):
+    assert 'no router is found' in operator.is_refused_within('0.3', 'rollout', 'status')
+    two_slots(router_rig, 'a')
+    with one_client(monkeypatch):
+        check_slots(router_rig, operator)
+    with one_client(monkeypatch) as client:
+        check_two_routers(router_rig, operator, client)
+
+
+def check_slots(router_rig: RouterRig, operator: Operator) -> None:
+    assert 'split to slot a: 100 % -> 80 %' in operator.does('split', '80')
+    assert 'nothing to do: already 80 %' in operator.does('split', '80')
+    assert 'PERCENT must be in [0, 100], got 140' in operator.ends_with(2, 'split', '140')
+    assert "has no slot 'c'; it has a, b" in operator.is_refused('drain', 'c', '--yes')
+    told = operator.does('drain', 'b', '--reason', 'service')
+    assert 'slot b: HEALTHY -> DRAINED' in told and 'share of slot b: 20 % -> 0 %' in told
+    assert 'drained already' in operator.does('drain', 'b')
+    assert 'slot b: DRAINED -> HEALTHY' in operator.does('restore', 'b')
+    assert 'did you mean policy_router?' in operator.is_refused_within(
+        '1', 'split', '50', '--router', 'polcy_router', '--yes'
+    )
+
+    chunk = router_rig.robot().round_trip(episode_id='ep_42')
+    assert chunk.status == Status.OK
+    assert operator('outcome', 'ep_42', 'success', '--timeout-s', '20') == 0
+    assert 'already counts as success' in operator.is_refused('outcome', 'ep_42', 'failure')
+    assert "no episode 'ep_43'" in operator.is_refused('outcome', 'ep_43', 'failure')
+
+
+def check_two_routers(router_rig: RouterRig, operator: Operator, client: FleetClient) -> None:
+    servers = {name: f"['/{name[-1]}/policy_server']" for name in ('slot_a', 'slot_b')}
+    router_rig.fleet.start('router_2', 'policy_router', namespace='/lab', **servers)
+    other = '/lab/policy_router'
+    router_rig.wait(lambda: {other, ROUTER} <= {*client.find_routers(other)}, 'both routers')
+    refusal = operator.is_refused('split', '50', '--yes')
+    assert f'2 routers run; add --router with one of {other}, {ROUTER}' in refusal
+    assert '80 % -> 50 %' in operator.does('split', '50', '--router', 'policy_router')

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fleet that no node runs: rows of the dashboard's document with every state in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+V1, V2 = 'reach_v1@41ab77c0d2e9', 'reach_v2@5f1c09aa31bc'
+HOSTILE = ('<script>alert(1)</script>', '"><img src=x onerror=alert(2)>', "'onload='alert(3)")
+TEXTS = {
+    'DEAD': 'the cage latched: elbow_flex at 2.1 rad/s, limit 1.5 rad/s',
+    'STALLED': 'no chunk for 4.1 s: /v2/policy_server does not reply',
+    'RECONNECTING': 'the session is being reopened',
+    'CONNECTING': 'waiting for /policy_router',
+    'DEGRADED': 'replies late: 3 of the last 10',
+    'STREAMING': '',
+}
+RUNGS = {'DEAD': 'NO_COMMAND', 'STALLED': 'HOLD', 'RECONNECTING': 'HOLD', 'DEGRADED': 'POLICY'}
+RANKS = {
+    'DEAD': 2,
+    'STALLED': 6,
+    'RECONNECTING': 8,
+    'CONNECTING': 10,
+    'DEGRADED': 13,
+    'STREAMING': 15,
+}
+STOPPED_RANK, SILENT_RANK = 0, 1
+
+
+def node_of(name: str) -> str:
+    return f'/{name}/edge_controller'
+
+
+def robot(name: str, state: str = 'STREAMING', **more: Any) -> Row:
+    """Return the row of a robot in a state."""
+    row: Row = {
+        'name': name,
+        'client_id': name,
+        'state': state,
+        'rung': RUNGS.get(state, 'POLICY'),
+        'paused': False,
+        'stopped': False,
+        'reason': TEXTS[state],
+        'server': '/policy_router',
+        'slot': 'a',
+        'policy': V1,
+        'episode_id': f'{name}-1',
+        'task': 'put the cube in the bin',
+        'queue_s': 1.2,
+        'action_age_s': 0.2,
+        'action_age_limit_s': 1.0,
+        'round_trip_ms': 31,
+        'network_ms': 3,
+        'stalls': 0,
+        'cage_trips': 0,
+        'rank': RANKS[state],
+    }
+    return row | more
+
+
+def slot(policy: str, share_percent: int, **more: Any) -> Row:
+    return {
+        'policy': policy,
+        'state': 'HEALTHY',
+        'text': '',
+        'share_percent': share_percent,
+        'episodes': 412,
+        'requests': 18211,
+        'requests_failed': 3,
+        'succeeded': 371,
+        'failed': 22,
+        'latency_p95_ms': 34,
+        'replicas': {'/v/policy_server': {'state': 'READY', 'text': '', 'policy': policy}},
+        **more,
+    }
+
+
+def guard(name: str, text: str, headroom: float | None) -> Row:
+    return {'name': name, 'text': text, 'headroom': headroom, 'is_off': text == 'off'}
+
+
+def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
+    row: Row = {
+        'phase': phase,
+        'candidate': V2,
+        'champion': V1,
+        'step': 0,
+        'step_count': 3,
+        'share_percent': 25,
+        'plan': '25, 50, 100',
+        'text': '37 of 30 episodes',
+        'episodes_left': 12,
+        'hours_left': 0.4,
+        'candidate_outcomes': [28, 37],
+        'champion_outcomes': [371, 393],
+        'bars': [
+            {'decision': 'promote', 'evidence': 0.42, 'needed': 1.3, 'ratio': 0.32},
+            {'decision': 'roll back', 'evidence': 0.91, 'needed': 1.78, 'ratio': 0.51},
+        ],
+        'guards': [
+            guard('failed requests', '0.49%, limit 2%, 76 % left', 0.755),
+            guard('latency p95', '41.7 ms, limit 51.3 ms, 19 % left', 0.187),
+            guard('robots that halted', 'limit 5%; no data yet, 0 of 2 halts', None),
+            guard('from the fallback ladder', '2.6%, limit 2%, above the limit', -0.3),
+            guard('divergence in shadow', 'off', None),
+        ],
+    }
+    return row | more
+
+
+def router(phase: str = 'RUNNING', **more: Any) -> Row:
+    """Return the row of a router with a rollout in a phase."""
+    refused = {'effect': 'refuse', 'text': 'a step is not undone', 'asks': False}
+    done = {'effect': 'do', 'text': 'change it', 'asks': True}
+    verbs = ('pause', 'promote', 'abort', 'stop')
+    row: Row = {
+        'health': 'healthy',
+        'text': '',
+        'split_percent': 75,
+        'sessions': 24,
+        'slots': {'a': slot(V1, 75), 'b': slot(V2, 25, succeeded=28, failed=9)},
+        'rollout': rollout(phase),
+        'decisions': [
+            {'at': '18:02:11', 'text': 'rollout running, 25 % to slot b'},
+            {'at': '17:31:02', 'text': 'split_percent: 90 -> 75'},
+        ],
+        'actions': {**dict.fromkeys(verbs, done), 'resume': refused, 'undo': refused},
+    }
+    return row | more
+
+
+def server(name: str, **more: Any) -> Row:
+    row: Row = {
+        'policy': V1,
+        'slot': 'a',
+        'device': 'cuda:0',
+        'state': 'ACTIVE',
+        'text': '',
+        'load': 0.61,
+        'memory_mb': 1840,
+        'inference_p50_ms': 21.2,
+        'inference_p99_ms': 29.8,
+        'queue_wait_p99_ms': 4.2,
+        'sessions': 8,
+        'max_sessions': 16,
+        'requests': 18211,
+        'chunks': 18190,
+        'superseded': 12,
+        'dropped': {'too_late': 2},
+    }
+    return row | more
+
+
+def incident(number: int, kind: str, severity: str, who: str, text: str) -> Row:
+    return {
+        'at': f'18:0{number}:11',
+        'at_ms': number * 60_000,
+        'kind': kind,
+        'severity': severity,
+        'who': who,
+        'text': text,
+    }
+
+
+def incidents() -> dict[str, Row]:
+    return {
+        '1': incident(1, 'rollback', 'info', '/policy_router', f'{V2} rolled back'),
+        '2': incident(2, 'slot', 'warning', '/policy_router', 'slot b: 3 requests failed'),
+        '3': incident(3, 'stall', 'error', 'robot_3', TEXTS['STALLED']),
+    }
+
+
+def episodes() -> dict[str, Row]:
+    ended = {'task': 'put the cube in the bin', 'began': '18:01:02', 'ended': '18:01:32'}
+    return {
+        'ep-1': {'robot': 'robot_1', **ended},
+        'ep-2': {'robot': 'robot_2', **ended, 'ended': '18:02:32'},
+        'ep-3': {'robot': 'robot_3', **ended, 'outcome': 'success'},
+        'ep-4': {'robot': 'robot_4', 'task': 'put the cube in the bin', 'began': '18:04:02'},
+    }
+
+
+def robots(count: int = 6) -> dict[str, Row]:
+    """Return as many robots; the first ones have each a state of its own."""
+    states = [*sorted(TEXTS), *['STREAMING'] * max(0, count - len(TEXTS))][:count]
+    rows = [
+        robot(f'robot_{index}', state, slot='ab'[index % 2], policy=(V1, V2)[index % 2])
+        for index, state in enumerate(states, 1)
+    ]
+    return {node_of(row['name']): row for row in rows}
+
+
+def fleet(robot_count: int = 6) -> dict[str, dict[str, Row]]:
+    """Return all sections of the document."""
+    return {
+        'robots': robots(robot_count),
+        'routers': {'/policy_router': router()},
+        'servers': {
+            '/v1/policy_server': server('v1'),
+            '/v2/policy_server': server('v2', slot='b', policy=V2, load=0.93),
+        },
+        'incidents': incidents(),
+        'episodes': episodes(),
+    }

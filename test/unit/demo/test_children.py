@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of the demo: what their logs say, which node is which, and the dashboard."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import sys
+
+import pytest
+from support.waiting import wait_until
+
+from lerobot_serve.demo.child_processes import child_processes, FleetLog, node_of, process_ids
+from lerobot_serve.demo.dashboard import Dashboard
+from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput
+from lerobot_serve.tools.fleet.ros_arguments import ros_arguments
+
+LIMIT_S = 20.0
+
+
+def log_of(*lines: tuple[str, str]) -> FleetLog:
+    """Return the log of lines as `up` writes them; those of `up` have no name."""
+    log = FleetLog()
+
+    class Stream:
+        def write(self, text: str) -> None:
+            log.add(text.rstrip('\n'))
+
+        def flush(self) -> None:
+            pass
+
+    output = PrefixedOutput(Stream(), ['a1', 'robot_1.sim'], colours=False)
+    for name, text in lines:
+        output.write(name, text) if name else output.own(text)
+    return log
+
+
+def test_a_process_that_failed_is_named_with_its_last_line():
+    log = log_of(
+        ('', '2 processes started; Ctrl-C ends them in order'),
+        ('a1', 'error: policy_path: no such folder'),
+        ('a1', ''),
+        ('', 'a1 ended with exit status 1; it is restarted in 1 s'),
+    )
+    assert log.failure(set()) == (
+        'a1 ended with exit status 1; it is restarted in 1 s; last line: error: policy_path: no '
+        'such folder'
+    )
+    assert log.own_lines[0].startswith('2 processes started')
+
+
+def test_a_process_that_was_killed_on_purpose_is_no_failure():
+    log = log_of(('', 'a1 ended with signal SIGKILL; it is restarted in 1 s'))
+    assert log.failure({'a1'}) == '' and log.failure({'a2'})
+    # a process that prints the same words is not `up`
+    assert log_of(('a1', 'a2 ended with exit status 1')).failure(set()) == ''
+    assert log_of(('', 'ending robot_1.sim, a1')).failure(set()) == ''
+
+
+@pytest.mark.parametrize(('namespace', 'node'), [('a1', 'a1/server'), ('', 'server')])
+def test_a_node_is_known_by_its_command_line(namespace, node):
+    words = ['/py', '/x/lib/lerobot_serve/server']
+    assert node_of([*words, *ros_arguments('server', {'slot': 'a'}, namespace=namespace)]) == node
+
+
+def test_children_are_found_by_their_parent(tmp_path):
+    words = [sys.executable, '-c', 'input()', '/x/lib/lerobot_serve/policy_server']
+    with child_processes(tmp_path, os.environ) as children:
+        child = children.start('a1', [*words[:2], 'import time; time.sleep(60)', *words[3:]])
+        wait_until(
+            lambda: process_ids(os.getpid()).get('policy_server') == child.process.pid,
+            'the process is found',
+        )
+    assert child.process.returncode is not None
+    assert 'policy_server' not in process_ids(os.getpid())
+
+
+def printing(folder: Path, *scripts: str) -> list[str]:
+    """Return a command that runs one script after the other, one at each start."""
+    for number, script in enumerate(scripts):
+        (folder / f'{number}.py').write_text(script)
+    starter = (
+        'import pathlib, runpy, sys; n = pathlib.Path(sys.argv[1]); '
+        'k = int(n.read_text()) if n.exists() else 0; n.write_text(str(k + 1)); '
+        'runpy.run_path(str(n.parent / f"{k}.py"))'
+    )
+    return [sys.executable, '-c', starter, str(folder / 'count')]
+
+
+SERVES = (
+    'import time; print("dashboard on http://127.0.0.1:1/#token=x", flush=True); time.sleep(60)'
+)
+TAKEN = 'raise SystemExit("port 8300 is taken")'
+
+
+def lines_of(dashboard: Dashboard, count: int) -> list[str]:
+    lines: list[str] = []
+
+    def has_all() -> bool:
+        if line := dashboard.poll():
+            lines.append(line)
+        return len(lines) == count
+
+    wait_until(has_all, 'the dashboard says so')
+    return lines
+
+
+def test_the_address_is_shown(tmp_path):
+    with child_processes(tmp_path, os.environ) as children:
+        dashboard = Dashboard(children, printing(tmp_path, SERVES))
+        dashboard.start()
+        assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
+        assert dashboard.address == 'http://127.0.0.1:1/#token=x'
+
+
+def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
+    with child_processes(tmp_path, os.environ) as children:
+        dashboard = Dashboard(children, printing(tmp_path, TAKEN, SERVES))
+        dashboard.start()
+        assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
+        assert children.children['dashboard'].process.args[-2:] == ['--port', '0']
+
+
+def test_a_dashboard_that_cannot_start_is_one_line(tmp_path):
+    with child_processes(tmp_path, os.environ) as children:
+        dashboard = Dashboard(children, printing(tmp_path, TAKEN, TAKEN))
+        dashboard.start()
+        (line,) = lines_of(dashboard, 1)
+        assert line == 'the dashboard has ended: port 8300 is taken'
+        assert dashboard.poll() == '' and dashboard.address == ''

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that the demo starts with `up`: what they plan, and that they are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from support.paths import REPOSITORY
+import yaml
+
+from lerobot_serve.demo import process_specs
+from lerobot_serve.demo.act_order import ACT_CLAIMS, ordered_acts
+from lerobot_serve.demo.fleet_files import (
+    CANDIDATE_FILE,
+    FLEET_FILE,
+    fleet_texts,
+    write_fleet_files,
+    write_policies,
+)
+from lerobot_serve.demo.link import DemoLink, zenoh_link
+from lerobot_serve.policies.builtin.settings import read_settings
+from lerobot_serve.tools.fleet.fleet_file import read_fleet
+from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
+
+POLICIES = REPOSITORY / 'config' / 'policies'
+
+
+def planned(folder, link: DemoLink) -> dict[str, FleetProcess]:
+    """Return the processes of both files by name, as `up` plans them."""
+    write_policies(POLICIES, folder)
+    write_fleet_files(folder, ['robot_1', 'robot_2'], 7, link)
+    processes: Iterable[FleetProcess] = (
+        process
+        for name in (FLEET_FILE, CANDIDATE_FILE)
+        for process in fleet_plan(read_fleet((folder / name).read_text(), name), folder)
+    )
+    return {process.name: process for process in processes}
+
+
+@pytest.mark.parametrize('link', [DemoLink(), zenoh_link(process_specs.LISTENING)])
+def test_up_accepts_both_files_and_starts_what_the_specs_say(tmp_path, link):
+    plan = planned(tmp_path, link)
+    specs = {
+        name: process_specs.server_spec(
+            name, tmp_path / 'policies' / version, version, tmp_path / 'traces', link
+        )
+        for name, version in {'a1': 'v1', 'a2': 'v1', 'b1': 'v2', 'shadow': 'v2'}.items()
+    }
+    specs['router'] = process_specs.router_spec(tmp_path / 'state', tmp_path / 'traces', link)
+    for number, name in enumerate(('robot_1', 'robot_2')):
+        edge, arm = process_specs.robot_specs(name, 7 + number, tmp_path / 'traces', link)
+        specs |= {name: edge, f'{name}.sim': arm}
+    assert plan.keys() == specs.keys()
+    for name, spec in specs.items():
+        assert plan[name].executable == spec.executable
+        assert f'/{plan[name].namespace}' == (spec.namespace or '/')
+        wanted = {k: as_planned(v) for k, v in spec.parameters.items() if k not in IMPLIED}
+        assert {k: plain(v) for k, v in plan[name].values.items() if k in wanted} == wanted
+
+
+# the kind is found in the folder, the name is the id of the policy
+IMPLIED = ('policy_kind', 'policy_name')
+
+
+def as_planned(value: object) -> object:
+    return value if isinstance(value, str | int | float | list) else str(value)
+
+
+def plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else getattr(value, 'value', value)
+
+
+def test_each_policy_has_the_name_of_its_version_and_its_weights(tmp_path):
+    write_policies(POLICIES, tmp_path)
+    for version, shipped in process_specs.VERSIONS.items():
+        settings = read_settings(tmp_path / 'policies' / version / 'policy.json')
+        original = read_settings(POLICIES / shipped / 'policy.json')
+        assert (settings.id, settings.chunk_size) == (version, 30)
+        assert settings.hidden == original.hidden
+        weights = (tmp_path / 'policies' / version / 'model.safetensors').read_bytes()
+        assert weights == (POLICIES / shipped / 'model.safetensors').read_bytes()
+
+
+def test_the_files_hold_no_path_of_this_machine(tmp_path):
+    for text in fleet_texts(tmp_path, ['robot_1'], 0, DemoLink()).values():
+        assert str(tmp_path) not in text and text.startswith('# ')
+        assert 'zenoh' not in text
+
+
+def test_over_zenoh_every_request_has_an_endpoint_to_go_to(tmp_path):
+    link = zenoh_link(process_specs.LISTENING)
+    at = link.endpoints
+    assert len(set(at.values())) == len(process_specs.LISTENING) == 5
+    assert all(endpoint.startswith('tcp/127.0.0.1:') for endpoint in at.values())
+    plan = planned(tmp_path, link)
+    servers = [at[name] for name in process_specs.SLOTS]
+    for name in process_specs.SLOTS:
+        assert plain(plan[name].values['zenoh_listen']) == [at[name]]
+    router = {name: plain(value) for name, value in plan['router'].values.items()}
+    assert (router['zenoh_listen'], router['zenoh_connect']) == ([at['router']], servers)
+    assert router['slot_a'] == ['zenoh:/a1/policy_server', 'zenoh:/a2/policy_server']
+    assert router['slot_b'] == ['zenoh:/b1/policy_server']
+    assert router['shadow_server'] == 'zenoh:/shadow/policy_server'
+    edge = plan['robot_1'].values
+    assert edge['link'] == 'zenoh' and plain(edge['zenoh_connect']) == [at['router']]
+
+
+def test_a_seed_gives_each_arm_targets_of_its_own():
+    fleet = yaml.safe_load(fleet_texts(REPOSITORY, ['r1', 'r2'], 5, DemoLink())[FLEET_FILE])
+    assert [fleet['robots'][name]['simulation']['seed'] for name in ('r1', 'r2')] == [5, 6]
+
+
+def test_the_weights_are_small():
+    files = [POLICIES / folder / 'model.safetensors' for folder in process_specs.VERSIONS.values()]
+    assert sum(file.stat().st_size for file in files) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ('names', 'played'),
+    [
+        ([], ['serve']),
+        (['kill'], ['serve', 'kill']),
+        (['canary'], ['serve', 'shadow', 'canary']),
+        (['broken'], ['serve', 'shadow', 'canary', 'broken']),
+        (['broken', 'kill'], list(ACT_CLAIMS)),
+    ],
+)
+def test_an_act_brings_those_that_it_needs(names, played):
+    assert ordered_acts(names) == played

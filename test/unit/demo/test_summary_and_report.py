@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo says of a run: as figures, as text and as a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+import json
+
+import pytest
+from support.demo.parts import a_run, PROOF
+
+from lerobot_serve.demo.act_order import ACT_CLAIMS
+from lerobot_serve.demo.report import event_marks, html_report
+from lerobot_serve.demo.run_records import RunRecords
+from lerobot_serve.demo.scoreboard import Scoreboard
+from lerobot_serve.demo.summary import ACT_TEXT, as_text, audit_text, DemoRun, summarize_run
+
+SVG = 'http://www.w3.org/2000/svg'
+
+
+def test_figures_of_the_board(board):
+    assert board.successes() == {'v1@1': (10, 20), 'v2@2': (20, 20)}
+    assert board.first_placed('v2') == 101.0
+    assert board.first_placed('v2', after_s=101.0) == 105.0
+    assert board.first_placed('v3') is None
+    assert board.placed_after('', 100.0) == 2
+    assert [board.placed_after('v2', time_s) for time_s in (0.0, 101.0, 105.0)] == [2, 1, 0]
+
+
+def test_the_summary_is_ok_when_all_was_shown_and_proved(board, records):
+    def is_ok(run: DemoRun, audit: dict = PROOF) -> bool:
+        return summarize_run(board, run, records, audit)['ok']
+
+    assert is_ok(a_run(shown=True))
+    assert not is_ok(a_run())
+    assert not is_ok(a_run(shown=True), {**PROOF, 'violations': 1})
+    assert not is_ok(a_run(shown=True), {})
+    assert not is_ok(a_run(shown=True, error='the robots did not move'))
+
+
+def test_the_summary_reads_well(board, records):
+    found = summarize_run(board, a_run(), records, PROOF)
+    json.dumps(found)
+    assert found['episodes'] == {
+        'v1': {'ended': 20, 'successes': 10},
+        'v2': {'ended': 20, 'successes': 20},
+    }
+    (command,) = found['commands']
+    assert command == {
+        'act': 'kill',
+        'command': 'kill -9 7',
+        'status': 0,
+        'output': ['gone <now>'],
+    }
+    lines = as_text(found).splitlines()
+    assert lines[0] == 'In 61 s:'
+    assert lines[1].startswith(
+        '  ok     robots without weights execute chunks: 3 robots, no torch in their processes, '
+        'requests over Zenoh; the first moves after 5.5 s, all after 9.5 s'
+    )
+    assert lines[2].endswith(
+        '40 requests of 6 episodes compared, 0.012 rad from the executed actions'
+    )
+    assert lines[3].endswith(
+        '0 robots stalled; at most 41 ms between two actions, 1071 ms between two episodes; '
+        'marked unavailable after 1.2 s, back after 5 s'
+    )
+    assert lines[4].endswith('promoted after 60 s (5 % at 0 s, 100 % at 60 s)')
+    assert lines[5].startswith(
+        '  FAILED v3 is rolled back automatically: <rolled back> (2 episodes'
+    )
+    assert '  ok     audit of 7 traces: 900 commands' in lines[6]
+    assert '  dropped by the robots: late 1, stale 3' in lines
+    assert '  STOPPED: no' in as_text({**found, 'error': 'no'}).splitlines()
+
+
+def test_a_trace_without_an_end_is_mentioned_when_there_is_one():
+    assert '1 without an end' in audit_text(PROOF)
+    assert audit_text({**PROOF, 'without_end': 0}).endswith('0 violations')
+
+
+def test_each_act_has_a_claim_and_a_text():
+    assert ACT_TEXT.keys() == ACT_CLAIMS.keys()
+
+
+def test_a_run_that_saw_nothing_has_a_summary_and_a_report():
+    empty, run = Scoreboard(['robot_1']), DemoRun(error='the robots move: not within 1 s')
+    found = summarize_run(empty, run, RunRecords(), {})
+    assert 'STOPPED: the robots move' in as_text(found)
+    assert 'no data' in html_report(empty, run, RunRecords(), found)
+
+
+@pytest.fixture
+def page(board, records) -> str:
+    run = a_run()
+    return html_report(board, run, records, summarize_run(board, run, records, PROOF))
+
+
+def test_the_report_has_the_story_in_order_with_what_was_typed(page):
+    places = [page.index(f'<h3>{claim}') for claim in ACT_CLAIMS.values()]
+    assert places == sorted(places)
+    kill = page[places[2] : places[3]]
+    assert '<b>$ kill -9 7</b>' in kill and '# why &lt;7&gt;' in kill
+    assert 'gone &lt;now&gt;' in kill and 'a1 is killed &lt;hard&gt;' in kill
+    # in time order: the event came before the command
+    assert kill.index('is killed') < kill.index('$ kill')
+
+
+def test_the_report_has_the_pictures_and_escapes_what_it_holds(page):
+    assert page.count('<svg') == 4
+    # in each of the three plots that have data
+    assert page.count('>a1 killed</text>') == 3
+    assert '00:01:43' in page and 'class="mark"' in page
+    assert '&lt;rolled back&gt;' in page
+    for raw in ('<hard>', '<now>', '<rolled'):
+        assert raw not in page
+
+
+def test_the_report_needs_no_other_address(page):
+    assert 'http' not in page.replace(SVG, '')
+    assert 'src=' not in page and '@import' not in page
+
+
+def test_the_report_is_for_phones_and_for_dark_screens(page):
+    assert 'width=device-width' in page and 'overflow-x: auto' in page
+    assert 'prefers-color-scheme: dark' in page
+
+
+def test_the_report_is_well_formed(page):
+    open_tags: list[str] = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, _: object) -> None:
+            if tag != 'meta':
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert open_tags.pop() == tag
+
+    Tags().feed(page)
+    assert open_tags == []
+
+
+def test_every_event_with_a_label_is_marked(board):
+    for number, mark in enumerate(('promoted', 'rolled back', 'b drained', 'b restored', '')):
+        board.add_event(110.0 + number, 'x', mark)
+    assert [mark for _, mark in event_marks(board)] == [
+        *('a1 killed', 'promoted', 'rolled back', 'b drained', 'b restored')
+    ]

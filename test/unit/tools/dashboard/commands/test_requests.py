@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of the page: what is one, and what each would do by the tables of the verbs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.dashboard.commands.planned import changed_text, Planned, planned
+from lerobot_serve.tools.dashboard.commands.request import (
+    BadRequest,
+    command_request,
+    VERBS,
+)
+from lerobot_serve.tools.operate.commands import (
+    Effect,
+    rollout_rule,
+    slot_rule,
+    SlotVerb,
+    Verb,
+)
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    RobotView,
+    RouterView,
+    SLOT_STATES,
+    SlotView,
+)
+
+ROUTER = '/policy_router'
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+WHOLE = {'target': ROUTER, 'slot': 'b', 'percent': 80, 'outcome': 'success'}
+
+
+class Fleet:
+    """One router and one robot."""
+
+    def __init__(self, router: RouterView, *, paused: bool = False) -> None:
+        self._router, self._paused = router, paused
+
+    def router(self, node: str) -> RouterView:
+        return self._router
+
+    def robot(self, node: str) -> RobotView:
+        return RobotView('/robot_7/edge_controller', paused=self._paused)
+
+    def router_of_episode(self, episode_id: str) -> str:
+        return ROUTER
+
+
+def router(phase: CanaryPhase = CanaryPhase.OFF, state: str = 'HEALTHY') -> RouterView:
+    slots = (SlotView('a', policy='v1@1'), SlotView('b', policy='v2@2', state=state))
+    canary = CanaryView(phase, candidate='v2@2', text='why', step_count=3, share_percent=25)
+    return RouterView(ROUTER, split_percent=75, slots=slots, canary=canary)
+
+
+@pytest.mark.parametrize('verb', VERBS)
+def test_each_verb_is_a_command_and_needs_its_target(verb):
+    assert command_request({'verb': verb, **WHOLE}).confirm is None
+    without = {key: value for key, value in WHOLE.items() if key != 'target'}
+    with pytest.raises(BadRequest, match='needs target'):
+        command_request({'verb': verb, **without})
+
+
+@pytest.mark.parametrize(
+    ('change', 'complaint'),
+    [
+        ({'verb': 'robot dance'}, 'verb must be one of'),
+        ({'verb': ''}, 'verb must be one of'),
+        ({'percent': 101}, 'PERCENT must be in'),
+        ({'percent': -1}, 'PERCENT must be in'),
+        ({'percent': True}, 'must be of type int'),
+        ({'percent': 80.5}, 'must be of type int'),
+        ({'percent': None}, 'needs percent'),
+        ({'target': 'x' * 300}, 'at most 256'),
+        ({'reason': 'x' * 600}, 'at most 512'),
+        ({'confirm': 'x' * 5000}, 'at most 4096'),
+        ({'at_once': True}, 'at_once is of'),
+        ({'router': 'x'}, "'router' is no field"),
+        ({'target': 7}, 'must be of type str'),
+    ],
+)
+def test_what_is_no_command_is_refused_with_the_field(change, complaint):
+    with pytest.raises(UserError, match=complaint):
+        command_request({'verb': 'split', **WHOLE, **change})
+
+
+@given(JSON)
+def test_whatever_arrives_is_a_command_or_refused(data):
+    with pytest.raises(BadRequest):
+        command_request(data)
+
+
+@pytest.mark.parametrize('phase', CanaryPhase)
+@pytest.mark.parametrize(
+    'verb', [Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP]
+)
+def test_a_rollout_verb_has_the_rule_of_the_command_line(verb, phase):
+    now = router(phase)
+    request = command_request({'verb': f'rollout {verb.value}', 'target': ROUTER})
+    assert planned(request, Fleet(now)).rule == rollout_rule(verb, now.canary)
+
+
+@pytest.mark.parametrize('state', SLOT_STATES)
+@pytest.mark.parametrize('verb', [SlotVerb.DRAIN, SlotVerb.RESTORE])
+def test_a_slot_verb_has_the_rule_of_the_command_line(verb, state):
+    now = router(state=state)
+    request = command_request({'verb': verb.value, 'target': ROUTER, 'slot': 'b'})
+    found = planned(request, Fleet(now))
+    assert found.rule == slot_rule(verb, now.slots[1]) and found.slot == 'b'
+
+
+def test_a_slot_state_of_a_newer_version_is_refused():
+    request = command_request({'verb': 'drain', 'target': ROUTER, 'slot': 'b'})
+    with pytest.raises(UserError, match='does not know'):
+        planned(request, Fleet(router(state='?')))
+
+
+def test_a_split_is_refused_while_a_rollout_sets_it():
+    request = command_request({'verb': 'split', 'target': ROUTER, 'percent': 80})
+    assert planned(request, Fleet(router())).rule.effect is Effect.DO
+    running = planned(request, Fleet(router(CanaryPhase.RUNNING)))
+    assert running.rule.effect is Effect.REFUSE and 'rollout sets the split' in running.text
+    same = command_request({'verb': 'split', 'target': ROUTER, 'percent': 75})
+    assert planned(same, Fleet(router())).rule.effect is Effect.NOTHING
+
+
+def test_leaving_at_once_is_part_of_what_is_confirmed():
+    request = {'verb': 'drain', 'target': ROUTER, 'slot': 'b'}
+    at_once = planned(command_request({**request, 'at_once': True}), Fleet(router()))
+    assert at_once.text == planned(command_request(request), Fleet(router())).text + (
+        '; running episodes leave with their next request'
+    )
+
+
+def test_a_command_is_done_only_in_the_state_that_was_read():
+    def shown(*, paused: bool) -> Planned:
+        request = command_request({'verb': 'robot pause', 'target': '/robot_7/edge_controller'})
+        return planned(request, Fleet(router(), paused=paused))
+
+    assert changed_text(shown(paused=False).text, shown(paused=False)) == ''
+    refusal = changed_text(shown(paused=False).text, shown(paused=True))
+    assert 'paused already' in refusal and 'Nothing was changed' in refusal

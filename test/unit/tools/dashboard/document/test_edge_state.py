@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of EdgeState are read as rclpy reads them."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.ros.contract.service_bytes import encode
+from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
+from lerobot_serve.tools.operate.message_views import robot_view
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve_interfaces.msg import DropCount, EdgeState
+
+NODE = '/robot_7/edge_controller'
+TEXTS = st.sampled_from(['', 'a', 'ab', 'abc', 'robot_7', 'ü€', '<script>\n', 'x' * 16])
+FLOATS = st.floats(width=32, allow_nan=False)
+STATES = st.builds(
+    EdgeState,
+    client_id=TEXTS,
+    server=TEXTS,
+    episode_id=TEXTS,
+    task=TEXTS,
+    slot=TEXTS,
+    policy=TEXTS,
+    reason=TEXTS,
+    state=st.integers(0, 7),
+    rung=st.integers(0, 9),
+    paused=st.booleans(),
+    queue_remaining_s=FLOATS,
+    action_age_s=FLOATS,
+    round_trip_ms=FLOATS,
+    network_ms=FLOATS,
+    stalls=st.integers(0, 2**64 - 1),
+    cage_trips=st.integers(0, 2**64 - 1),
+    dropped=st.lists(st.builds(DropCount, reason=TEXTS, count=st.integers(0, 9)), max_size=2),
+)
+
+
+def check(reader: EdgeStateReader, message: EdgeState) -> None:
+    sample = reader.read(encode(message))
+    wanted = robot_view(NODE, message)
+    assert sample.robot.client_id == wanted.client_id
+    for name in ('server', 'episode_id', 'task', 'slot', 'policy', 'reason', 'state', 'rung'):
+        assert getattr(sample.robot, name) == getattr(wanted, name), name
+    assert (sample.robot.paused, sample.robot.stalls) == (wanted.paused, wanted.stalls)
+    assert sample.robot.cage_trips == wanted.cage_trips
+    assert sample[1:] == (
+        message.queue_remaining_s,
+        message.action_age_s,
+        message.round_trip_ms,
+        message.network_ms,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STATES, min_size=1, max_size=4))
+def test_a_reader_reads_what_rclpy_reads_whatever_came_before(messages):
+    reader = EdgeStateReader(NODE)
+    for message in messages:
+        check(reader, message)
+        # again: by the texts of the one before
+        check(reader, message)
+
+
+def test_a_view_is_the_same_object_until_a_text_or_a_count_changes():
+    reader, message = EdgeStateReader(NODE), EdgeState(client_id='robot_7', stalls=1)
+
+    def view() -> object:
+        message.control_steps += 1
+        message.queue_remaining_s += 0.5
+        return reader.read(encode(message)).robot
+
+    first = view()
+    assert view() is first
+    message.stalls = 2
+    second = view()
+    assert second is not first and view() is second
+    message.reason = 'late'
+    assert view() is not second
+
+
+def test_bytes_that_are_no_state_are_refused_at_every_length():
+    whole = encode(EdgeState(client_id='robot_7', reason='why'))
+    needed = len(whole) - 4
+    for size in range(needed - 56, needed):
+        reader = EdgeStateReader(NODE)
+        # with texts of a message before, and without
+        with pytest.raises(Malformed):
+            reader.read(whole[:size][: needed - 8])
+        reader.read(whole)
+    with pytest.raises(Malformed):
+        EdgeStateReader(NODE).read(b'')
+
+
+def test_a_text_beyond_its_bound_is_refused():
+    message = EdgeState()
+    message._reason = 'x' * 200_000
+    with pytest.raises(Malformed):
+        EdgeStateReader(NODE).read(encode(message))

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two fleet files share no state of a router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lerobot_serve.tools.fleet.own_state import with_own_state
+from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
+
+HOME = Path('/home/kim/.ros')
+
+
+def plan(**router: object) -> list[FleetProcess]:
+    return [
+        FleetProcess('v1', Stage.SERVER, 'policy_server', 'v1', {}),
+        FleetProcess('router', Stage.ROUTER, 'policy_router', '', router),
+    ]
+
+
+def folder_of(fleet: str, **router: object) -> str:
+    server, own = with_own_state(plan(**router), Path(fleet), HOME)
+    assert server.values == {}
+    return own.values['state_folder']
+
+
+def test_each_file_has_a_folder_and_keeps_it():
+    first = folder_of('/a/fleet.yaml')
+    assert first == folder_of('/a/fleet.yaml')
+    assert first.startswith('/home/kim/.ros/lerobot_serve/fleets/fleet-')
+    assert first not in {folder_of('/b/fleet.yaml'), folder_of('/a/other.yaml')}
+
+
+def test_a_folder_that_the_file_names_stays():
+    assert folder_of('/a/fleet.yaml', state_folder='/var/lib/x') == '/var/lib/x'

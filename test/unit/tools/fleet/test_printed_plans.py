@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as a launch file and as units of systemd: equal in effect to what `up` starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+from support.paths import REPOSITORY
+import yaml
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.fleet.fleet_file import read_fleet
+from lerobot_serve.tools.fleet.launch_file import launch_text
+from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
+from lerobot_serve.tools.fleet.ros_arguments import as_yaml
+from lerobot_serve.tools.fleet.systemd_units import quoted, unit_files
+
+FLEETS = REPOSITORY / 'config' / 'fleets'
+AWKWARD = {'task': 'say "50 %" of $HOME\\', 'tags': ('a=b', "c=it's"), 'rtc': True}
+EXECUTABLE = Path(sys.executable)
+
+
+def plans() -> list[tuple[FleetProcess, ...]]:
+    shipped = [
+        fleet_plan(read_fleet(path.read_text(), path.name), path.parent)
+        for path in sorted(FLEETS.glob('*.yaml'))
+    ]
+    awkward = FleetProcess('r', Stage.ROBOT, 'edge_controller', 'r', AWKWARD, 'warn')
+    return [*shipped, (awkward,), (FleetProcess('s', Stage.SERVER, 'policy_server', '', {}),)]
+
+
+each_plan = pytest.mark.parametrize('plan', plans(), ids=lambda plan: f'{len(plan)} processes')
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Return a function that reads a launch file: what each Node of it is given."""
+
+    def read(text: str) -> list[dict[str, object]]:
+        for name in ('launch', 'launch.actions', 'launch_ros', 'launch_ros.actions'):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules['launch'].LaunchDescription = list
+        sys.modules['launch.actions'].ExecuteProcess = lambda **given: given
+        sys.modules['launch_ros.actions'].Node = lambda **given: given
+        module: dict[str, object] = {}
+        exec(compile(text, 'printed.launch.py', 'exec'), module)
+        return module['generate_launch_description']()
+
+    return read
+
+
+@each_plan
+def test_the_launch_file_starts_the_same(plan, launched):
+    nodes = launched(launch_text(plan, 'fleet.yaml'))
+    for node, process in zip(nodes, plan, strict=True):
+        assert node['respawn'] is True
+        if process.command:
+            assert node['cmd'] == [process.executable, *process.arguments]
+            continue
+        assert node['executable'] == process.executable
+        assert (['--ros-args'] if process.arguments else []) + node['ros_arguments'] == (
+            process.arguments
+        )
+        assert node['package'] == 'lerobot_serve'
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['"""; raise SystemExit(7); """', "''" + "'", 'a\\', 'x\n"""\nraise SystemExit(7)', '{0}'],
+)
+def test_the_name_of_the_file_runs_nothing_in_the_launch_file(name, launched):
+    assert launched(launch_text(plans()[-1], name))
+
+
+@pytest.mark.parametrize(
+    'text', ['a\u2028b', 'a\u2029b', 'a\x85b', 'a\nb', 'a\x00b', '\U000e0001', 'ü']
+)
+def test_a_text_is_one_line_of_yaml(text):
+    written = as_yaml(text)
+    assert written.isprintable()
+    assert yaml.safe_load(written) == text
+
+
+@pytest.mark.parametrize(('fleet', 'folder'), [('a\nb', '/x'), ('a', '/x\nExecStart=/bin/sh')])
+def test_a_name_that_would_add_a_line_to_a_unit_is_refused(fleet, folder):
+    with pytest.raises(UserError, match='control character'):
+        unit_files(
+            plans()[-1],
+            fleet,
+            environment={},
+            folder=Path(folder),
+            executable=lambda _: EXECUTABLE,
+        )
+
+
+def test_launch_itself_reads_it(tmp_path):
+    pytest.importorskip(
+        'launch_ros',
+        reason='the launch packages are part of a ROS 2 installation; there are no wheels of them',
+    )
+    from launch.launch_description_sources.python_launch_file_utilities import (
+        get_launch_description_from_python_launch_file as load,
+    )
+
+    for number, plan in enumerate(plans()):
+        file = tmp_path / f'printed_{number}.launch.py'
+        file.write_text(launch_text(plan, 'fleet.yaml'))
+        assert len(load(str(file)).entities) == len(plan)
+
+
+def units(plan: tuple[FleetProcess, ...]) -> dict[str, str]:
+    return unit_files(
+        plan,
+        'lab 3',
+        environment={'PATH': '/usr/bin:/100%', 'SECRET': 'x', 'ROS_DOMAIN_ID': '7'},
+        folder=Path('/srv/lab'),
+        executable=lambda name: EXECUTABLE,
+    )
+
+
+def parsed(text: str) -> dict[tuple[str, str], list[str]]:
+    """Return the values of each key by section, as systemd reads them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    section = ''
+    for line in text.splitlines():
+        if match := re.fullmatch(r'\[(\w+)\]', line):
+            section = match[1]
+        elif line:
+            key, equals, value = line.partition('=')
+            assert equals and section and re.fullmatch(r'[A-Za-z]+', key), line
+            found.setdefault((section, key), []).append(value)
+    return found
+
+
+def words(command: str) -> list[str]:
+    """Return the words of an ExecStart as systemd starts them."""
+    assert re.fullmatch(r'"(?:[^"\\]|\\.)*"(?: "(?:[^"\\]|\\.)*")*', command)
+    found = [json.loads(word) for word in re.findall(r'"(?:[^"\\]|\\.)*"', command)]
+    return [word.replace('%%', '%').replace('$$', '$') for word in found]
+
+
+@each_plan
+def test_each_process_is_a_unit_with_its_command(plan):
+    files = units(plan)
+    target, *services = files
+    assert parsed(files[target])['Unit', 'Wants'] == [' '.join(services)]
+    for name, process in zip(services, plan, strict=True):
+        unit = parsed(files[name])
+        (command,) = unit['Service', 'ExecStart']
+        assert words(command) == [str(EXECUTABLE), *process.arguments]
+        assert unit['Service', 'KillSignal'] == ['SIGINT']
+        assert unit['Unit', 'PartOf'] == unit['Install', 'WantedBy'] == [target]
+        assert unit['Service', 'Environment'] == ['"PATH=/usr/bin:/100%%"', '"ROS_DOMAIN_ID=7"']
+
+
+def test_units_end_in_the_opposite_order_of_the_stages():
+    (plan,) = [plan for plan in plans() if len(plan) == 7]
+    files = units(plan)
+    names = dict(zip((process.name for process in plan), list(files)[1:], strict=True))
+    after = {
+        name: set(parsed(files[unit])['Unit', 'After'][0].split()) & set(names.values())
+        for name, unit in names.items()
+    }
+    assert after['dashboard'] == set()
+    assert after['prod'] == {names['dashboard']}
+    assert after['router'] == after['prod'] | {names['prod']}
+    assert after['robot_1.sim'] == after['router'] | {names['router']}
+    assert after['robot_1'] == after['robot_1.sim'] | {names['robot_1.sim'], names['robot_2.sim']}
+
+
+@each_plan
+def test_systemd_takes_the_units(plan, tmp_path):
+    if not shutil.which('systemd-analyze'):
+        pytest.skip('systemd is not installed; the other tests read the units themselves')
+    for name, text in units(plan).items():
+        (tmp_path / name).write_text(text.replace('/srv/lab', str(tmp_path)))
+    done = verify(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in done.stderr
+
+
+def test_systemd_refuses_a_broken_unit(tmp_path):
+    if not shutil.which('systemd-analyze'):
+        pytest.skip('systemd is not installed')
+    (tmp_path / 'broken.service').write_text('[Service]\nExecStart=/nowhere/at/all\n')
+    assert verify(tmp_path).returncode != 0
+
+
+def verify(folder: Path) -> subprocess.CompletedProcess[str]:
+    files = [str(path) for path in sorted(folder.iterdir())]
+    return subprocess.run(
+        ['systemd-analyze', 'verify', '--man=no', *files],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_words_of_a_unit():
+    assert quoted('a "b" %h $HOME \\') == '"a \\"b\\" %%h $$HOME \\\\"'
+    assert quoted('A=$HOME', is_command=False) == '"A=$HOME"'
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        ('30', '"30"'),
+        ('', '""'),
+        ('ü "q"', '"ü \\"q\\""'),
+        (True, 'true'),
+        (3, '3'),
+        (2.5, '2.5'),
+        ((), '[]'),
+        (('a', '1'), '["a", "1"]'),
+        (['a'], '["a"]'),
+    ],
+)
+def test_a_value_as_rcl_reads_it(value, text):
+    assert as_yaml(value) == text

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the robots: every state and every rung."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS
+from lerobot_serve.tools.operate.fleet_table import (
+    as_json,
+    as_text,
+    SEVERITY,
+    severity,
+    worst_first,
+)
+
+UNKNOWN = 'unknown (9)'
+WORST_FIRST = ('DEAD', UNKNOWN, 'STALLED', 'RECONNECTING', 'CONNECTING', 'DEGRADED', 'STREAMING')
+
+
+def robot(number: int = 1, **fields: object) -> RobotView:
+    return RobotView(
+        **{'node': f'/robot_{number}/edge_controller', 'state': 'STREAMING', **fields}
+    )
+
+
+def test_every_state_has_a_place():
+    assert set(SEVERITY) == set(EDGE_STATES)
+    found = worst_first(robot(state=state) for state in (*SEVERITY, UNKNOWN))
+    assert tuple(each.state for each in found) == WORST_FIRST
+
+
+@pytest.mark.parametrize('rung', RUNGS)
+@pytest.mark.parametrize(('worse', 'better'), pairwise(WORST_FIRST))
+def test_the_state_decides_within_a_rung(worse, better, rung):
+    first, second = robot(state=worse, rung=rung), robot(state=better, rung=rung)
+    assert worst_first([second, first]) == [first, second]
+
+
+@pytest.mark.parametrize('rung', [rung for rung in RUNGS if rung != 'POLICY'])
+def test_a_robot_off_its_policy_comes_before_one_on_it(rung):
+    on, off = robot(1), robot(2, rung=rung)
+    assert worst_first([on, off]) == [off, on]
+
+
+@pytest.mark.parametrize('rung', ['STOP_SERVICE', 'NO_COMMAND'])
+def test_a_stopped_robot_comes_first_unless_an_operator_paused_it(rung):
+    stopped, stalled = robot(1, rung=rung), robot(2, state='STALLED')
+    assert worst_first([stalled, stopped]) == [stopped, stalled]
+    assert worst_first([stalled, replace(stopped, paused=True)])[0] == stalled
+
+
+def test_equal_robots_are_ordered_by_stalls_and_then_by_name():
+    quiet, other, stalls = robot(1), robot(2), robot(3, stalls=2)
+    assert worst_first([other, stalls, quiet]) == [stalls, quiet, other]
+    assert severity(quiet) != severity(other)
+
+
+def test_the_table_has_a_line_for_each_robot_and_counts():
+    robots = [robot(1), robot(2, state='DEAD', reason='x' * 200), robot(3, paused=True)]
+    lines = as_text(robots).splitlines()
+    assert lines[0].split()[:3] == ['ROBOT', 'STATE', 'RUNG']
+    assert [line.split()[0] for line in lines[1:-1]] == ['robot_2', 'robot_1', 'robot_3']
+    assert lines[-1] == '3 robots: 1 DEAD, 2 STREAMING, 1 paused'
+    # the remedy stands at the end of a reason
+    assert lines[1].endswith('  ' + 'x' * 200)
+    assert [each['name'] for each in as_json(robots)] == ['robot_2', 'robot_1', 'robot_3']
+
+
+def test_a_text_from_a_robot_forges_no_row():
+    text = as_text([robot(reason='a\x1b[2J\nrobot_9  STREAMING', episode_id='e\r')])
+    assert len(text.splitlines()) == 3
+    assert '\x1b' not in text and '\r' not in text
+
+
+def test_a_robot_that_only_an_operator_starts_again_says_so():
+    stopped, paused = robot(rung='NO_COMMAND'), robot(rung='NO_COMMAND', paused=True)
+    assert 'STREAMING (stopped)' in as_text([stopped])
+    assert 'STREAMING (paused)' in as_text([paused])

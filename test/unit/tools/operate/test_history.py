@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decisions of a night, from traces."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.paths import REPOSITORY
+
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.cli.verbs.rollout import since_argument
+from lerobot_serve.tools.operate.history import outcome_lines, read_history
+from lerobot_serve.tools.operate.history_words import decision_text
+from lerobot_serve.tools.traces.record_views import CanaryRecord
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.record_ids import RecordIds
+
+INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'
+SECOND_NS = 10**9
+
+
+def trace(folder, role: str, *lines: dict) -> None:
+    """Write a run of a node, with the header of a recorded one."""
+    recorded = next((INCIDENT / 'policy_router').rglob('*.jsonl'))
+    header = json.loads(recorded.read_text().splitlines()[0]) | {'role': role, 'node': f'/{role}'}
+    header |= {'mono_ns': 0, 'wall_time': '1970-01-01T00:00:00.000Z'}
+    folder.mkdir()
+    text = '\n'.join(json.dumps(line) for line in (header, *lines))
+    (folder / recorded.name).write_text(text + '\n')
+
+
+def written(folder) -> None:
+    ids, later = (RecordIds('robot_1', 1, 1, name) for name in ('ep_1', 'ep_2'))
+    trace(
+        folder / 'router',
+        'router',
+        records.canary(100 * SECOND_NS, 'started', reason='step 1', share_percent=25),
+        records.state(200 * SECOND_NS, 'slots', 'healthy', 'slot_b_drained', reason='service'),
+        records.parameter(300 * SECOND_NS, 'split_percent', 75, 100, by='unknown, by parameter'),
+    )
+    trace(
+        folder / 'edge',
+        'edge',
+        records.outcome(150 * SECOND_NS, ids, 'success', slot='a', policy='v1@1'),
+        records.outcome(250 * SECOND_NS, later, 'failure', slot='b', policy='v2@2'),
+        records.state(260 * SECOND_NS, 'connection', 'streaming', 'stalled'),
+    )
+
+
+def test_decisions_of_routers_and_outcomes_of_robots(tmp_path):
+    written(tmp_path)
+    found = read_history([tmp_path])
+    assert [(each.time_s, each.what) for each in found.decisions] == [
+        (100.0, 'rollout started, 25 % to slot b'),
+        (200.0, 'slot b gets no new episodes'),
+        (300.0, 'split_percent: 75 -> 100'),
+    ]
+    assert outcome_lines(found) == ['v1@1: 1 success', 'v2@2: 1 failure']
+
+
+def test_only_what_came_since_a_time(tmp_path):
+    written(tmp_path)
+    found = read_history([tmp_path], since_s=200.0)
+    assert [each.time_s for each in found.decisions] == [200.0, 300.0]
+    assert outcome_lines(found) == ['v2@2: 1 failure']
+
+
+def test_the_verb_reads_a_folder_without_ros(tmp_path, capsys):
+    written(tmp_path)
+    assert main(['rollout', 'history', str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert '/router  rollout started, 25 % to slot b: step 1' in out
+    assert main(['rollout', 'history', str(tmp_path), '--hours', '1']) == 0
+    assert capsys.readouterr().out == 'no decision\n'
+    assert main(['rollout', 'history', str(tmp_path), '--since', '1970-01-03']) == 0
+    assert capsys.readouterr().out == 'no decision\n'
+
+
+def a_night(folder) -> None:
+    """Write all that may happen in a night, by everybody who may do it."""
+    ids = RecordIds('left', 1, 1, 'ep_1')
+
+    def at(seconds: int) -> int:
+        return seconds * SECOND_NS
+
+    def placed(seconds: int, episode: str, slot: str, policy: str, *, moved: bool = False):
+        return records.placement(
+            at(seconds),
+            RecordIds('left', 1, 1, episode),
+            slot=slot,
+            bucket=1,
+            split_percent=75,
+            moved=moved,
+            routing_key=episode,
+            missing_episode_id=False,
+            sticky=False,
+            server='/a',
+            policy=policy,
+            reason='',
+        )
+
+    trace(
+        folder / 'router',
+        'router',
+        records.canary(at(10), 'restarted', reason='counts reset; new plan: 25, 100; by: kim@lab'
+                       ': v2 is ready', share_percent=0),
+        placed(11, 'ep_1', 'a', 'v1@1'),
+        placed(12, 'ep_2', 'b', 'v2@2'),
+        placed(13, 'ep_2', 'a', 'v1@1', moved=True),
+        records.canary(at(20), 'promoted', reason='all; by an operator: kim@lab: sure',
+                       share_percent=100),
+        records.parameter(at(20), 'split_percent', 75, 0, by='the canary'),
+        records.state(at(30), 'robot left', 'runs', 'cage latched', reason='slot b, v2@2'),
+        records.canary(at(40), 'rolled_back', reason='robots halted 2 times', share_percent=0),
+        records.command(at(50), 'drain', slot='a', by='lee@desk: smoke', text='no new ones'),
+        records.state(at(51), 'slots', 'healthy', 'slot_a_drained', reason='smoke'),
+        records.command(at(60), 'restore', slot='a', by='lee@desk: no smoke', text='again'),
+        records.command(at(61), 'rollout abort', slot='', by='x', text='has an event'),
+        records.command(at(65), 'note', slot='', by='lee@desk: pause left: cable', text='ok'),
+        records.canary(at(70), 'finished', reason='slot a serves v2@2; by: kim@lab: good'),
+        records.parameter(at(80), 'split_percent', 0, 50, by='kim@lab: half'),
+        records.parameter(at(81), 'canary.plan', [], ['25', '100'], by='unknown, by parameter'),
+        records.reported_outcome(at(90), 'ep_1', 'success', slot='a', policy='v1@1'),
+        records.reported_outcome(at(91), 'ep_1', 'success', slot='a', policy='v1@1'),
+        records.reported_outcome(at(92), 'ep_2', 'failure', slot='b', policy='v2@2'),
+    )  # fmt: skip
+    trace(
+        folder / 'edge',
+        'edge',
+        records.state(at(29), 'cage', 'active', 'latched', reason='joint 3'),
+        records.state(at(35), 'connection', 'streaming', 'stalled'),
+        records.state(at(36), 'connection', 'stalled', 'streaming'),
+        records.state(at(37), 'connection', 'streaming', 'stalled'),
+        # the same episode, without its policy
+        records.outcome(at(95), ids, 'failure'),
+        records.outcome(at(96), RecordIds('left', 1, 1, 'ep_9'), 'aborted'),
+    )
+    trace(
+        folder / 'server',
+        'server',
+        records.state(at(45), 'server', 'active', 'error', reason='CUDA'),
+        records.incident(at(46), 'inference_failed', reason='CUDA'),
+        records.state(at(47), 'session', 'closed', 'open', ids=ids),
+    )
+
+
+def test_what_the_fleet_did_last_night(tmp_path):
+    a_night(tmp_path)
+    found = read_history([tmp_path])
+    assert [(each.what, each.why, each.by) for each in found.decisions] == [
+        ('rollout restarted, 0 % to slot b', 'counts reset; new plan: 25, 100: v2 is ready',
+         'kim@lab'),
+        ('rollout promoted, 100 % to slot b', 'all; sure', 'kim@lab'),
+        ('cage: active -> latched', 'joint 3', ''),
+        ('robot left: runs -> cage latched', 'slot b, v2@2', ''),
+        ('rollout rolled back, 0 % to slot b', 'robots halted 2 times', ''),
+        ('server: active -> error', 'CUDA', ''),
+        ('drain a', 'smoke', 'lee@desk'),
+        ('slot a gets no new episodes', 'smoke', ''),
+        ('restore a', 'no smoke', 'lee@desk'),
+        ('pause left: cable', '', 'lee@desk'),
+        ('rollout finished', 'slot a serves v2@2: good', 'kim@lab'),
+        ('split_percent: 0 -> 50', 'half', 'kim@lab'),
+        ("canary.plan: [] -> ['25', '100']", '', 'unknown, by parameter'),
+    ]  # fmt: skip
+    assert outcome_lines(found) == [
+        'policy not known: 1 aborted',
+        'v1@1: 1 episodes begun, 1 success',
+        'v2@2: 1 episodes begun, 1 failure',
+    ]
+    assert found.robots == {'/edge': {'latched': 1, 'stalled': 2}}
+    assert found.servers == {'/server': {'inference_failed': 1}}
+
+
+@pytest.mark.parametrize(
+    ('reason', 'why', 'by'),
+    [
+        ('by an operator: kim@lab: lunch', 'lunch', 'kim@lab'),
+        ('step 2 of 3; by an operator: kim@lab: sure', 'step 2 of 3; sure', 'kim@lab'),
+        # the reason of a guard that names an operator is no decision of his
+        ('slot b is drained by an operator: kim@lab: svc',) * 2 + ('',),
+        ('new plan: 25, 100; by: unknown, by parameter', 'new plan: 25, 100',
+         'unknown, by parameter'),
+        ('', '', ''),
+    ],
+)  # fmt: skip
+def test_who_made_a_decision_of_a_rollout(reason, why, by):
+    record = CanaryRecord(records.canary(1, 'paused', reason=reason))
+    assert decision_text(record) == ('rollout paused', why, by)
+
+
+def test_the_text_of_a_night_has_who_and_why_and_the_counts(tmp_path, capsys):
+    a_night(tmp_path)
+    assert main(['rollout', 'history', str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        '/router  drain a: smoke [by lee@desk]\n',
+        '/router  rollout finished: slot a serves v2@2: good [by kim@lab]\n',
+        'episodes and outcomes of each policy:\n  policy not known: 1 aborted\n',
+        'robots that halted or stalled:\n  /edge: stalled 2x, latched 1x\n',
+        'servers with incidents:\n  /server: inference_failed 1x\n',
+    ):
+        assert part in out, part
+    assert main(['rollout', 'history', str(tmp_path), '--json']) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found['decisions'][6]['by'] == 'lee@desk'
+    assert set(found) == {'decisions', 'episodes', 'outcomes', 'robots', 'servers'}
+
+
+def test_a_text_of_a_trace_controls_no_terminal(tmp_path, capsys):
+    trace(
+        tmp_path / 'router',
+        'router',
+        records.canary(SECOND_NS, 'started', reason='a\x1b[2J\nforged line'),
+        records.reported_outcome(SECOND_NS, 'e', 'success', slot='a', policy='v\x1b[1@1'),
+    )
+    assert main(['rollout', 'history', str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert '\x1b' not in out
+    assert len(out.splitlines()) == 4
+
+
+@pytest.mark.parametrize('given', ['soon', '25:00', '2026-13-01', ''])
+def test_a_time_that_is_none_is_a_wrong_command_line(capsys, given):
+    with pytest.raises(SystemExit) as raised:
+        main(['rollout', 'history', '--since', given])
+    assert raised.value.code == 2
+    assert 'must be a local time' in capsys.readouterr().err
+
+
+def test_a_time_of_day_is_the_last_one():
+    import time
+
+    assert 0 <= time.time() - since_argument('00:00') < 86_400 + 3600
+    assert since_argument('2026-11-22T18:30') == time.mktime((2026, 11, 22, 18, 30, 0, 0, 0, -1))
+
+
+def test_a_folder_without_traces_is_an_error(tmp_path, capsys):
+    assert main(['rollout', 'history', str(tmp_path / 'none')]) == 1
+    assert capsys.readouterr().err.count('\n') == 1

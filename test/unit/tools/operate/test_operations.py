@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command is confirmed by a state, or its result is unknown; it carries its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
+from lerobot_serve.tools.operate.fleet_state import CanaryView, RobotView, RouterView, SlotView
+from lerobot_serve.tools.operate.operations import run_robot_verb, run_rule, set_split
+from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
+
+BEFORE = RouterView(
+    '/r',
+    'healthy',
+    split_percent=75,
+    slots=(SlotView('a', 'v1@1', share_percent=75), SlotView('b', 'v2@2', share_percent=25)),
+    canary=CanaryView(
+        CanaryPhase.PAUSED, 'v2@2', 'v1@1', 0, 3, 25, 'paused: by an operator: kim@lab'
+    ),
+)
+
+
+def at(phase: CanaryPhase, text: str) -> RouterView:
+    return replace(BEFORE, canary=replace(BEFORE.canary, phase=phase, text=text))
+
+
+@dataclass
+class FakeClient:
+    """A router and a robot; `states` are what they publish after a command, in order."""
+
+    states: list[Any] = field(default_factory=list)
+    reply: tuple[bool, str] | Exception = (True, 'done')
+    operator: str = 'kim@lab'
+    commands: list[tuple[str, str, dict]] = field(default_factory=list)
+
+    def control_slot(self, router: str, command: str, *, reason: str, **values: Any) -> Any:
+        self.commands.append((command, reason, values))
+        return self._reply()
+
+    def trigger(self, node: str, service: str) -> Any:
+        self.commands.append((service, '', {}))
+        return self._reply()
+
+    def _reply(self) -> tuple[bool, str]:
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+    def wait_for_router(
+        self, name: str, accepts: Callable[[Any], bool], timeout_s: float | None = None
+    ) -> Any:
+        while self.states:
+            if accepts(self.states[0]):
+                return self.states[0]
+            self.states.pop(0)
+        return None
+
+    def wait_for_robot(self, node: str, accepts: Callable[[Any], bool]) -> Any:
+        return self.wait_for_router(node, accepts)
+
+    def last_router(self, name: str) -> None:
+        return None
+
+
+def resume(client: FakeClient) -> Any:
+    rule = rollout_rule(Verb.RESUME, BEFORE.canary)
+    return run_rule(client, BEFORE, rule, verb='rollout resume', reason='lunch is over')
+
+
+def test_a_result_has_one_state():
+    """The reply is of the moment of the command; the state goes on while it is waited for."""
+    client = FakeClient([at(CanaryPhase.UNDECIDED, 'undecided: 8 of 10')], (True, 'running: by'))
+    result = resume(client)
+    assert result.text == 'undecided: 8 of 10'
+    assert result.changes == ['rollout: paused -> undecided']
+    ((command, reason, _),) = client.commands
+    assert (command, reason) == ('CANARY_RESUME', 'kim@lab: lunch is over')
+
+
+def test_without_a_state_that_shows_it_the_result_is_unknown():
+    with pytest.raises(ResultUnknown, match=r'/r accepted it \(done\)'):
+        resume(FakeClient([BEFORE]))
+    with pytest.raises(ResultUnknown, match='/r did not reply'):
+        resume(FakeClient([BEFORE], ResultUnknown('no reply')))
+
+
+def test_a_refusal_changes_nothing_unless_another_operator_was_faster():
+    with pytest.raises(UserError, match=r'refuses: not paused\. Nothing was changed'):
+        resume(FakeClient([BEFORE], (False, 'not paused')))
+    client = FakeClient([at(CanaryPhase.RUNNING, 'running')], (False, 'not paused'))
+    assert resume(client).text == 'done already: not paused'
+
+
+@pytest.mark.parametrize(
+    ('reply', 'error'),
+    [
+        ((True, '90 %'), None),
+        ((False, 'slot b is barred'), UserError),
+        (ResultUnknown('no reply'), None),
+    ],
+)
+def test_a_split_is_confirmed_by_the_state(reply, error):
+    off = replace(BEFORE, canary=CanaryView())
+    client = FakeClient([replace(off, split_percent=90)] if error is None else [], reply)
+    if error:
+        with pytest.raises(error, match='slot b is barred'):
+            set_split(client, off, 90, 'service')
+        return
+    result = set_split(client, off, 90, 'service')
+    assert result.text == '90 % of new episodes to slot a, 10 % to slot b'
+    assert result.changes == ['split to slot a: 75 % -> 90 %']
+    assert client.commands[0] == ('SET_SPLIT', 'kim@lab: service', {'split_percent': 90})
+
+
+ROBOT = RobotView('/left/edge_controller', 'left', 'STREAMING', server='/r')
+OK, NO, LOST = (True, 'Paused'), (False, 'busy'), ResultUnknown('no reply')
+
+
+@pytest.mark.parametrize('verb', RobotVerb)
+@pytest.mark.parametrize('is_shown', [True, False])
+@pytest.mark.parametrize('reply', [OK, NO, LOST], ids=['ok', 'no', 'lost'])
+def test_a_verb_of_a_robot_is_done_when_a_state_or_for_a_reset_the_reply_shows_it(
+    verb, is_shown, reply
+):
+    paused = verb is RobotVerb.PAUSE
+    robot = replace(ROBOT, paused=not paused)
+    states = [replace(ROBOT, paused=paused)] if is_shown else [robot]
+    client = FakeClient(states, reply)
+    has_state = verb in (RobotVerb.PAUSE, RobotVerb.RESUME)
+    if (has_state and is_shown) or (not has_state and reply is OK):
+        assert run_robot_verb(client, robot, verb).node == ROBOT.node
+    elif reply is NO:
+        with pytest.raises(UserError, match='left: busy'):
+            run_robot_verb(client, robot, verb)
+    else:
+        with pytest.raises(ResultUnknown, match='no state shows it'):
+            run_robot_verb(client, robot, verb)
+
+
+def test_the_router_of_a_robot_records_who_and_why():
+    client = FakeClient([replace(ROBOT, paused=True)], OK)
+    result = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable')
+    assert client.commands[-1] == ('NOTE', 'kim@lab: pause left: cable', {})
+    assert result.text == 'Paused'
+
+
+def test_a_reason_that_nobody_records_is_said():
+    client = FakeClient([replace(ROBOT, paused=True)], OK)
+    client.control_slot = lambda *_, **__: (_ for _ in ()).throw(NotReached('not there'))
+    text = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable').text
+    assert text == 'Paused. The reason is not recorded: /r is no router (not there)'
+    client.states = [replace(ROBOT, paused=True)]
+    assert run_robot_verb(client, ROBOT, RobotVerb.PAUSE).text == 'Paused'

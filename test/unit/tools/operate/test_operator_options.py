@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The question before traffic moves, and wrong numbers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+import io
+
+import pytest
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.cli.operator_options import confirm, seconds_argument
+from lerobot_serve.tools.cli.verbs.rollout import hours_argument
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def ask(monkeypatch, answer: str, *, yes: bool = False, asks: bool = True) -> None:
+    monkeypatch.setattr('sys.stdin', Terminal(answer))
+    confirm(Namespace(yes=yes), '/policy_router', 'roll back v2', asks=asks)
+
+
+@pytest.mark.parametrize('answer', ['y\n', 'YES\n'])
+def test_a_yes_continues(monkeypatch, capsys, answer):
+    ask(monkeypatch, answer)
+    shown = capsys.readouterr()
+    assert shown.err == '/policy_router: will roll back v2\nContinue? [y/N] '
+    assert not shown.out
+
+
+@pytest.mark.parametrize('answer', ['', '\n', 'n\n', 'yo\n'])
+def test_everything_else_changes_nothing(monkeypatch, answer):
+    with pytest.raises(UserError, match='nothing was changed'):
+        ask(monkeypatch, answer)
+
+
+@pytest.mark.parametrize('given', [{'yes': True}, {'asks': False}])
+def test_nothing_is_asked(monkeypatch, capsys, given):
+    ask(monkeypatch, 'n\n', **given)
+    assert 'Continue' not in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_yes_is_needed(monkeypatch):
+    monkeypatch.setattr('sys.stdin', io.StringIO('y\n'))
+    with pytest.raises(UserError, match='add --yes'):
+        confirm(Namespace(yes=False), '/policy_router', 'roll back v2', asks=True)
+
+
+@pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan', 'inf', '3601'])
+def test_a_wrong_duration(given):
+    with pytest.raises(ArgumentTypeError):
+        seconds_argument(given)
+
+
+@pytest.mark.parametrize('given', ['0', '-1', 'night', 'nan', '1e9'])
+def test_wrong_hours(given):
+    with pytest.raises(ArgumentTypeError):
+        hours_argument(given)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `rollout watch` prints, and what an interrupted load prints, without a router."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.cli.rollout import loading
+from lerobot_serve.tools.operate.commands import Verb
+from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SlotView
+from lerobot_serve.tools.operate.outcome import Result
+from lerobot_serve.tools.operate.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
+from lerobot_serve.tools.operate.steering import lifts_verdict_alone
+
+RUNNING = RouterView('/r', split_percent=50, canary=CanaryView(CanaryPhase.RUNNING, text='runs'))
+BACK = replace(
+    RUNNING, split_percent=100, canary=CanaryView(CanaryPhase.ROLLED_BACK, text='by kim')
+)
+
+
+class FakeClient:
+    """Gives these states one after the other, then Ctrl-C."""
+
+    def __init__(self, states: Sequence[RouterView]) -> None:
+        self._states, self._now = list(states), RUNNING
+
+    def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
+        return dict.fromkeys(names)
+
+    def wait_for_router(self, _: str, accepts: Any, timeout_s: float) -> RouterView | None:
+        if not self._states:
+            raise KeyboardInterrupt
+        self._now = self._states.pop(0)
+        return self._now if accepts(self._now) else None
+
+    def last_router(self, _: str) -> RouterView:
+        return self._now
+
+
+def watched(capsys, *states: RouterView, **options: Any) -> list[str]:
+    console = options.pop('console', Console(file=io.StringIO()))
+    RolloutWatch(FakeClient(states), RUNNING, console=console, **options).run()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_without_a_terminal_there_is_a_line_for_each_change(capsys):
+    lines = watched(capsys, RUNNING, BACK, BACK)
+    assert [line[9:] for line in lines] == [
+        '/r: runs',
+        'rollout: running -> rolled back; split to slot a: 50 % -> 100 %. by kim',
+    ]
+
+
+def test_a_router_that_falls_silent_is_reported_once(capsys):
+    silent = replace(RUNNING, age_s=4.0)
+    lines = watched(capsys, silent, replace(silent, age_s=5.0), RUNNING)
+    assert 'has published no state for 4 s' in lines[1]
+    assert 'publishes its state again' in lines[2]
+    assert len(lines) == 3
+
+
+def test_json_has_an_object_for_each_line(capsys):
+    found = [json.loads(line) for line in watched(capsys, BACK, as_json=True)]
+    assert [each['state'] for each in found] == ['running', 'rolled_back']
+
+
+def test_a_terminal_is_redrawn(capsys):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100)
+    assert watched(capsys, BACK, RUNNING, console=console) == []
+    assert 'rolled back' in file.getvalue() and 'changes since this began' in file.getvalue()
+
+
+def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):
+    def run(progress: LoadProgress) -> Result:
+        progress.serves, progress.has_changed = {'/a1': 'serves v2', '/a2': 'serves v1'}, True
+        raise KeyboardInterrupt
+
+    assert loading.run_loading(Namespace(json=False), run) == 130
+    assert 'interrupted. Now /a1 serves v2; /a2 serves v1.' in capsys.readouterr().err
+
+
+def test_a_verdict_without_a_plan_is_lifted_alone():
+    barred = replace(BACK, canary=CanaryView(), slots=(SlotView('b', 'v2@2', 'BARRED'),))
+    lifting = [verb for verb in Verb if lifts_verdict_alone(verb, barred)]
+    assert lifting == [Verb.RESUME, Verb.UNDO]
+    for other in (replace(barred, canary=BACK.canary), replace(barred, slots=(SlotView('b'),))):
+        assert not lifts_verdict_alone(Verb.RESUME, other)
+
+
+def test_a_text_of_the_network_controls_no_terminal(capsys):
+    nasty = replace(BACK, canary=replace(BACK.canary, text='x\x1b[2J\nforged'))
+    lines = watched(capsys, nasty)
+    assert len(lines) == 2
+    assert not any('\x1b' in line for line in lines)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100)
+    watched(capsys, nasty, RUNNING, console=console)
+    assert '\x1b[2J' not in file.getvalue()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rollout verbs of several steps: when finish stops, and what a plan may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from lerobot_serve.errors import UserError, WrongCommandLine
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate import rollouts
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    ReplicaView,
+    RouterView,
+    SLOT_STATES,
+    SlotView,
+)
+from lerobot_serve.tools.operate.outcome import PartlyDone
+from lerobot_serve.tools.operate.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollouts import check_finish, check_still_promoted, parsed_plan
+
+OLD, NEW, OTHER = 'v1@1', 'v2@2', 'v3@3'
+PROMOTED = CanaryView(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned=NEW)
+
+
+def router(
+    phase: CanaryPhase = CanaryPhase.PROMOTED, state: str = 'HEALTHY', policy: str = NEW
+) -> RouterView:
+    slots = (
+        SlotView('a', OLD, replicas=tuple(ReplicaView(f'/a{n}', 'READY', '', OLD) for n in '12')),
+        SlotView('b', policy, state, 'text of b', 100, replicas=(ReplicaView('/b', 'READY'),)),
+    )
+    canary = replace(PROMOTED, phase=phase, text=f'{phase.value}: why')
+    return RouterView('/r', slots=slots, canary=canary)
+
+
+@dataclass
+class Reads:
+    """A client that only reads the present state of a router."""
+
+    now: RouterView
+
+    def router(self, name: str) -> RouterView:
+        return self.now
+
+
+@pytest.mark.parametrize('policy', [NEW, OTHER, ''])
+@pytest.mark.parametrize(('phase', 'state'), product(CanaryPhase, SLOT_STATES))
+def test_finish_goes_on_only_while_the_same_policy_is_promoted_and_serves(phase, state, policy):
+    client = Reads(router(phase, state, policy))
+    if (phase, state, policy) == (CanaryPhase.PROMOTED, 'HEALTHY', NEW):
+        check_still_promoted(client, router())
+        return
+    with pytest.raises(UserError) as raised:
+        check_still_promoted(client, router())
+    text = str(raised.value)
+    assert f'the rollout is {phase.name} and slot b {state} now' in text
+    assert f'restart the servers of slot a that serve {NEW}' in text
+
+
+@pytest.mark.parametrize('state', SLOT_STATES)
+def test_finish_begins_only_when_the_other_slot_serves(state):
+    if state == 'HEALTHY':
+        check_finish(router(state=state))
+        return
+    with pytest.raises(UserError, match=f'is {state}: text of b. Nothing was changed'):
+        check_finish(router(state=state))
+
+
+@pytest.mark.parametrize('given', ['', ' , ', '100', '50,25,100', '25', 'a', '25,50,101'])
+def test_a_plan_that_is_none_is_a_wrong_command_line(given):
+    with pytest.raises(WrongCommandLine) as raised:
+        parsed_plan(given)
+    assert raised.value.exit_status == 2
+    assert '--plan' in str(raised.value)
+
+
+@dataclass
+class Fleet:
+    """Two servers of slot a, one of b, and a router that reports them at once."""
+
+    rolls_back_after: str = ''
+    view: RouterView = field(default_factory=router)
+    operator: str = 'kim@lab'
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    state: dict[str, str] = field(default_factory=lambda: dict.fromkeys(('/a1', '/a2'), 'active'))
+
+    def router(self, name: str) -> RouterView:
+        return self.view
+
+    last_router = router
+
+    def find_robots(self, **_: object) -> list:
+        return []
+
+    def get_parameters(self, server: str, names: Any) -> dict[str, str]:
+        return dict.fromkeys(names, '/models/v2')
+
+    def lifecycle_state(self, server: str) -> str:
+        return self.state[server]
+
+    def set_parameters(self, server: str, values: Any) -> str:
+        return ''
+
+    def server_status(self, server: str) -> tuple[str, str]:
+        return NEW, ''
+
+    def change_state(self, server: str, transition: str, timeout_s: float) -> bool:
+        self.state[server] = {'activate': 'active', 'cleanup': 'unconfigured'}.get(
+            transition, 'inactive'
+        )
+        if transition == 'activate':
+            self._set_policy(server)
+            if server == self.rolls_back_after:
+                canary = replace(PROMOTED, phase=CanaryPhase.ROLLED_BACK, text='an arm fell')
+                self.view = replace(self.view, canary=canary)
+        return True
+
+    def _set_policy(self, server: str) -> None:
+        a, b = self.view.slots
+        replicas = tuple(replace(r, policy=NEW) if r.server == server else r for r in a.replicas)
+        policy = NEW if all(r.policy == NEW for r in replicas) else OLD
+        self.view = replace(self.view, slots=(replace(a, policy=policy, replicas=replicas), b))
+
+    def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
+        self.commands.append((command, reason))
+        self.view = replace(self.view, canary=CanaryView(), split_percent=values['split_percent'])
+        return True, 'done'
+
+    def wait_for_router(self, name: str, accepts: Any, timeout_s: float | None = None) -> Any:
+        return self.view if accepts(self.view) else None
+
+
+def finish(fleet: Fleet, progress: LoadProgress) -> Any:
+    return rollouts.finish(
+        fleet,
+        fleet.view,
+        load_timeout_s=1.0,
+        report=lambda _: None,
+        progress=progress,
+        reason='a week without a fault',
+    )
+
+
+def test_finish_loads_each_server_and_then_removes_the_plan_with_a_name():
+    fleet = Fleet()
+    result = finish(fleet, LoadProgress())
+    assert fleet.commands == [('CANARY_FINISH', 'kim@lab: a week without a fault')]
+    assert result.text == f'slot a serves {NEW} and gets all new episodes; slot b is free'
+    assert f'policy of slot a: {OLD} -> {NEW}' in result.changes
+
+
+@pytest.mark.parametrize('server', ['/a1', '/a2'])
+def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
+    fleet, progress = Fleet(rolls_back_after=server), LoadProgress()
+    with pytest.raises(PartlyDone, match='ROLLED_BACK') as raised:
+        finish(fleet, progress)
+    assert fleet.commands == []
+    text = str(raised.value)
+    assert f'/a1 serves {NEW}' in text
+    assert ('/a2 serves v1@1' in text) == (server == '/a1')

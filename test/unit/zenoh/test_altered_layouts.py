@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of another layout: replies that decode to something, or to nothing; never a crash."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import strategies as some
+import pytest
+from support.edge.edge_transport_rig import ROBOT
+from support.zenoh.fuzzing import altered, fuzz
+
+from lerobot_serve.edge.session.agreement import check_agreement
+from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.router.replicas.replica import ReplicaReport
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.zenoh.keys import Role
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
+from lerobot_serve_interfaces.srv import OpenSession
+
+JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+RESPONSE = service_bytes.encode(
+    OpenSession.Response(
+        accepted=True,
+        schema_version=1,
+        session_epoch=7,
+        session_id='robot_1#00000007',
+        observation_topic='/policy_server/observation',
+        policy='act@1',
+        policy_type='act',
+        state_names=JOINTS,
+        action_names=JOINTS,
+        cameras=[CameraSpec(name='front', height=480, width=640, channels=3)],
+        chunk_size=50,
+        trained_fps=30.0,
+        observation_steps=1,
+        observation_stride_steps=1,
+        warnings=['a note'],
+        extensions=[Extension(key='k', value=b'v')],
+    )
+)
+STATUS = service_bytes.encode(
+    ServerStatus(
+        server='/policy_server',
+        policy='act@1',
+        state=ServerStatus.ACTIVE,
+        warmed_up=True,
+        text='a text',
+        dropped=[DropCount(reason='late', count=3)],
+    )
+)
+
+
+class Link:
+    """Replies to every call with the same bytes."""
+
+    settings = ZenohSettings()
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def publisher(self, key, traffic):
+        return SimpleNamespace(put=lambda raw: None)
+
+    def watch_alive(self, key, on_presence):
+        on_presence(key, True)
+
+    def declare_alive(self, key):
+        return None
+
+    def call(self, key, request, timeout_s):
+        return self.raw
+
+    def call_later(self, key, request, on_reply, on_refusal=None, timeout_s=1.0):
+        on_reply(self.raw)
+
+
+def client_of_server(raw: bytes) -> ZenohSessionClient:
+    return ZenohSessionClient(
+        Link(raw), '/policy_server', Role.ROBOT, 'robot_1', service_bytes, lambda _: None
+    )
+
+
+def transport(client: ZenohSessionClient) -> PolicyServerTransport:
+    """Return the transport of an edge to this server."""
+
+    def request(epoch: int, topic: str) -> SessionRequest:
+        return SessionRequest('robot_1', 1, epoch, topic, JOINTS, JOINTS, (), 30.0)
+
+    log = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
+    link = SimpleNamespace(
+        clients={'a': client},
+        reply_topic=lambda server, epoch: client.keys.reply(epoch),
+        publisher_count=lambda server: 1,
+    )
+    client.wait_until_matched = lambda count, timeout_s: True
+    return PolicyServerTransport(
+        link, ROBOT, session_request=request, rate_warnings=lambda size: [], log=log
+    )
+
+
+@fuzz(1000)
+@given(altered(RESPONSE))
+def test_a_robot_opens_a_session_or_has_a_reason(raw):
+    try:
+        check_agreement(transport(client_of_server(raw)).open_session('a', 7))
+    except (SessionRefused, ServerUnreachable) as error:
+        assert str(error)
+
+
+@fuzz(500)
+@given(altered(STATUS))
+def test_a_router_reads_a_status_or_refuses_it(raw):
+    try:
+        status = service_bytes.read_status(raw)
+    except ValueError as error:
+        assert 'are no ServerStatus' in str(error)
+        return
+    report = ReplicaReport.from_status(status)
+    assert isinstance(report.policy, str)
+
+
+@fuzz(500)
+@given(some.sampled_from([RESPONSE, STATUS, b'']).flatmap(altered))
+def test_no_reply_to_a_call_without_waiting_raises(raw):
+    client, refused = client_of_server(raw), []
+    client.announce(service_bytes.SERVICES['reset_episode'].Request(), refused.append)
+    client.probe(lambda: None)
+    assert all(isinstance(text, str) for text in refused)
+
+
+def test_a_changed_layout_is_named_with_its_remedy():
+    """A field of a later version before all others."""
+    raw = RESPONSE[:4] + b'\x01\x00\x00\x00\xff\xff\xff\xff' + RESPONSE[4:]
+    with pytest.raises(ServerUnreachable, match=r'cannot be read.*the same version') as refused:
+        client_of_server(raw).status(1.0)
+    assert 'service/get_status' in str(refused.value)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Zenoh link ends in time, whatever its peer does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.nodes.zenoh_links import free_endpoint
+
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, ZenohLink
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+# Zenoh itself waits ten seconds
+ZENOH_LIMIT_S = 10.0
+PEER = """
+import sys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.settings import ZenohSettings
+link = ZenohLink(ZenohSettings(listen=(sys.argv[1],)))
+token = link.declare_alive('test/peer/alive')
+print('listening', flush=True)
+sys.stdin.read()
+link.close()
+"""
+
+
+@pytest.fixture
+def peer():
+    """A process that listens, and its endpoint."""
+    endpoint = free_endpoint()
+    process = subprocess.Popen(
+        end_with_parent([sys.executable, '-c', PEER, endpoint]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b'listening\n'
+        yield process, endpoint
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=30)
+
+
+def test_a_peer_that_hangs_does_not_hold_up_the_end(peer):
+    process, endpoint = peer
+    link, present = ZenohLink(ZenohSettings(connect=(endpoint,))), threading.Event()
+    watch = link.watch_alive('test/peer/alive', lambda *_: present.set())
+    assert present.wait(20)
+    watch.undeclare()
+    process.send_signal(signal.SIGSTOP)
+    begin_s = time.monotonic()
+    link.close()
+    assert time.monotonic() - begin_s < (CLOSE_LIMIT_S + ZENOH_LIMIT_S) / 2
+    process.send_signal(signal.SIGCONT)
+    for thread in threading.enumerate():
+        if thread.name == 'zenoh_close':
+            thread.join(20)
+    # a second call has nothing to do
+    link.close()
