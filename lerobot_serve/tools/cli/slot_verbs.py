@@ -26,24 +26,18 @@ def run_slot_verb(options: argparse.Namespace, verb: SlotVerb, *, at_once: bool)
     """Run the verb; return its exit status. Raises UserError."""
 
     def operation(client: FleetClient) -> int:
-        from lerobot_serve.tools.operate.commands import (
-            drain_consequence,
-            restore_consequence,
-            slot_rule,
-            SlotVerb,
-        )
         from lerobot_serve.tools.operate.names import resolve_slot
         from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
+        from lerobot_serve.tools.operate.steering import slot_steering_rule
 
         before = operator_options.find_router(client, options)
-        rule = slot_rule(verb, resolve_slot(options.slot, before))
+        slot = resolve_slot(options.slot, before)
+        rule = slot_steering_rule(
+            verb, slot, before, lambda: read_settings(client, before.name).plan, at_once=at_once
+        )
         if not checked(rule):
             return operator_options.nothing_to_do(options, verb.value, before.name, rule.text)
-        if verb is SlotVerb.DRAIN:
-            then = drain_consequence(options.slot, before, at_once=at_once)
-        else:
-            then = restore_consequence(before.canary, read_settings(client, before.name).plan)
-        operator_options.confirm(options, before.name, rule.text + then, asks=rule.asks)
+        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
         result = run_rule(
             client,
             before,

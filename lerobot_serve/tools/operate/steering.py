@@ -6,11 +6,16 @@ line and other programs of an operator share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.commands import (
+    drain_consequence,
     Effect,
+    restore_consequence,
     rollout_rule,
     Rule,
     slot_rule,
@@ -18,21 +23,45 @@ from lerobot_serve.tools.operate.commands import (
     split_refusal,
     Verb,
 )
-from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView
+from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView, SlotView
 from lerobot_serve.tools.operate.names import resolve_slot
 
 # of one command each
 STEERING_VERBS = (Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP)
 LIMIT_PERCENT = 100
+AT_ONCE = '; running episodes leave with their next request'
+# returns the plan of the router, which is asked only by the verbs whose text depends on it
+ReadPlan = Callable[[], CanaryPlan | None]
 
 
 def steering_rule(
-    verb: Verb, router: RouterView, plan: CanaryPlan | None = None
+    verb: Verb, router: RouterView, read_plan: ReadPlan, *, at_once: bool = False
 ) -> tuple[Rule, str]:
     """Return the rule of a verb, and the slot that it concerns; empty: the rollout as a whole."""
     if lifts_verdict_alone(verb, router):
-        return slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router)), CANDIDATE_SLOT
-    return rollout_rule(verb, router.canary, plan), ''
+        rule, slot = slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router)), CANDIDATE_SLOT
+    else:
+        plan = read_plan() if verb is Verb.PROMOTE else None
+        rule, slot = rollout_rule(verb, router.canary, plan), ''
+    return _followed_by(rule, AT_ONCE if at_once else ''), slot
+
+
+def slot_steering_rule(
+    verb: SlotVerb, slot: SlotView, router: RouterView, read_plan: ReadPlan, *, at_once: bool
+) -> Rule:
+    """Return what a verb on a slot would do, with what follows for rollout and robots."""
+    rule = slot_rule(verb, slot)
+    if rule.effect is not Effect.DO:
+        return rule
+    if verb is SlotVerb.DRAIN:
+        return _followed_by(rule, drain_consequence(slot.slot, router, at_once=at_once))
+    if verb is SlotVerb.RESTORE:
+        return _followed_by(rule, restore_consequence(router.canary, read_plan()))
+    return rule
+
+
+def _followed_by(rule: Rule, text: str) -> Rule:
+    return replace(rule, text=rule.text + text) if rule.effect is Effect.DO else rule
 
 
 def lifts_verdict_alone(verb: Verb, router: RouterView) -> bool:

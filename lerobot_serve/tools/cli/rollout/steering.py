@@ -33,13 +33,13 @@ def steer(options: argparse.Namespace) -> int:
 
     def operation(client: FleetClient, before: RouterView) -> int:
         step = Verb(options.step)
-        plan = read_settings(client, before.name).plan if step is Verb.PROMOTE else None
-        rule, slot = steering_rule(step, before, plan)
         verb, at_once = f'rollout {options.step}', getattr(options, 'now', False)
+        rule, slot = steering_rule(
+            step, before, lambda: read_settings(client, before.name).plan, at_once=at_once
+        )
         if not checked(rule):
             return operator_options.nothing_to_do(options, verb, before.name, rule.text)
-        running = '; running episodes leave with their next request' if at_once else ''
-        operator_options.confirm(options, before.name, rule.text + running, asks=rule.asks)
+        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
         result = run_rule(
             client, before, rule, verb=verb, slot=slot, at_once=at_once, reason=options.reason
         )

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.operate.commands import (
@@ -14,19 +15,22 @@ from lerobot_serve.tools.operate.commands import (
     filled,
     ROBOT_RULES,
     Rule,
-    slot_rule,
 )
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
 from lerobot_serve.tools.operate.names import resolve_slot
-from lerobot_serve.tools.operate.steering import split_rule, steering_rule
-
-AT_ONCE_TEXT = '; running episodes leave with their next request'
+from lerobot_serve.tools.operate.steering import (
+    slot_steering_rule,
+    split_rule,
+    steering_rule,
+)
 
 
 class Fleet(Protocol):
     """The newest states; each raises UserError for a name that is not there, or silent."""
 
     def router(self, node: str) -> RouterView: ...
+
+    def plan(self, router: str) -> CanaryPlan | None: ...
 
     def robot(self, node: str) -> RobotView: ...
 
@@ -59,25 +63,25 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
     router = fleet.router(request.target)
     if verb == commands.SPLIT:
         return Planned(router.name, split_rule(router, request.percent))
+
+    def read_plan() -> CanaryPlan | None:
+        return fleet.plan(router.name)
+
     if verb in commands.SLOT:
         slot = resolve_slot(request.slot, router)
         if slot.state not in SLOT_STATES:
             raise UserError(f'slot {slot.slot} is in a state that this version does not know')
-        rule = slot_rule(commands.SLOT[verb], slot)
-        return Planned(router.name, _at_once(rule, request), slot.slot)
-    rule, name = steering_rule(commands.ROLLOUT[verb], router)
-    return Planned(router.name, _at_once(rule, request), name)
+        rule = slot_steering_rule(
+            commands.SLOT[verb], slot, router, read_plan, at_once=request.at_once
+        )
+        return Planned(router.name, rule, slot.slot)
+    rule, name = steering_rule(commands.ROLLOUT[verb], router, read_plan, at_once=request.at_once)
+    return Planned(router.name, rule, name)
 
 
 def _of_robot(request: CommandRequest, robot: RobotView) -> Planned:
     rule = ROBOT_RULES[commands.ROBOT[request.verb], robot.paused]
     return Planned(robot.node, filled(rule, **{**asdict(robot), 'name': robot.name}))
-
-
-def _at_once(rule: Rule, request: CommandRequest) -> Rule:
-    if not request.at_once or rule.effect is not Effect.DO:
-        return rule
-    return Rule(rule.effect, rule.text + AT_ONCE_TEXT, rule.command, rule.wanted, rule.asks)
 
 
 def changed_text(shown: str, now: Planned) -> str:

@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.planned import (
     changed_text,
@@ -54,6 +55,9 @@ class FreshFleet:
         # a name that is not there is refused without a wait
         self._known.router(node)
         return self._client.router(node)
+
+    def plan(self, router: str) -> CanaryPlan | None:
+        return operations.read_settings(self._client, router).plan
 
     def robot(self, node: str) -> RobotView:
         self._known.robot(node)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands.planned import checked_target
 from lerobot_serve.tools.dashboard.document.edge_state import EdgeSample
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
@@ -42,7 +44,12 @@ from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
 ROBOT, ROUTER, SERVER = 'robots', 'routers', 'servers'
+View = TypeVar('View')
 WORDS = {ROBOT: 'the robot', ROUTER: 'the router', SERVER: 'the server'}
+
+
+class _Known(Protocol[View]):
+    view: View | None
 
 
 @dataclass(slots=True)
@@ -59,6 +66,7 @@ class _Robot:
 @dataclass(slots=True)
 class _Router:
     view: RouterView | None = None
+    plan: CanaryPlan | None = None
     decisions: Decisions = field(default_factory=Decisions)
     evidence: Evidence = field(default_factory=Evidence)
 
@@ -128,7 +136,7 @@ class FleetRecorder:
     ) -> None:
         router = self._routers.setdefault(view.name, _Router())
         old = router.view
-        router.view = view
+        router.view, router.plan = view, settings.plan
         if old is not None:
             router.decisions.add(old, view, self._time_of_day())
             self._note(view.name, _router_findings(old, view), now_s)
@@ -207,19 +215,26 @@ class FleetRecorder:
 
     def router(self, node: str) -> RouterView:
         """Return the newest state of a router. Raises UserError."""
-        found = self._routers.get(node)
-        view = found.view if found else None
-        checked_target(view, node, 'router')
-        self._check_heard(ROUTER, node)
-        assert view
-        return view
+        return self._newest(ROUTER, node, self._routers.get(node))
+
+    def plan(self, router: str) -> CanaryPlan | None:
+        """Return the plan of a router as far as it is known."""
+        found = self._routers.get(router)
+        return found.plan if found else None
 
     def robot(self, node: str) -> RobotView:
         """Return the newest state of a robot. Raises UserError."""
-        found = self._robots.get(node)
+        return self._newest(ROBOT, node, self._robots.get(node))
+
+    def _newest(self, kind: str, node: str, found: _Known[View] | None) -> View:
+        """Return the newest state of a source that is heard of. Raises UserError."""
         view = found.view if found else None
-        checked_target(view, node, 'robot')
-        self._check_heard(ROBOT, node)
+        checked_target(view, node, WORDS[kind].removeprefix('the '))
+        if (kind, node) in self._silent:
+            raise UserError(
+                f'{node} is silent: it ended, hangs, or is not reached; what it would do is not '
+                'known. Nothing was changed'
+            )
         assert view
         return view
 
@@ -238,13 +253,6 @@ class FleetRecorder:
     def incident_place(self, number: str) -> IncidentPlace | None:
         """Return where an incident is in traces; None for one that is not there."""
         return self._incidents.place(number)
-
-    def _check_heard(self, kind: str, node: str) -> None:
-        if (kind, node) in self._silent:
-            raise UserError(
-                f'{node} is silent: it ended, hangs, or is not reached; what it would do is not '
-                'known. Nothing was changed'
-            )
 
 
 def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nulls
 from lerobot_serve.tools.dashboard.document.printed_numbers import (
     bounded,
@@ -54,7 +55,7 @@ def router_row(
             'rollout': _rollout(rollout, view),
             'shadow': _shadow(shadow),
             'decisions': decisions,
-            'actions': actions(view),
+            'actions': actions(view, settings.plan),
         }
     )
 
@@ -137,9 +138,12 @@ def _shadow(shadow: ShadowView | None) -> Json | None:
     }
 
 
-def actions(view: RouterView) -> Json:
+def actions(view: RouterView, plan: CanaryPlan | None) -> Json:
     """Return what each verb of `lerobot-serve rollout` would do now."""
-    return {verb.value: effect_of(steering_rule(verb, view)[0]) for verb in STEERING_VERBS}
+    return {
+        verb.value: effect_of(steering_rule(verb, view, lambda: plan)[0])
+        for verb in STEERING_VERBS
+    }
 
 
 def effect_of(rule: Rule) -> Json:

@@ -24,7 +24,7 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
 )
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
 from lerobot_serve.tools.operate.fleet_client import OUTCOMES
-from lerobot_serve.tools.operate.message_views import PHASES, router_view, shadow_view
+from lerobot_serve.tools.operate.message_views import router_view, shadow_view
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import (
     CanaryState,
@@ -145,10 +145,6 @@ class FleetPoll:
 
     def _deposit_router(self, node: str, router: _RouterMessages, now_s: float) -> None:
         assert router.state and router.canary
-        if router.canary.state not in PHASES:
-            # of a newer version
-            self.malformed += 1
-            return
         view = router_view(node, router.state, router.canary, 0.0)
         canary = view.canary
         mark = (canary.phase, canary.step_count, canary.candidate)

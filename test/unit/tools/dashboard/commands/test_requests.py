@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.commands.planned import changed_text, Planned, planned
 from lerobot_serve.tools.dashboard.commands.request import (
@@ -29,8 +30,10 @@ from lerobot_serve.tools.operate.fleet_state import (
     SLOT_STATES,
     SlotView,
 )
+from lerobot_serve.tools.operate.steering import slot_steering_rule
 
 ROUTER = '/policy_router'
+PLAN = parse_plan(['25', '100'])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -47,6 +50,9 @@ class Fleet:
 
     def router(self, node: str) -> RouterView:
         return self._router
+
+    def plan(self, router: str) -> CanaryPlan | None:
+        return PLAN
 
     def robot(self, node: str) -> RobotView:
         return RobotView('/robot_7/edge_controller', paused=self._paused)
@@ -105,7 +111,7 @@ def test_whatever_arrives_is_a_command_or_refused(data):
 def test_a_rollout_verb_has_the_rule_of_the_command_line(verb, phase):
     now = router(phase)
     request = command_request({'verb': f'rollout {verb.value}', 'target': ROUTER})
-    assert planned(request, Fleet(now)).rule == rollout_rule(verb, now.canary)
+    assert planned(request, Fleet(now)).rule == rollout_rule(verb, now.canary, PLAN)
 
 
 @pytest.mark.parametrize('state', SLOT_STATES)
@@ -114,7 +120,21 @@ def test_a_slot_verb_has_the_rule_of_the_command_line(verb, state):
     now = router(state=state)
     request = command_request({'verb': verb.value, 'target': ROUTER, 'slot': 'b'})
     found = planned(request, Fleet(now))
-    assert found.rule == slot_rule(verb, now.slots[1]) and found.slot == 'b'
+    same = slot_steering_rule(verb, now.slots[1], now, lambda: PLAN, at_once=False)
+    assert found.rule == same and found.slot == 'b'
+    assert found.text.startswith(slot_rule(verb, now.slots[1]).text)
+
+
+def test_a_drain_during_a_trial_says_that_it_rolls_back():
+    request = command_request({'verb': 'drain', 'target': ROUTER, 'slot': 'b'})
+    assert 'is rolled back by it' in planned(request, Fleet(router(CanaryPhase.RUNNING))).text
+    assert 'rolled back' not in planned(request, Fleet(router())).text
+
+
+def test_a_restore_says_what_begins_by_it():
+    request = command_request({'verb': 'restore', 'target': ROUTER, 'slot': 'b'})
+    waits = planned(request, Fleet(router(CanaryPhase.WAITING, 'DRAINED')))
+    assert 'begins at 25 % of new episodes' in waits.text
 
 
 def test_a_slot_state_of_a_newer_version_is_refused():
@@ -134,10 +154,9 @@ def test_a_split_is_refused_while_a_rollout_sets_it():
 
 def test_leaving_at_once_is_part_of_what_is_confirmed():
     request = {'verb': 'drain', 'target': ROUTER, 'slot': 'b'}
-    at_once = planned(command_request({**request, 'at_once': True}), Fleet(router()))
-    assert at_once.text == planned(command_request(request), Fleet(router())).text + (
-        '; running episodes leave with their next request'
-    )
+    text = 'running episodes leave with their next request'
+    assert text in planned(command_request({**request, 'at_once': True}), Fleet(router())).text
+    assert text not in planned(command_request(request), Fleet(router())).text
 
 
 def test_a_command_is_done_only_in_the_state_that_was_read():
