@@ -3,7 +3,7 @@
 The policy for which a plan was started: another one in slot b gets no episodes. Pure.
 
 A server that restarts with other weights, or a file that is replaced, must not begin a rollout
-that nobody started.
+that no person started.
 """
 
 from __future__ import annotations

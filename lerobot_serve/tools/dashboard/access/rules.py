@@ -2,7 +2,7 @@
 """
 Who may read and who may act: one table of what is asked, the token, the address and TLS. Pure.
 
-Reading needs no token. Acting needs a token, and a connection on which nobody else reads it: the
+Reading needs no token. Acting needs a token, and a connection on which no one else reads it: the
 address of the dashboard is one of this machine, or the connection is TLS.
 """
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lerobot_serve.tools.dashboard.document.merge_patch import difference, Json
 
 SECTIONS = ('robots', 'routers', 'servers', 'incidents', 'episodes')
-# without any change, a patch with the time tells a viewer that the stream lives
+# without any change, a patch with the time shows a viewer that the stream is alive
 LIVENESS_MS = 900
 
 

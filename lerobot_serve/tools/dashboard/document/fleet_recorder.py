@@ -155,7 +155,7 @@ class FleetRecorder:
         self._document.put(SERVER, node, row)
 
     def on_outcome(self, episode_id: str, outcome: str) -> None:
-        """Note the outcome of an episode, whoever reported it."""
+        """Note the outcome of an episode, reported here or elsewhere."""
         self._episodes.on_outcome(episode_id, outcome)
         self._document.replace_section('episodes', self._episodes.rows)
 

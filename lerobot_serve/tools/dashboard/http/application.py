@@ -139,7 +139,9 @@ class Application:
     async def _image(self, request: web.Request) -> web.Response:
         requests = self._sources.requests(_argument(request, 'robot'))
         if requests is None:
-            raise Refused(404, 'images are kept while somebody looks at the robot; open its view')
+            raise Refused(
+                404, 'images are kept while the view of the robot is open; open its view'
+            )
         seq, camera = _argument(request, 'seq'), _argument(request, 'camera')
         raw = requests.get(int(seq)) if seq.isdecimal() and len(seq) < 20 else None
         if raw is None:

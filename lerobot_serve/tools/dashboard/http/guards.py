@@ -70,7 +70,7 @@ def add_headers(policy: str) -> Callable[[web.Request, web.StreamResponse], Awai
     async def on_prepare(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(BASE_HEADERS)
         response.headers['Content-Security-Policy'] = policy
-        # the versions of this machine are nobody's business
+        # the versions of this machine stay private
         response.headers['Server'] = 'lerobot_serve'
 
     return on_prepare

@@ -3,7 +3,7 @@
 The viewers of a stream of events: each change is serialised once and queued for all.
 
 A viewer that reads slowly loses its queue and gets a snapshot when it reads again; one that reads
-nothing for WRITE_LIMIT_S is disconnected. Nobody waits for another. The event loop's thread.
+nothing for WRITE_LIMIT_S is disconnected. No viewer waits for another. The event loop's thread.
 """
 
 from __future__ import annotations

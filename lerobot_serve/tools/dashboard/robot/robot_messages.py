@@ -86,7 +86,7 @@ class RobotMessages:
                     self._step_ms = 1000 / request.fps
 
     def on_request(self, raw: bytes) -> None:
-        """Keep a request; it is decoded when somebody looks at it. Any thread."""
+        """Keep a request; it is decoded when a viewer requests it. Any thread."""
         try:
             self.requests.put(read_envelope(raw).header.seq, raw)
         except Malformed:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What one robot does, while somebody looks: its commands, its chunks and its requests.
+What one robot does, while its view is open: its commands, its chunks and its requests.
 
 The thread `robots` opens, polls and closes a feed. The requests of all robots of a server share
 its inbox: a thread of the feed receives them and keeps those of this robot.

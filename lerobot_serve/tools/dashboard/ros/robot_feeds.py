@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The feeds of the robots that somebody looks at. The thread `robots` opens, polls and closes them;
+The feeds of the robots whose views are open. The thread `robots` opens, polls and closes them;
 the event loop's thread says which are wanted.
 """
 
@@ -40,12 +40,12 @@ class RobotFeeds:
         self._wake = threading.Event()
 
     def want(self, robots: frozenset[str]) -> None:
-        """Say which robots somebody looks at. The loop's thread."""
+        """Set the robots whose views are open. The loop's thread."""
         self._wanted = robots
         self._wake.set()
 
     def requests(self, robot: str) -> LastRequests | None:
-        """Return the last requests of a robot; None when nobody looks at it. Any thread."""
+        """Return the last requests of a robot; None while its view is closed. Any thread."""
         found = self._open.get(robot)
         return found[1].requests if found else None
 

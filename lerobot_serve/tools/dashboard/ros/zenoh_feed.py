@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests and replies of robots over Zenoh, while somebody looks at such a robot.
+Requests and replies of robots over Zenoh, while the view of such a robot is open.
 
 The link is opened with the first viewer and closed with the last: what passes it costs bandwidth.
 Threads of Zenoh deposit; the thread `robots` opens, polls and closes.
@@ -61,7 +61,7 @@ class ZenohFeed:
                 messages.on_session(event, client_id)
 
     def remove(self, messages: RobotMessages) -> None:
-        """Note that nobody looks at a robot any more; without any, close the link."""
+        """Note that the view of a robot is closed; with the last one, close the link."""
         with self._lock:
             self._watched.pop(id(messages), None)
             is_over = not self._watched
@@ -83,7 +83,7 @@ class ZenohFeed:
         return ''
 
     def _on_message(self, message: ReceivedMessage) -> None:
-        """Keep what belongs to a robot that somebody looks at. Threads of Zenoh."""
+        """Keep what belongs to a robot whose view is open. Threads of Zenoh."""
         topic, raw = message.topic, message.data
         if topic.endswith(TOPIC_END):
             with self._lock:
