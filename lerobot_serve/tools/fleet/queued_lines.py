@@ -3,8 +3,8 @@
 Write lines in a thread of its own, so that a reader that stops reading blocks no other thread.
 
 A terminal that is stopped (Ctrl-S), a pager or a connection that hangs blocks the thread that
-writes to it. `write` only queues; beyond the limit it drops lines, and a line in their place has their
-number as soon as there is room again.
+writes to it. `write` only queues; beyond the limit it drops lines, and a line in their place has
+their number as soon as there is room again.
 """
 
 from __future__ import annotations
