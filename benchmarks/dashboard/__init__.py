@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.results.parts import measure_parts
 from benchmarks.results.report import Case
 
-ABOUT = 'what a dashboard costs with 300 robots and 20 viewers'
-PARTS = ('cost',)
+ABOUT = 'what a dashboard costs with 300 robots and 20 viewers, and what robots notice of it'
+PARTS = ('cost', 'router')
 PARAMETERS: dict[str, object] = {}
 
 

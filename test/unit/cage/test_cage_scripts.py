@@ -68,7 +68,7 @@ def check(actions, judgement: CageResult, wanted, last, measured) -> LastCommand
     return last.after(judgement.command, STEP_S)
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(st.data())
 def test_no_script_gets_anything_unsafe_through(data):
     actions = data.draw(robots())
@@ -103,7 +103,7 @@ def test_no_long_life_gets_anything_unsafe_through(seed):
             measured[random.integers(len(actions))] = np.nan
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.data())
 def test_inside_its_limits_a_robot_never_leaves_them(data):
     actions = data.draw(robots())

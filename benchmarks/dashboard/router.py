@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether a dashboard slows the requests of robots: round trips through a router without a dashboard,
+and with one that serves 20 viewers and one that reads nothing, in turn.
+
+The dashboard is stopped and started between the blocks; what is measured begins when it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+
+from benchmarks.dashboard.cost import VIEWERS, wait_until_ready
+from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.processes import child, free_endpoints
+from benchmarks.harness.request_session import JOINTS
+from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
+from benchmarks.results.percentiles import ratio
+from benchmarks.results.report import Case
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.wire.schema import Codec
+
+ABOUT = 'round trips through a router, without and with a dashboard'
+ROBOTS, RATE_HZ, PAIRS, ROUNDS_A_SECOND, WARM_UP_S = 20, 5.0, 3, 50, 2.0
+# a viewer that outlives its block is ended with it
+VIEWER_S = 600.0
+JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
+PARAMETERS: dict[str, object] = {
+    'robots': ROBOTS,
+    'rate_hz': RATE_HZ,
+    'pairs': PAIRS,
+    'viewers': VIEWERS,
+    'order': 'without, with, without, with, ...',
+}
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return one case. Main thread. Raises UserError."""
+    seconds = max(2.0, rounds / ROUNDS_A_SECOND)
+    alone_ms: list[float] = []
+    watched_ms: list[float] = []
+    with contextlib.ExitStack() as stack:
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        robots = LoadGenerator(runtime, ROUTER)
+        runtime.add(robots)
+        runtime.spin_in_background()
+        start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)
+        robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
+        stack.callback(robots.close)
+        robots.pace(WARM_UP_S, RATE_HZ)
+        for _ in range(PAIRS):
+            alone_ms += round_trips_ms(robots, seconds)
+            with watched_dashboard(folder):
+                watched_ms += round_trips_ms(robots, seconds)
+    return [
+        Case(
+            f'{ROBOTS} robots at {RATE_HZ:g} Hz',
+            series_ms={'without': alone_ms, 'with': watched_ms},
+            ratios={'with_over_without': ratio(watched_ms, alone_ms)},
+        )
+    ]
+
+
+def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
+    """Let the robots ask for so long; return what each round trip took. Raises UserError."""
+    counts = robots.pace(seconds, RATE_HZ)
+    if counts.lost or robots.failures:
+        raise UserError(f'{counts.lost} requests were lost, failures: {robots.failures}')
+    return [each for robot in robots.robots.values() for each in robot.latencies_ms]
+
+
+@contextlib.contextmanager
+def watched_dashboard(folder: Path) -> Iterator[subprocess.Popen]:
+    """Run a dashboard with its viewers. Raises UserError when it does not serve."""
+    command = shutil.which('lerobot-serve')
+    if command is None:
+        raise UserError('lerobot-serve is not found; run this by make bench')
+    port, log = free_endpoints(1)[0].rpartition(':')[2], folder / 'dashboard.log'
+    words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
+    viewers = [sys.executable, '-m', 'benchmarks.dashboard.viewers']
+    with child(words, log) as dashboard:
+        wait_until_ready(port, log)
+        with child([*viewers, port, str(VIEWERS), str(VIEWER_S)], folder / 'viewers.log'):
+            yield dashboard
