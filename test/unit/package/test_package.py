@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -65,6 +66,7 @@ def tracked(repository) -> list[str]:
 PACKAGES = {'rerun': 'rerun-sdk', 'zenoh': 'eclipse-zenoh'}
 
 
+@functools.cache
 def third_party(repository) -> set[str]:
     names = set()
     for folder in (repository / 'lerobot_serve', repository / 'benchmarks'):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 
 import pytest
 from support.paths import REPOSITORY
@@ -49,11 +49,15 @@ ROS_CLOCK = {
 WALL = {'time', 'time_ns', 'now', 'utcnow', 'today'}
 
 
-def calls(source: str) -> Iterator[str]:
-    """Yield what is called, as it is written."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+@functools.cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@functools.cache
+def calls(source: str) -> tuple[str, ...]:
+    """Return what is called, as it is written."""
+    return tuple(ast.unparse(node.func) for node in nodes(source) if isinstance(node, ast.Call))
 
 
 def reads_system_clock(source: str) -> bool:
@@ -62,7 +66,7 @@ def reads_system_clock(source: str) -> bool:
         is_wall = owner in ('time', 'datetime', 'datetime.datetime', 'date') and name in WALL
         if is_wall or 'CLOCK_REALTIME' in call:
             return True
-    imported = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ImportFrom))
+    imported = (n for n in nodes(source) if isinstance(n, ast.ImportFrom))
     return any(n.module == 'time' and {a.name for a in n.names} & WALL for n in imported)
 
 
@@ -76,12 +80,12 @@ def uses_ros_clock(source: str) -> bool:
 def builds_other_nodes(source: str) -> bool:
     """Return whether a node or an action server of rclpy itself is derived from or made."""
     theirs = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('rclpy'):
             theirs |= {a.asname or a.name for a in node.names} & {'Node', 'ActionServer'}
     bases = {
         ast.unparse(base)
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.ClassDef)
         for base in node.bases
     }

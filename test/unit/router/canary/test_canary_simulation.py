@@ -169,7 +169,7 @@ STREAMS = {
     ),
     'runs of both': SimulatedFleet(ArmBehavior(0.9, run=5), ArmBehavior(0.8, run=5)),
 }
-LABS, MORE_LABS = 40, 200
+LABS, MORE_LABS = 40, 100
 
 
 @pytest.mark.parametrize('name', STREAMS)
