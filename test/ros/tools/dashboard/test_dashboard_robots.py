@@ -153,3 +153,26 @@ def test_hostile_names_are_shown_as_text_or_not_at_all(node, start_dashboard, wa
         assert '/robot_2/edge_controller' not in viewer.document['robots']
     wait_until(lambda: (shown(viewers[0]), dashboards[0].node._poll.malformed)[1], 'it is counted')
     assert json.loads(dashboards[0].get('/api/incidents?id=99')[1])['error']
+
+
+def test_a_stall_is_explained_from_the_trace_of_the_robot(edge_rig, start_dashboard, tmp_path):
+    traces = tmp_path / 'traces'
+    server = edge_rig.start_server()
+    edge_rig.start(trace_folder=traces, max_action_age_s=0.45, request_threshold_s=0.4)
+    dashboard = start_dashboard(trace_folder=tmp_path)
+    viewer = dashboard.view()
+    viewer.wait_for_robot(ROBOT, 'it streams', state='STREAMING')
+    edge_rig.wait_for_play()
+    edge_rig.kill(server)
+    viewer.wait_for_incident('stall', 'error')
+    number = next(
+        key for key, each in viewer.document['incidents'].items() if each['kind'] == 'stall'
+    )
+
+    def explained() -> str | None:
+        text = json.loads(dashboard.get(f'/api/incidents?id={number}')[1])['explanation']
+        # a trace is written some seconds after what it records
+        return text if 'stall' in text else None
+
+    text = edge_rig.wait(explained, 'the trace explains it')
+    assert 'policy_server' in text and 'Traceback' not in text
