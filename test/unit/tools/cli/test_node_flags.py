@@ -43,12 +43,14 @@ def test_each_parameter_is_one_flag_in_the_help(verb, capsys):
 
 @verbs
 def test_every_spelling_of_a_flag_is_that_parameter(verb):
-    for spec in parameter_specs(VERBS[verb].node_verb().parameters):
+    whole, own = parser(installed_verbs(), verb), VERBS[verb].node_verb()
+    for spec in parameter_specs(own.parameters):
         value = spec.choices[0] if spec.choices else spec.default
         text = ','.join(value) if spec.kind is tuple else str(value).lower()
         expected = {spec.name: value if not isinstance(value, str) else value.lower()}
         for flag in spellings(spec.name):
-            assert values(verb, f'{flag}={text}') == expected
+            given = whole.parse_args([verb, f'{flag}={text}'])
+            assert given_values(given, own) == expected
 
 
 @pytest.mark.parametrize('flag', ['--policy-path', '--policy_path', '--policy.path'])
