@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import numpy as np
 import pytest
 from support.gateway.node_rig import caller, GatewayNodeRig, STATE
+from support.network.ports import free_port
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.gateway.predictions import PredictionError, Status
@@ -185,3 +189,17 @@ def test_a_policy_with_a_memory_begins_anew_with_each_episode_of_a_caller(router
     assert remembers(5.0)
     assert not remembers(6.0, episode_start=True)
     assert 'rejected the reset' not in router_rig.log('a')
+
+
+def test_without_a_router_callers_are_refused_and_the_endpoint_says_why(gateway):
+    port = free_port()
+    rig = gateway(server='/nobody', metrics_port=port)
+    refused = refusal(rig.ask('one'))
+    assert (refused.status, refused.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+    assert '/nobody' in refused.text
+    with pytest.raises(HTTPError) as not_ready:
+        urlopen(f'http://127.0.0.1:{port}/readyz', timeout=10)
+    assert b'/nobody' in not_ready.value.read()
+    with urlopen(f'http://127.0.0.1:{port}/metrics', timeout=10) as page:
+        refusals = b'gateway_refused_total{protocol="http",reason="unavailable"} 1.0'
+        assert refusals in page.read()
