@@ -293,7 +293,7 @@ async def test_the_end_of_the_door_ends_its_connections(rig):
 
 
 def test_tls(tmp_path):
-    certificate, key = certificate_files(tmp_path)
+    authority, certificate, key = certificate_files(tmp_path)
 
     async def body():
         given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
@@ -303,7 +303,7 @@ def test_tls(tmp_path):
         rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
         async with rig.running():
             assert rig.door.address.startswith('wss://')
-            async with rig.client(ssl=ssl.create_default_context(cafile=certificate)) as client:
+            async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
                 assert 'actions' in await client.infer(observation())
             plain = rig.door.address.replace('wss', 'ws')
             async with aiohttp.ClientSession() as session:
