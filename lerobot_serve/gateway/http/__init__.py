@@ -6,6 +6,7 @@ The door for programs that speak HTTP and JSON.
     images.py   pictures in base64: JPEG, PNG, raw; or nested lists
     body.py     the body of POST /act -> a request and its routing
     callers.py  which session a request belongs to
+    act.py      POST /act
     replies.py  predictions, errors and headers
     openapi.py  the description of all of it, and the page
     door.py     the aiohttp application

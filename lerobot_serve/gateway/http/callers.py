@@ -58,7 +58,9 @@ class Once:
         return True
 
 
-def caller_of(protocol: str, host: str, token_name: str, client_id: str, episode_id: str) -> Caller:
-    """Return who asks: the name of the token is part of it, so that nobody takes another's name."""
+def caller_of(
+    protocol: str, host: str, *, token_name: str, client_id: str, episode_id: str
+) -> Caller:
+    """Return who asks; the name of the token is part of it: nobody takes another's session."""
     own = client_id or episode_id
     return Caller(protocol, host, '/'.join(filter(None, (token_name, own))))

@@ -42,7 +42,9 @@ class PixelBudget:
         """Raise FieldError where a picture is too large, before it is decoded."""
         if min(height, width) < 1 or height * width > self._left:
             raise FieldError(
-                field, f'{height}x{width} pixels', f'1 to {self._left} pixels (all images together)'
+                field,
+                f'{height}x{width} pixels',
+                f'1 to {self._left} pixels in all images',
             )
         self._left -= height * width
 

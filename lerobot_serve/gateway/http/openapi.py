@@ -10,7 +10,15 @@ from typing import Any
 from lerobot_serve.gateway.caller import NO_CAGE
 from lerobot_serve.gateway.http.body import KEYS
 from lerobot_serve.gateway.http.images import ALLOWED
-from lerobot_serve.gateway.http.replies import DEGRADED, KEY, NO_EPISODE, OURS, SLOT, THEIRS, VERSION
+from lerobot_serve.gateway.http.replies import (
+    DEGRADED,
+    KEY,
+    NO_EPISODE,
+    OURS,
+    SLOT,
+    THEIRS,
+    VERSION,
+)
 from lerobot_serve.gateway.predictions import DELAY_STEPS_LIMIT, IMAGES_LIMIT, TIMEOUT_LIMIT_S
 from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 
@@ -71,7 +79,7 @@ def _body_properties() -> Json:
         'task': _text('another name of instruction', TASK_LIMIT),
         'state': {
             'description': 'numbers in the order of state_names of GET /config, or by name; a '
-            'mapping_file of the door may name keys with several numbers',
+            'mapping of the door may name keys with several numbers',
             'oneOf': [
                 numbers,
                 {
@@ -254,7 +262,11 @@ def page(description: Json, address: str) -> str:
         f'<h1>{escape(description["info"]["title"])}</h1>',
         f'<p>{escape(description["info"]["description"])} '
         'Machine-readable: <a href="openapi.json">openapi.json</a>.</p>',
-        _table((f'{m.upper()} {path}', op['summary']) for path, ops in paths for m, op in ops.items()),
+        _table(
+            (f'{method.upper()} {path}', operation['summary'])
+            for path, operations in paths
+            for method, operation in operations.items()
+        ),
         '<h2>POST /act</h2>',
         f'<pre>{escape(_command(address))}</pre>',
         _table((name, _meaning(schema)) for name, schema in fields.items()),

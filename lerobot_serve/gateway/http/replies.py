@@ -15,6 +15,8 @@ from lerobot_serve.gateway.http.fields import FieldError
 from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 
+# of a header; % begins an encoded byte
+SAFE_CHARACTERS = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 OURS, THEIRS = 'X-Lerobot-Serve', 'X-Reflex'
 SLOT, VERSION, KEY, DEGRADED = (
     'Policy-Slot',
@@ -40,8 +42,11 @@ NO_EPISODE = (
 
 def headers_of(values: dict[str, str]) -> dict[str, str]:
     """Return headers under both prefixes; what is not printable ASCII is percent-encoded."""
-    encoded = {name: quote(value, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~") for name, value in values.items()}
-    return {f'{prefix}-{name}': v for prefix in (OURS, THEIRS) for name, v in encoded.items()}
+    return {
+        f'{prefix}-{name}': quote(value, safe=SAFE_CHARACTERS)
+        for prefix in (OURS, THEIRS)
+        for name, value in values.items()
+    }
 
 
 def prediction_reply(
@@ -90,10 +95,18 @@ def error_reply(error: PredictionError) -> web.Response:
     return web.json_response({'error': content}, status=status, headers=headers)
 
 
-def refusal(status: int, reason: str, text: str, headers: dict[str, str]) -> web.Response:
-    """Return the reply to a request that HTTP itself refuses; the connection ends with it."""
-    content = {'error': {'status': reason, 'text': text}}
-    response = web.json_response(content, status=status, headers=headers)
+class Refused(Exception):
+    """A request that is refused before its body is known; `reason` is one word."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason, self.text = status, reason, text
+
+
+def refusal(refused: Refused) -> web.Response:
+    """Return the reply to a refused request; the connection ends with it."""
+    content = {'error': {'status': refused.reason, 'text': refused.text}}
+    response = web.json_response(content, status=refused.status)
     response.force_close()
     return response
 

@@ -48,7 +48,8 @@ class Connection:
         self._reader = FrameReader(limit_bytes, self)
         self._messages: deque[Message] = deque()
         self._wake = asyncio.Event()
-        self._is_over = self._is_paused = False
+        self._is_over = self._is_paused = self._is_busy = False
+        self._last: tuple[CloseCode, str] | None = None
         self._heard_s = self._pinged_s = clock()
         # when the message that arrives has begun
         self._begun_s: float | None = None
@@ -107,6 +108,7 @@ class Connection:
             self._wake.clear()
             await self._wake.wait()
         message = self._messages.popleft()
+        self._is_busy = True
         if self._is_paused and len(self._messages) <= AHEAD:
             self._is_paused, self._begun_s, self._heard_s = False, None, self._clock()
             self._transport.resume_reading()
@@ -115,8 +117,11 @@ class Connection:
     async def send(self, opcode: Opcode, payload: bytes) -> None:
         """Send a message. Raises ConnectionClosed, also for a client that reads nothing."""
         self._write(frame(opcode, payload))
+        self._is_busy = False
         if self._transport.get_write_buffer_size():
             await self._drain()
+        if self._last and not self._is_over:
+            self.end(*self._last)
         if self._is_over:
             raise ConnectionClosed
 
@@ -138,6 +143,13 @@ class Connection:
         self._write(close_frame(code, reason))
         self._messages.clear()
         self.feed_eof()
+
+    def end_when_idle(self, code: CloseCode, reason: str) -> None:
+        """End now, or after the reply to the message in work."""
+        if self._is_busy:
+            self._last = code, reason
+        else:
+            self.end(code, reason)
 
     async def finish(self) -> None:
         """Close, after what was written is sent, or not within the limit."""

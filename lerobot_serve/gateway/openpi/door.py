@@ -53,7 +53,7 @@ class OpenpiDoor:
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._mapping = read_observation_mapping(settings.mapping_file)
+        self._mapping = read_observation_mapping(settings.mapping)
         self._clock, self._gate = clock, Gate(gateway, exposure)
         self._on_refused = partial(gateway.on_refused, exposure.door)
         self._connections: set[Connection] = set()
@@ -86,7 +86,7 @@ class OpenpiDoor:
 
     async def _end_all(self, _: web.Application) -> None:
         for connection in list(self._connections):
-            connection.end(CloseCode.GOING_AWAY, 'the gateway ends')
+            connection.end_when_idle(CloseCode.GOING_AWAY, 'the gateway ends')
 
     async def _check_repeatedly(self) -> None:
         while True:

@@ -19,14 +19,14 @@ class WebSettings:
     read_timeout_s     longest arrival of one message, from its first byte to its last
     write_timeout_s    longest time a client may leave a reply unread
     max_connections    open connections
-    mapping_file       YAML file of names, see gateway/mapping.py; empty: equal names
+    mapping            YAML file of names, see gateway/mapping.py; empty: equal names
     """
 
     max_message_bytes: int = 16 << 20
     read_timeout_s: float = 10.0
     write_timeout_s: float = 10.0
     max_connections: int = 256
-    mapping_file: str = ''
+    mapping: str = ''
 
     def __post_init__(self) -> None:
         """Raise UserError for what cannot be right."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-from support.gateway.gateway_rig import CAMERA, GatewayRig
-from support.gateway.openpi_messages import packed, unpacked
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
 from lerobot_serve.gateway.openpi.settings import OpenpiSettings
+from support.gateway.gateway_rig import CAMERA, GatewayRig
+from support.gateway.openpi_messages import packed, unpacked
 
 STATE = 'observation/state'
 MAPPING = f"""
@@ -43,7 +43,7 @@ class OpenpiRig(GatewayRig):
         self.door = OpenpiDoor(
             self.gateway,
             Exposure('openpi', **(exposure or {})),
-            OpenpiSettings(mapping_file=str(mapping), **settings),
+            OpenpiSettings(mapping=str(mapping), **settings),
             clock=lambda: self.now_s,
         )
 

@@ -12,9 +12,9 @@ import fcntl
 import sys
 
 import pytest
-from support.paths import REPOSITORY
 
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
+from support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / '.workspace' / 'peers'
 

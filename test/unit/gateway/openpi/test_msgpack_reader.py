@@ -53,9 +53,9 @@ def test_reads_what_msgpack_writes(value):
 def test_reads_the_observations_of_the_examples(example):
     def flat(found, prefix=''):
         for key, value in found.items():
-            yield from flat(value, f'{key}/') if isinstance(value, dict) else [
-                (f'{prefix}{key}', value)
-            ]
+            yield from (
+                flat(value, f'{key}/') if isinstance(value, dict) else [(f'{prefix}{key}', value)]
+            )
 
     sent, read = example(), read_message(packed(example()))
     assert {key: np.asarray(value).tolist() for key, value in flat(read)} == {

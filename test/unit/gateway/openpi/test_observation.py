@@ -31,7 +31,7 @@ def contract(state: int, actions: int, cameras: list[str]) -> PolicyContract:
         fingerprint='pi0@0123456789ab',
         state_names=tuple(f's{i}' for i in range(state)),
         action_names=tuple(f'a{i}' for i in range(actions)),
-        cameras={name: (224, 224, 3) for name in cameras},
+        cameras=dict.fromkeys(cameras, (224, 224, 3)),
         chunk_steps=10,
         control_hz=15.0,
     )
@@ -55,7 +55,9 @@ def test_aloha(shipped):
     assert asked.state.tolist() == [1.0] * 14 and asked.task == 'do something'
     for camera in ALOHA_CAMERAS:
         sent = example['images'][camera]
-        assert np.array_equal(asked.images[f'observation.images.{camera}'], sent.transpose(1, 2, 0))
+        assert np.array_equal(
+            asked.images[f'observation.images.{camera}'], sent.transpose(1, 2, 0)
+        )
 
 
 def test_droid(shipped):
