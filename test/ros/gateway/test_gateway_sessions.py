@@ -83,16 +83,23 @@ def test_a_router_that_is_killed_refuses_callers_and_serves_them_again_when_it_i
     assert rig.predict('one', episode_id=episode).slot == 'a'
 
 
-def test_a_router_that_restarts_in_order_costs_a_caller_nothing_but_time(router_rig, gateway):
-    router_rig.slots()
-    rig = gateway(request_timeout_s=30.0)
-    assert rig.predict('one').slot in ('a', 'b')
-    router_rig.fleet.processes['router'].terminate()
-    router_rig.fleet.processes['router'].wait(30)
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_health('healthy')
-    router_rig.wait(lambda: not rig.node._why_not_ready(), 'the gateway is ready')
-    assert rig.predict('one').slot in ('a', 'b')
+def test_a_server_that_restarts_in_order_is_used_again_as_soon_as_it_is_ready(router_rig, gateway):
+    router_rig.server('a', 'prod')
+    rig = gateway(server=SERVER, request_timeout_s=20.0)
+    assert rig.predict('one').sequence == 1
+    router_rig.fleet.processes['a'].terminate()
+    router_rig.fleet.processes['a'].wait(30)
+    router_rig.server('a', 'prod')
+
+    def served() -> bool:
+        try:
+            return bool(rig.predict('one').sequence)
+        except PredictionError as error:
+            # it does not wait for a reply that cannot come
+            assert (error.status, error.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+            return False
+
+    router_rig.wait(served, 'a prediction of the new server')
 
 
 def test_a_caller_that_sends_faster_than_the_policy_gets_its_newest_request(router_rig, gateway):
