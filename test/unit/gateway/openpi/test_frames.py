@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import contextlib
 
-from aiohttp._websocket.helpers import websocket_mask
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.gateway.websocket_frames import MASK, masked
 
 from lerobot_serve.gateway.openpi.frames import (
     close_frame,
@@ -21,7 +21,6 @@ from lerobot_serve.gateway.openpi.frames import (
 )
 
 LIMIT_BYTES = 70_000
-MASK = b'\x12\x34\x56\x78'
 
 
 class Sink:
@@ -34,17 +33,6 @@ class Sink:
 
     def on_control(self, data, opcode):
         self.controls.append((data, opcode))
-
-
-def masked(payload: bytes, opcode: int = Opcode.BINARY, final: bool = True) -> bytes:
-    """Return a frame of a client."""
-    whole = bytearray(frame(opcode, payload))
-    head = len(whole) - len(payload)
-    body = bytearray(payload)
-    websocket_mask(MASK, body)
-    whole[0] = (0x80 if final else 0) | opcode
-    whole[1] |= 0x80
-    return bytes(whole[:head]) + MASK + bytes(body)
 
 
 def read(*pieces: bytes) -> Sink:

@@ -15,6 +15,7 @@ from support.gateway.gateway_rig import in_loop, until
 from support.gateway.openpi_messages import packed
 from support.gateway.openpi_rig import observation, OpenpiRig
 from support.gateway.peers import packages_of
+from support.gateway.websocket_frames import masked
 
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
@@ -24,8 +25,6 @@ from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import make_door
 from lerobot_serve.gateway.openpi.frames import Opcode
 from lerobot_serve.gateway.predictions import PredictionError, Status
-
-from .test_frames import masked
 
 TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
