@@ -71,15 +71,15 @@ def mapping(door: str) -> str:
     )
 
 
-def max_message_bytes(door: str) -> int:
-    """Return the parameter `max_message_bytes` of a door."""
+def max_message_mb(door: str) -> int:
+    """Return the parameter `max_message_mb` of a door."""
     return parameter(
-        16 << 20,
+        16,
         'largest body or message of a caller; a larger one is refused before it is read',
-        unit='bytes',
-        low=1024,
-        high=1 << 28,
-        name=f'{door}.max_message_bytes',
+        unit='MB',
+        low=1,
+        high=256,
+        name=f'{door}.max_message_mb',
     )
 
 

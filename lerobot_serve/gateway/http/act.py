@@ -92,7 +92,7 @@ class ActRoute:
             self._on_refused('too_big')
             text = (
                 f'the body has {request.content_length or "too many"} bytes, {limit} are allowed; '
-                'send images as JPEG, or raise max_message_bytes of the door'
+                'send images as JPEG, or raise max_message_mb of the door'
             )
             raise Refused(413, 'too_big', text) from None
         except TimeoutError:

@@ -9,20 +9,20 @@ from typing import Any, Self
 
 from lerobot_serve.errors import UserError
 
-MAX_BYTES = 1 << 28
+MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     """
-    max_message_bytes  body of a request, or message of a websocket
-    read_timeout_s     longest arrival of one message, from its first byte to its last
-    write_timeout_s    longest time a client may leave a reply unread
-    max_connections    open connections
-    mapping            YAML file of names, see gateway/mapping.py; empty: equal names
+    max_message_mb   body of a request, or message of a websocket
+    read_timeout_s   longest arrival of one message, from its first byte to its last
+    write_timeout_s  longest time a client may leave a reply unread
+    max_connections  open connections
+    mapping          YAML file of names, see gateway/mapping.py; empty: equal names
     """
 
-    max_message_bytes: int = 16 << 20
+    max_message_mb: float = 16
     read_timeout_s: float = 10.0
     write_timeout_s: float = 10.0
     max_connections: int = 256
@@ -31,7 +31,7 @@ class WebSettings:
     def __post_init__(self) -> None:
         """Raise UserError for what cannot be right."""
         for name, low, high in (
-            ('max_message_bytes', 1024, MAX_BYTES),
+            ('max_message_mb', 0.001, 256),
             ('read_timeout_s', 0.1, 3600),
             ('write_timeout_s', 0.1, 3600),
             ('max_connections', 1, 65536),
@@ -39,6 +39,10 @@ class WebSettings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UserError(f'{name} must be in [{low}, {high}], got {value}')
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * MEGABYTE)
 
     @classmethod
     def from_parameters(cls, given: Mapping[str, Any]) -> Self:

@@ -175,7 +175,7 @@ async def test_a_web_page_is_refused(rig):
     assert rig.refused == {'web_page': 2, 'no_json': 1} and not rig.upstream.requests
 
 
-@http_test(max_message_bytes=2000)
+@http_test(max_message_mb=0.002)
 async def test_a_large_body_is_refused_before_it_is_read(rig):
     reader, writer = await asyncio.open_connection(*rig.host_and_port)
     writer.write(
@@ -245,12 +245,12 @@ async def test_health_follows_the_upstream(rig):
     assert reply.status == 503 and reply.headers['Retry-After'] == '1'
 
 
-@http_test(max_message_bytes=5000)
+@http_test(max_message_mb=0.005)
 async def test_config_says_what_the_policy_takes(rig):
     content = (await rig.ask('GET', '/config')).content
     assert content['state_names'] == list(EXAMPLE_CONTRACT.state_names)
     assert content['cameras'][CAMERA] == {'height': HEIGHT, 'width': WIDTH, 'channels': 3}
-    assert content['limits']['max_message_bytes'] == 5000 and content['note'] == NO_CAGE
+    assert content['limits']['max_message_mb'] == 0.005 and content['note'] == NO_CAGE
 
 
 @http_test()
@@ -307,9 +307,9 @@ def test_tls(tmp_path):
 def test_make_door_takes_the_parameters_of_the_door():
     @http_test()
     async def run(rig):
-        given = {'port': 0, 'host': '127.0.0.1', 'max_message_bytes': 4096, 'mapping': ''}
+        given = {'port': 0, 'host': '127.0.0.1', 'max_message_mb': 4, 'mapping': ''}
         door = make_door(rig.gateway, rig.door._exposure, given)
-        assert door._settings.max_message_bytes == 4096
+        assert door._settings.max_message_bytes == 4_000_000
         await door.stop()
 
     run(None)

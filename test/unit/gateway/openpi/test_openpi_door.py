@@ -195,7 +195,7 @@ async def test_health_and_what_is_no_websocket(rig):
     assert not rig.upstream.opened
 
 
-@openpi_test(max_message_bytes=20_000)
+@openpi_test(max_message_mb=0.02)
 async def test_a_large_message_is_refused_before_it_is_read(rig):
     reader, writer = await rig.raw()
     # of 4 GiB, of which nothing follows
@@ -326,7 +326,7 @@ def test_a_port_in_use_is_named(tmp_path):
 def test_settings_are_checked(tmp_path):
     async def body():
         rig = OpenpiRig(tmp_path)
-        for name, value in (('ping_interval_s', 0.0), ('max_message_bytes', 10)):
+        for name, value in (('ping_interval_s', 0.0), ('max_message_mb', 0.0)):
             with pytest.raises(UserError, match=name):
                 make_door(rig.gateway, rig.door._exposure, {name: value})
 
