@@ -18,12 +18,13 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.caller import Caller
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
-from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers, Once
+from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
 from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
 from lerobot_serve.gateway.mapping import read_mapping
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import UpstreamSession
 from lerobot_serve.gateway.web.gate import Gate
+from lerobot_serve.gateway.web.once import Once
 from lerobot_serve.gateway.web.settings import WebSettings
 
 # larger bodies take longer than a millisecond

@@ -14,7 +14,6 @@ from lerobot_serve.gateway.caller import Caller
 
 # an episode whose last request is older than this gives way to a new one
 EPISODE_IDLE_S = 10.0
-WARNED_LIMIT = 1024
 
 
 class EpisodeCallers:
@@ -40,22 +39,6 @@ class EpisodeCallers:
         """Forget those that have no session any more."""
         for caller in self._used_s.keys() - set(callers):
             del self._used_s[caller]
-
-
-class Once:
-    """Whether something is said to a client for the first time; the oldest are forgotten."""
-
-    def __init__(self) -> None:
-        self._said: OrderedDict[str, None] = OrderedDict()
-
-    def is_first(self, client: str) -> bool:
-        """Return true once for each client."""
-        if client in self._said:
-            return False
-        self._said[client] = None
-        if len(self._said) > WARNED_LIMIT:
-            self._said.popitem(last=False)
-        return True
 
 
 def caller_of(

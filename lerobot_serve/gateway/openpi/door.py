@@ -29,6 +29,7 @@ from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
 from lerobot_serve.gateway.openpi.settings import OpenpiSettings
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
+from lerobot_serve.gateway.web.once import Once
 from lerobot_serve.gateway.web.site import Site
 
 CHECK_S = 0.5
@@ -54,7 +55,7 @@ class OpenpiDoor:
         """Raise UserError for a mapping file that cannot be used."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
         self._mapping = read_observation_mapping(settings.mapping)
-        self._clock, self._gate = clock, Gate(gateway, exposure)
+        self._clock, self._gate, self._logged = clock, Gate(gateway, exposure), Once()
         self._on_refused = partial(gateway.on_refused, exposure.door)
         self._connections: set[Connection] = set()
         bounds = Connections(settings.max_connections, partial(self._on_refused, 'no_request'))
@@ -122,6 +123,7 @@ class OpenpiDoor:
             self._on_refused('no_websocket')
             return web.Response(status=426, text=f'{error}\n', headers={'Upgrade': 'websocket'})
         except PredictionError as error:
+            self._log_refusal(request, error)
             return refusal(error)
         try:
             await response.prepare(request)
@@ -129,6 +131,11 @@ class OpenpiDoor:
         finally:
             await self._gateway.release(caller)
         return response
+
+    def _log_refusal(self, request: web.Request, error: PredictionError) -> None:
+        """Log why a client is refused, once for each host and kind: it shows a number only."""
+        if self._logged.is_first(f'{request.remote} {error.status}'):
+            self._gateway.warn(f'openpi client at {request.remote} is refused: {error.text}')
 
     def _caller(self, request: web.Request, name: str) -> Caller:
         """Return who this is. Raises PredictionError above the bound of connections."""

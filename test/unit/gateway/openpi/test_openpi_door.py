@@ -106,6 +106,7 @@ async def test_a_mapping_that_does_not_fit_is_refused_at_the_handshake(rig):
         async with rig.client():
             pass
     assert refused.value.status == 409 and not rig.upstream.open_sessions
+    assert any('missing: joint_2.pos' in line for line in rig.log.lines)
 
 
 @openpi_test()
