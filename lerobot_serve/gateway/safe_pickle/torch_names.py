@@ -101,10 +101,8 @@ def rebuild_tensor(arguments: Arguments, budget: Budget) -> object:
     if type(offset) is not int or offset < 0 or len(sizes) != len(strides):
         raise PickleRefused('a tensor has an impossible offset or stride')
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    if 0 in sizes:
-        return Array(np.empty(sizes, numbers.dtype))
     # a stride of 0 could make much of little
-    if last >= len(numbers) or math.prod(sizes) > len(numbers):
+    if not 0 < math.prod(sizes) <= len(numbers) or last >= len(numbers):
         raise PickleRefused(f'a tensor of {sizes} does not fit its storage of {len(numbers)}')
     steps = [stride * numbers.itemsize for stride in strides]
     return Array(np.lib.stride_tricks.as_strided(numbers[offset:], sizes, steps, writeable=False))

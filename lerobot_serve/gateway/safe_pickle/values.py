@@ -108,7 +108,7 @@ class Dtype:
             raise PickleRefused('a dtype has an unknown state')
         if state != (3, order, None, None, None, -1, -1, 0):
             raise PickleRefused('a dtype has fields, a shape or an alignment; send plain numbers')
-        self.found = self.native.newbyteorder(order)
+        self.found = np.dtype(f'{order}{self.native.str[1:]}')
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +138,8 @@ def array_of(data: object, dtype: object, shape: object, order: str, budget: Bud
     wanted = dtype.found.itemsize
     for size in sizes:
         wanted *= size
+    if not wanted:
+        raise PickleRefused('an array has no elements')
     if wanted != data.nbytes:
         raise PickleRefused(
             f'an array of shape {sizes} and type {dtype.found} takes {wanted} bytes, '
