@@ -5,7 +5,7 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 Rooms, and the rooms that each may import (test/unit/package/test_architecture.py checks this):
 
     arrays        the types of arrays                                   imports only numpy
-    wire          messages <-> arrays, envelope, image codec, names     -> arrays; and simplejpeg
+    wire          messages <-> arrays, envelope, image codec, names     -> arrays; simplejpeg, cv2
     parameters    declaration of a node parameter                       imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing

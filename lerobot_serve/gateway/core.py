@@ -59,8 +59,9 @@ class Gateway:
         log: Log,
         *,
         clock: Callable[[], float] = time.monotonic,
+        counters: GatewayCounters | None = None,
     ) -> None:
-        self.settings, self.counters = settings, GatewayCounters()
+        self.settings, self.counters = settings, counters or GatewayCounters()
         self._upstream, self._log, self._clock = upstream, log, clock
         self._sessions: dict[Caller, CallerSession] = {}
         self._is_draining = False

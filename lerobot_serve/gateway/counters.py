@@ -19,6 +19,7 @@ class GatewayCounters:
     latencies  of answered requests, by protocol
     callers    open sessions now, by protocol
     opened     sessions opened, by protocol
+    dropped    replies of the router without a request, by reason
     """
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -26,6 +27,10 @@ class GatewayCounters:
     latencies: dict[str, Histogram] = field(default_factory=dict)
     callers: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def note_dropped(self, reason: str) -> None:
+        self.dropped[reason] += 1
 
     def note_request(self, protocol: str, status: str, duration_s: float) -> None:
         """Count a request with its end."""
