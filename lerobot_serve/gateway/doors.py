@@ -56,7 +56,7 @@ AIOHTTP, GRPC = {'aiohttp': 'aiohttp==3.14.5'}, {'grpc': 'grpcio==1.85.1'}
 DOORS = {
     'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', AIOHTTP),
     'openpi': DoorEntry(
-        'lerobot_serve.gateway.http.openpi_door',
+        'lerobot_serve.gateway.openpi.door',
         8701,
         'openpi websocket',
         {**AIOHTTP, 'msgpack': 'msgpack==1.2.4'},

@@ -16,7 +16,7 @@ from lerobot_serve.parameters import (
     ParameterSpec,
 )
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.wire.names import is_over_zenoh, is_topic
+from lerobot_serve.wire.names import is_over_zenoh, is_topic, node_name
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 
@@ -143,16 +143,28 @@ class GatewayParameters:
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other or have no effect."""
         self._check_doors()
-        if is_over_zenoh(self.server) or not is_topic(self.server):
+        if not is_topic(node_name(self.server)):
             raise ParameterError(
-                'server must be the full name of a node, such as /policy_router, got '
-                f'{self.server!r}; link says how it is reached'
+                'server must be the full name of a node, such as /policy_router or '
+                f'zenoh:/policy_router, got {self.server!r}'
             )
-        if self.link == 'zenoh' and not (self.zenoh_connect or self.zenoh_listen):
+        if self.is_over_zenoh and not (self.zenoh_connect or self.zenoh_listen):
             raise ParameterError(
-                'link is zenoh and zenoh_connect is empty; set it to the endpoint of the router, '
-                'such as tcp/192.168.1.5:7447'
+                f'{self.server} is reached over Zenoh; set zenoh_connect to its endpoint or that '
+                'of a Zenoh router, such as tcp/192.168.1.5:7447'
             )
+        if not self.is_over_zenoh and any(
+            (self.zenoh_connect, self.zenoh_listen, self.zenoh_keys)
+        ):
+            raise ParameterError(
+                'zenoh_connect, zenoh_listen or zenoh_keys is set, and the router is not reached '
+                'over Zenoh; set link to zenoh'
+            )
+
+    @property
+    def is_over_zenoh(self) -> bool:
+        """Whether the router is reached over Zenoh."""
+        return self.link == 'zenoh' or is_over_zenoh(self.server)
 
     def _check_doors(self) -> None:
         if not self.doors:

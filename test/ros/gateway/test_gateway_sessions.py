@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import numpy as np
 import pytest
 from support.gateway.node_rig import caller, GatewayNodeRig, STATE
+from support.network.ports import free_port
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.gateway.predictions import PredictionError, Status
@@ -83,16 +87,23 @@ def test_a_router_that_is_killed_refuses_callers_and_serves_them_again_when_it_i
     assert rig.predict('one', episode_id=episode).slot == 'a'
 
 
-def test_a_router_that_restarts_in_order_costs_a_caller_nothing_but_time(router_rig, gateway):
-    router_rig.slots()
-    rig = gateway(request_timeout_s=30.0)
-    assert rig.predict('one').slot in ('a', 'b')
-    router_rig.fleet.processes['router'].terminate()
-    router_rig.fleet.processes['router'].wait(30)
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_health('healthy')
-    router_rig.wait(lambda: not rig.node._why_not_ready(), 'the gateway is ready')
-    assert rig.predict('one').slot in ('a', 'b')
+def test_a_server_that_restarts_in_order_is_used_again_as_soon_as_it_is_ready(router_rig, gateway):
+    router_rig.server('a', 'prod')
+    rig = gateway(server=SERVER, request_timeout_s=20.0)
+    assert rig.predict('one').sequence == 1
+    router_rig.fleet.processes['a'].terminate()
+    router_rig.fleet.processes['a'].wait(30)
+    router_rig.server('a', 'prod')
+
+    def served() -> bool:
+        try:
+            return bool(rig.predict('one').sequence)
+        except PredictionError as error:
+            # it does not wait for a reply that cannot come
+            assert (error.status, error.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+            return False
+
+    router_rig.wait(served, 'a prediction of the new server')
 
 
 def test_a_caller_that_sends_faster_than_the_policy_gets_its_newest_request(router_rig, gateway):
@@ -178,3 +189,17 @@ def test_a_policy_with_a_memory_begins_anew_with_each_episode_of_a_caller(router
     assert remembers(5.0)
     assert not remembers(6.0, episode_start=True)
     assert 'rejected the reset' not in router_rig.log('a')
+
+
+def test_without_a_router_callers_are_refused_and_the_endpoint_says_why(gateway):
+    port = free_port()
+    rig = gateway(server='/nobody', metrics_port=port)
+    refused = refusal(rig.ask('one'))
+    assert (refused.status, refused.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+    assert '/nobody' in refused.text
+    with pytest.raises(HTTPError) as not_ready:
+        urlopen(f'http://127.0.0.1:{port}/readyz', timeout=10)
+    assert b'/nobody' in not_ready.value.read()
+    with urlopen(f'http://127.0.0.1:{port}/metrics', timeout=10) as page:
+        refusals = b'gateway_refused_total{protocol="http",reason="unavailable"} 1.0'
+        assert refusals in page.read()
