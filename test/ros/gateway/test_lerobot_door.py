@@ -28,6 +28,8 @@ ROUTER = {
     'canary.plan': "['50:1000:0', '100']",
     'canary.minimum_step_s': 0.0,
     'slot_unhealthy_threshold': 1000,
+    'canary.max_failed_percent': 100.0,
+    'canary.max_latency_ratio': 1000.0,
 }
 
 
