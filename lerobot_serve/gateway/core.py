@@ -67,6 +67,11 @@ class Gateway:
         self._is_draining = False
 
     @property
+    def log(self) -> Log:
+        """The log of the doors."""
+        return self._log
+
+    @property
     def callers(self) -> tuple[Caller, ...]:
         """The callers with a session."""
         return tuple(self._sessions)

@@ -114,6 +114,26 @@ class GatewayParameters:
     lerobot_certificate_file: str = door.certificate_file('lerobot')
     lerobot_key_file: str = door.key_file('lerobot')
     lerobot_mapping: str = door.mapping('lerobot')
+    lerobot_action_order_confirmed: bool = parameter(
+        False,
+        'confirms that the action_features of the robots are in the order of the policy, where '
+        'their state names are others; LeRobot sends no names of actions',
+        name='lerobot.action_order_confirmed',
+    )
+    lerobot_policy_names: tuple[str, ...] = parameter(
+        (),
+        'further values of pretrained_name_or_path that are accepted, * for any; nothing is '
+        'loaded by them; without them a client must name the policy that is served',
+        name='lerobot.policy_names',
+    )
+    lerobot_max_observation_mib: int = parameter(
+        32,
+        'longest observation of a RobotClient, uncompressed images included',
+        unit='MiB',
+        low=1,
+        high=256,
+        name='lerobot.max_observation_mib',
+    )
 
     policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
     policy_service_host: str = door.host('policy_service')
