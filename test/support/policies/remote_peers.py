@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Servers of other projects, small, in a thread: their wire is written after their code, and shares
+none with the package. `mode` says how each behaves; the test changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+import contextlib
+import io
+import json
+import threading
+from typing import Any
+
+from aiohttp import web
+import msgpack
+import numpy as np
+import zmq
+import zmq.asyncio
+
+LIMIT_S = 20.0
+STEPS = 4
+RAMP = np.arange(STEPS, dtype=np.float64)[:, None]
+
+
+def chunk_of(peer: Peer, arm: np.ndarray, gripper: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what the policy of these servers predicts: each value, rising by 1 in each step."""
+    chunk = {'hand': gripper.reshape(1, -1) - RAMP, 'arm': arm.reshape(1, -1) + RAMP}
+    if peer.mode == 'nan':
+        chunk['arm'][1, 0] = np.nan
+    if peer.mode == 'overflow':
+        chunk['arm'][1, 0] = 1e300
+    if peer.mode == 'wrong_shape':
+        chunk['arm'] = chunk['arm'][:-1]
+    if peer.mode == 'missing':
+        del chunk['hand']
+    if peer.mode == 'huge':
+        chunk['arm'] = np.zeros((150_000, 2))
+    return chunk
+
+
+class Peer:
+    """The test's thread calls; `serve` runs in the event loop of a thread, until `stop`."""
+
+    scheme = ''
+
+    def __init__(self) -> None:
+        self.mode, self.port, self.metadata = 'ok', 0, self.says()
+        self.requests: list[Any] = []
+        self.connects = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        return f'{self.scheme}://127.0.0.1:{self.port}'
+
+    def start(self) -> None:
+        """Start, again on the port that it had before."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(LIMIT_S)
+
+    def stop(self) -> None:
+        if self._thread:
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(LIMIT_S)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+    async def _run(self, ready: threading.Event) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        async with self.serve():
+            ready.set()
+            await self._ended.wait()
+
+    def says(self) -> dict[str, Any]:
+        """Return the metadata."""
+        return {'model': 'v1', 'reset_pose': [0.0, 1.0]}
+
+    def serve(self) -> contextlib.AbstractAsyncContextManager[None]:
+        raise NotImplementedError
+
+
+class WebPeer(Peer):
+    """Of what is served by aiohttp."""
+
+    def routes(self) -> list[web.RouteDef]:
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> Iterator[None]:
+        application = web.Application()
+        application.add_routes(self.routes())
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, '127.0.0.1', self.port, reuse_address=True)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        yield
+        await runner.cleanup()
+
+
+class OpenpiPeer(WebPeer):
+    scheme = 'ws'
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get('/', self._talk)]
+
+    async def _talk(self, request: web.Request) -> web.WebSocketResponse:
+        self.connects += 1
+        if self.mode == 'unauthorized' and request.headers.get('Authorization') != 'Api-Key k':
+            raise web.HTTPUnauthorized
+        socket = web.WebSocketResponse(compress=False, max_msg_size=0, timeout=0.1)
+        await socket.prepare(request)
+        if self.mode == 'mute':
+            await self._ended.wait()
+        await socket.send_bytes(msgpack.packb(self.metadata, default=pack_array))
+        async for message in socket:
+            received = msgpack.unpackb(message.data, object_hook=unpack_array)
+            self.requests.append(received)
+            if self.mode == 'hang':
+                await self._ended.wait()
+            elif self.mode == 'reset':
+                # the header of a message of 1000 bytes, and three of them
+                request.transport.write(b'\x82\x7e\x03\xe8abc')
+                request.transport.abort()
+            elif self.mode == 'garbage':
+                await socket.send_bytes(b'\xc1')
+            elif self.mode == 'error':
+                await socket.send_str('Traceback\n  somewhere\nValueError: no such key')
+                await socket.close(code=1011)
+            else:
+                state = received['observation']
+                reply = chunk_of(self, state['arm'], state['gripper'])
+                reply['server_timing'] = {'infer_ms': 7.5}
+                await socket.send_bytes(msgpack.packb(reply, default=pack_array))
+        return socket
+
+
+def pack_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {
+            b'__ndarray__': True,
+            b'data': value.tobytes(),
+            b'dtype': value.dtype.str,
+            b'shape': value.shape,
+        }
+    return value
+
+
+def unpack_array(value: dict[Any, Any]) -> Any:
+    if b'__ndarray__' in value:
+        kind = np.dtype(value[b'dtype'])
+        return np.ndarray(buffer=value[b'data'], dtype=kind, shape=value[b'shape'])
+    return value
+
+
+class HttpPeer(WebPeer):
+    scheme = 'http'
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get('/config', self._config), web.post('/act', self._act)]
+
+    async def _config(self, request: web.Request) -> web.Response:
+        self.connects += 1
+        if self.mode == 'unauthorized' and request.headers.get('Authorization') != 'Bearer k':
+            raise web.HTTPUnauthorized
+        if self.mode == 'mute':
+            await self._ended.wait()
+        return web.json_response(self.metadata)
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        received = await request.json()
+        self.requests.append(received)
+        if self.mode == 'hang':
+            await self._ended.wait()
+        if self.mode == 'reset':
+            response = web.StreamResponse(headers={'Content-Length': '1000'})
+            await response.prepare(request)
+            await response.write(b'{"arm": [[')
+            request.transport.abort()
+            return response
+        if self.mode == 'garbage':
+            return web.Response(body=b'[' * 100_000)
+        if self.mode == 'error':
+            return web.Response(status=503, text='ValueError: no such key')
+        state = received['observation']
+        reply = chunk_of(self, np.array(state['arm']), np.array(state['gripper']))
+        headers = {'X-Reflex-Model-Version': 'v1@abc', 'X-Reflex-Policy-Slot': 'a'}
+        text = json.dumps({key: part.tolist() for key, part in reply.items()})
+        return web.Response(text=text, headers=headers)
+
+
+class GrootPeer(Peer):
+    scheme = 'tcp'
+
+    def says(self) -> dict[str, Any]:
+        return {
+            'video': modality(['front_view'], [0]),
+            'state': modality(['arm', 'gripper'], [0]),
+            'action': modality(['hand', 'arm'], [*range(STEPS)]),
+            'language': modality(['annotation.task'], [0]),
+        }
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> Iterator[None]:
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.REP)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(f'tcp://127.0.0.1:{self.port or "*"}')
+        self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(':')[2])
+        task = asyncio.create_task(self._loop_of(socket))
+        yield
+        task.cancel()
+        await asyncio.wait([task])
+        context.destroy(linger=0)
+
+    async def _loop_of(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            request = msgpack.unpackb(await socket.recv(), object_hook=unpack_npy)
+            reply = await self._reply(request)
+            await socket.send(reply)
+
+    async def _reply(self, request: dict[str, Any]) -> bytes:
+        if self.mode == 'unauthorized' and request.get('api_token') != 'k':
+            return msgpack.packb({'error': 'Unauthorized: Invalid API token'})
+        if request['endpoint'] == 'get_modality_config':
+            self.connects += 1
+            if self.mode == 'mute':
+                await self._ended.wait()
+            return msgpack.packb(self.metadata)
+        observation = request['data']['observation']
+        self.requests.append(observation)
+        if self.mode in ('hang', 'reset'):
+            await self._ended.wait()
+        if self.mode == 'garbage':
+            return b'\xc1'
+        if self.mode == 'error':
+            return msgpack.packb({'error': 'ValueError: no such key'})
+        state = observation['state']
+        action = {
+            key: part[None].astype(np.float64 if self.mode == 'overflow' else np.float32)
+            for key, part in chunk_of(self, state['arm'][0], state['gripper'][0]).items()
+        }
+        return msgpack.packb([action, {}], default=pack_npy)
+
+
+def modality(keys: list[str], steps: list[int]) -> dict[str, Any]:
+    fields = {'delta_indices': steps, 'modality_keys': keys}
+    return {'__ModalityConfig_class__': True, 'as_json': fields}
+
+
+def pack_npy(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        output = io.BytesIO()
+        np.save(output, value, allow_pickle=False)
+        return {'__ndarray_class__': True, 'as_npy': output.getvalue()}
+    return value
+
+
+def unpack_npy(value: dict[Any, Any]) -> Any:
+    if '__ndarray_class__' in value:
+        return np.load(io.BytesIO(value['as_npy']), allow_pickle=False)
+    return value
+
+
+PEERS: dict[str, Callable[[], Peer]] = {
+    'openpi': OpenpiPeer,
+    'http': HttpPeer,
+    'groot': GrootPeer,
+}
+COMMON = """
+name: two_hands
+state_names: [a, b, c]
+action_names: [a, b, c]
+cameras: {front: {height: 4, width: 6}}
+chunk_steps: 4
+control_hz: 20
+connect_timeout_s: 10
+predict_timeout_s: 10
+max_reply_mb: 1
+actions: {hand: [c], arm: [a, b]}
+"""
+NESTED = """
+state: {observation.arm: [a, b], observation.gripper: [c]}
+images: {observation.front_view: front}
+"""
+FLAT = """
+state: {arm: [a, b], gripper: [c]}
+images: {front_view: front}
+task: annotation.task
+"""
+CONTRACTS = {'openpi': COMMON + NESTED, 'http': COMMON + NESTED, 'groot': COMMON + FLAT}
