@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Read published exploits and mutated pickles, and print what happened as JSON:
+
+    python -m benchmarks.pickles.fuzz --count 1000000 --seed 1
+
+The process is one of its own: an audit hook lists whatever the reader would import, open or run,
+and the kernel says the peak of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+import json
+from pathlib import Path
+import random
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+
+from lerobot_serve.gateway.safe_pickle import (
+    PickleRefused,
+    read_actions,
+    read_observation,
+    read_policy_config,
+)
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'test'))
+from support.gateway import exploits
+from support.gateway.lerobot_helpers import (  # noqa: E402
+    CHUNK_OF_SERVER,
+    features,
+    pickled,
+    RemotePolicyConfig,
+)
+
+# what a pickle must not cause; `object.__getattr__` and the like are not of it
+FORBIDDEN = ('import', 'exec', 'compile', 'open', 'os.', 'subprocess.', 'socket.', 'ctypes.')
+READERS = (read_observation, read_policy_config, read_actions)
+EXTREMES = (0, 1, 127, 128, 255)
+SIZES = (b'\xff' * 4, b'\xff\xff\xff\x7f', b'\x00' * 4, b'\xff' * 8, b'\x00' * 7 + b'\x80')
+OPCODES = b'().0125BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}' + bytes(range(0x80, 0x99))
+KEPT = 20
+
+
+class Watch:
+    """Notes forbidden events while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.events: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.is_on and event.startswith(FORBIDDEN) and len(self.events) < KEPT:
+            self.events.append(f'{event} {str(arguments)[:80]}')
+
+
+def seeds() -> list[bytes]:
+    """Return the pickles that are mutated: real messages, and a few exploits."""
+    observation = exploits.plain_observation()
+    config = RemotePolicyConfig('act', 'm', features(('a', 'b'), {'front': (4, 5, 3)}), 50)
+    messages = [pickled(each, n) for each in (observation, config) for n in (2, 4, 5)]
+    hostile = list(exploits.all_exploits().values())
+    return (
+        messages * 4 + [CHUNK_OF_SERVER] * 4 + [each for each in hostile if len(each) < 1000][::9]
+    )
+
+
+def mutated(pool: list[bytes], chance: random.Random) -> bytes:
+    """Return one pickle with one to four changes."""
+    data = bytearray(chance.choice(pool))
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        chance.choice(CHANGES)(data, pool, chance)
+    return bytes(data)
+
+
+def set_byte(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    data[chance.randrange(len(data))] = chance.choice((chance.randrange(256), *EXTREMES))
+
+
+def set_opcode(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    data[chance.randrange(len(data))] = chance.choice(OPCODES)
+
+
+def insert_opcode(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    at = chance.randrange(len(data))
+    data[at:at] = bytes((chance.choice(OPCODES),)) * chance.choice((1, 1, 2, 50))
+
+
+def set_size(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    size, at = chance.choice(SIZES), chance.randrange(len(data))
+    data[at : at + len(size)] = size
+
+
+def cut(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    at = chance.randrange(len(data))
+    del data[at : at + chance.randrange(1, 30)]
+    if not data:
+        data.append(0)
+
+
+def repeat(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    at = chance.randrange(len(data))
+    piece = data[at : at + chance.randrange(1, 30)]
+    data[at:at] = piece * chance.choice((1, 2, 40))
+
+
+def splice(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+    other, at = chance.choice(pool), chance.randrange(len(data))
+    begin = chance.randrange(max(len(other), 1))
+    data[at:at] = other[begin : begin + chance.randrange(1, 60)]
+
+
+CHANGES: tuple[Callable[[bytearray, list[bytes], random.Random], None], ...] = (
+    *(set_byte, set_byte, set_opcode, insert_opcode, set_size, cut, repeat, splice),
+)
+
+
+def attempts(count: int, seed: int) -> Iterator[bytes]:
+    chance, pool = random.Random(seed), seeds()
+    return (mutated(pool, chance) for _ in range(count))
+
+
+def peak_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def fuzz(count: int, seed: int) -> dict[str, Any]:
+    """Read all exploits and `count` mutated pickles with each reader in turn."""
+    np.seterr(all='ignore')
+    hostile, watch = exploits.all_exploits(), Watch()
+    found = {'exploits': len(hostile), 'mutated': 0, 'read': 0, 'refused': 0}
+    crashed: list[str] = []
+    chosen = attempts(count, seed)
+    before = peak_kib()
+    for reader in READERS:
+        for data in hostile.values():
+            read_once(reader, data, watch, crashed)
+    for number, data in enumerate(chosen):
+        outcome = read_once(READERS[number % len(READERS)], data, watch, crashed)
+        found['mutated'] += 1
+        found[outcome] += 1
+    peak_mib = (peak_kib() - before) / 1024
+    return {**found, 'crashed': crashed, 'executed': watch.events, 'peak_mib': peak_mib}
+
+
+def read_once(
+    reader: Callable[[bytes], object], data: bytes, watch: Watch, crashed: list[str]
+) -> str:
+    """Return whether a pickle was read or refused; any other error is a crash."""
+    watch.is_on = True
+    try:
+        reader(data)
+    except PickleRefused:
+        return 'refused'
+    except BaseException as error:
+        if len(crashed) < KEPT:
+            crashed.append(f'{type(error).__name__}: {error} by {data.hex()}')
+        return 'refused'
+    finally:
+        watch.is_on = False
+    return 'read'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog='python -m benchmarks.pickles.fuzz')
+    parser.add_argument('--count', type=int, default=1_000_000)
+    parser.add_argument('--seed', type=int, default=1)
+    options = parser.parse_args()
+    print(json.dumps(fuzz(options.count, options.seed)))
+
+
+if __name__ == '__main__':
+    main()
