@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     PickleRefused,
     read_actions,
     read_observation,
@@ -30,7 +30,7 @@ from lerobot_serve.gateway.safe_pickle import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'test'))
 from support.gateway import exploits
-from support.gateway.lerobot_helpers import (  # noqa: E402
+from support.gateway.lerobot_helpers import (
     CHUNK_OF_SERVER,
     features,
     pickled,

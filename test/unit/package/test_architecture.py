@@ -32,7 +32,7 @@ ALLOWED = {
     'server': {*GROUND, 'policies', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'zenoh'},
-    'gateway': {*GROUND, 'access', 'zenoh'},
+    'gateway': {*GROUND, 'peer_formats', 'access', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
