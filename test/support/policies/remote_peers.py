@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import io
 import json
+import pickle
 import threading
 from typing import Any
 
 from aiohttp import web
+import grpc
 import msgpack
 import numpy as np
 import zmq
 import zmq.asyncio
+
+from support.gateway.lerobot_helpers import pickled, TimedAction, unpickled
 
 LIMIT_S = 20.0
 STEPS = 4
@@ -267,11 +272,113 @@ def unpack_npy(value: dict[Any, Any]) -> Any:
     return value
 
 
+class LerobotAsyncPeer(Peer):
+    scheme = 'grpc'
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> Iterator[None]:
+        self._unblock = threading.Event()
+        pool = ThreadPoolExecutor(4)
+        server = grpc.server(pool, options=[('grpc.so_reuseport', 0)])
+        methods = {
+            'Ready': grpc.unary_unary_rpc_method_handler(self._ready),
+            'SendPolicyInstructions': grpc.unary_unary_rpc_method_handler(self._configure),
+            'SendObservations': grpc.stream_unary_rpc_method_handler(self._observe),
+            'GetActions': grpc.unary_unary_rpc_method_handler(self._act),
+        }
+        handler = grpc.method_handlers_generic_handler('transport.AsyncInference', methods)
+        server.add_generic_rpc_handlers((handler,))
+        self.port = server.add_insecure_port(f'127.0.0.1:{self.port}')
+        server.start()
+        yield
+        self._unblock.set()
+        server.stop(None).wait()
+        pool.shutdown()
+
+    def _ready(self, request: bytes, context: Any) -> bytes:
+        self.connects += 1
+        self.policy: Any = None
+        if self.mode == 'mute':
+            self._unblock.wait()
+        sent = dict(context.invocation_metadata())
+        if self.mode == 'unauthorized' and sent.get('authorization') != 'Bearer k':
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, 'Unauthorized')
+        return b''
+
+    def _configure(self, request: bytes, context: Any) -> bytes:
+        self.policy = unpickled(field(request))
+        return b''
+
+    def _observe(self, pieces: Any, context: Any) -> bytes:
+        # before the bytes: one field of one byte
+        self.requests.append(unpickled(b''.join(field(piece[2:]) for piece in pieces)))
+        return b''
+
+    def _act(self, request: bytes, context: Any) -> bytes:
+        if self.mode == 'hang':
+            self._unblock.wait()
+        if self.mode == 'reset':
+            context.abort(grpc.StatusCode.UNAVAILABLE, 'Connection reset by peer')
+        if self.mode == 'error':
+            raise ValueError('no such key')
+        if self.mode == 'garbage':
+            return message(pickle.dumps([Exploit()]))
+        if self.mode == 'huge':
+            return message(bytes(2 << 20))
+        if self.policy is None or self.mode == 'silent':
+            return b''
+        seen = self.requests[-1]
+        first = seen.timestep - (self.mode == 'stale')
+        rows = enumerate(tensors(self._chunk(seen.observation)))
+        return message(pickled([TimedAction(seen.timestamp, first + i, row) for i, row in rows]))
+
+    def _chunk(self, seen: dict[str, Any]) -> np.ndarray:
+        parts = chunk_of(self, np.array([seen['a'], seen['b']]), np.array([seen['c']]))
+        if self.mode == 'wrong_shape':
+            parts['hand'] = parts['hand'][:-1]
+        ordered = [parts[key] for key in ('arm', 'hand') if key in parts]
+        with np.errstate(over='ignore'):
+            return np.concatenate(ordered, axis=1).astype(np.float32)
+
+
+class Exploit:
+    """Its pickle creates a file where it is loaded."""
+
+    path = ''
+
+    def __reduce__(self) -> Any:
+        return open, (Exploit.path, 'w')
+
+
+def tensors(actions: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(actions)
+
+
+def message(data: bytes) -> bytes:
+    """Return a protobuf message with bytes in field 1."""
+    size, rest = b'', len(data)
+    while rest > 127:
+        size, rest = size + bytes([rest % 128 + 128]), rest // 128
+    return b'\x0a' + size + bytes([rest]) + data
+
+
+def field(message: bytes) -> bytes:
+    """Return the bytes in the one field of a protobuf message."""
+    end = next(i for i in range(1, 11) if message[i] < 128)
+    size = sum((message[i] & 127) << 7 * (i - 1) for i in range(1, end + 1))
+    assert end + 1 + size == len(message)
+    return message[end + 1 :]
+
+
 PEERS: dict[str, Callable[[], Peer]] = {
     'openpi': OpenpiPeer,
     'http': HttpPeer,
     'groot': GrootPeer,
+    'lerobot_async': LerobotAsyncPeer,
 }
+WITH_METADATA = ('openpi', 'http', 'groot')
 COMMON = """
 name: two_hands
 state_names: [a, b, c]
@@ -282,6 +389,8 @@ control_hz: 20
 connect_timeout_s: 10
 predict_timeout_s: 10
 max_reply_mb: 1
+"""
+ACTIONS = """
 actions: {hand: [c], arm: [a, b]}
 """
 NESTED = """
@@ -293,4 +402,13 @@ state: {arm: [a, b], gripper: [c]}
 images: {front_view: front}
 task: annotation.task
 """
-CONTRACTS = {'openpi': COMMON + NESTED, 'http': COMMON + NESTED, 'groot': COMMON + FLAT}
+NAMED = """
+policy_type: act
+pretrained_name_or_path: user/act
+"""
+CONTRACTS = {
+    'openpi': COMMON + ACTIONS + NESTED,
+    'http': COMMON + ACTIONS + NESTED,
+    'groot': COMMON + ACTIONS + FLAT,
+    'lerobot_async': COMMON + NAMED,
+}

@@ -13,6 +13,8 @@ from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 
 URLS = {'openpi': 'ws://127.0.0.1:9', 'http': 'http://127.0.0.1:9', 'groot': 'tcp://127.0.0.1:9'}
+MAPPED = tuple(URLS)
+URLS['lerobot_async'] = 'grpc://127.0.0.1:9'
 GONE = object()
 
 
@@ -37,10 +39,6 @@ MISTAKES = [
     ({'timeout_s': 3}, "'timeout_s' is not a field; allowed are name, state_names"),
     ({'predict_timeout_s': 0}, 'predict_timeout_s must be seconds above 0'),
     ({'version': 2}, 'version must be a text in quotes, got 2'),
-    ({'actions': {'arm': ['a', 'b']}}, 'actions must name each of action_names once'),
-    ({'actions': {'arm': ['a', 'd']}}, "actions: arm names 'd'; allowed are a, b, c"),
-    ({'state': {'arm': ['z']}}, "state: arm names 'z'; allowed are a, b, c"),
-    ({'images': {'front_view': 'side'}}, r"images must name each of the cameras \['front'\] once"),
     ({'cameras': {'front': {'height': 4}}}, 'cameras: front: width is missing'),
     ({'url': GONE}, 'url is missing; add it to the file, or append it: .*,url=URL'),
     ({'url': 'ftp://host:1'}, "got 'ftp://host:1'"),
@@ -50,6 +48,20 @@ MISTAKES = [
     ({'tls_key_file': 'k.pem'}, 'tls_certificate_file and tls_key_file need each other'),
     ({'tls_ca_file': 'ca.pem'}, 'tls_'),
 ]
+
+
+OF_MAPPINGS = [
+    ({'actions': {'arm': ['a', 'b']}}, 'actions must name each of action_names once'),
+    ({'actions': {'arm': ['a', 'd']}}, "actions: arm names 'd'; allowed are a, b, c"),
+    ({'state': {'arm': ['z']}}, "state: arm names 'z'; allowed are a, b, c"),
+    ({'images': {'front_view': 'side'}}, r"images must name each of the cameras \['front'\] once"),
+]
+
+
+@pytest.mark.parametrize(('changes', 'text'), OF_MAPPINGS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize('kind', MAPPED)
+def test_a_mistake_in_the_keys_is_refused(tmp_path, kind, changes, text):
+    assert re.search(text, refusal(tmp_path, kind, changes))
 
 
 @pytest.mark.parametrize(('changes', 'text'), MISTAKES, ids=lambda value: str(value)[:30])
@@ -63,6 +75,9 @@ def test_fields_of_one_protocol_are_not_those_of_another(tmp_path):
     text = refusal(tmp_path, 'openpi', {'image_layout': 'xyz'})
     assert "image_layout must be 'hwc' or 'chw'" in text
     assert 'needs task' in refusal(tmp_path, 'groot', {'task': GONE})
+    assert "'actions' is not a field" in refusal(tmp_path, 'lerobot_async', {'actions': {}})
+    gone = {'policy_type': GONE}
+    assert 'needs policy_type: the server loads' in refusal(tmp_path, 'lerobot_async', gone)
 
 
 def test_a_key_that_is_given_twice_is_refused(tmp_path):
