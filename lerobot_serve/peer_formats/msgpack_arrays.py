@@ -26,7 +26,7 @@ ITEMS_LIMIT = 65536
 Hook = Callable[[dict[Any, Any]], Any]
 
 
-def unpack_openpi(data: bytes) -> Any:
+def unpack_openpi(data: bytes | memoryview) -> Any:
     """Return a message of openpi. Raises PeerFormatError."""
     return _unpack(data, _openpi_array)
 
@@ -36,7 +36,7 @@ def pack_openpi(value: Any) -> bytes:
     return _pack(value, _openpi_map)
 
 
-def unpack_groot(data: bytes) -> Any:
+def unpack_groot(data: bytes | memoryview) -> Any:
     """
     Return a message of GR00T; a modality config is the dict of its fields. Raises PeerFormatError.
     """
@@ -73,7 +73,7 @@ class _Bounds:
             )
 
 
-def _unpack(data: bytes, hook: Hook) -> Any:
+def _unpack(data: bytes | memoryview, hook: Hook) -> Any:
     bounds = _Bounds(hook)
     try:
         return msgpack.unpackb(

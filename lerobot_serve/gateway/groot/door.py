@@ -191,7 +191,8 @@ class GrootDoor:
     def _send(self, frames: list[zmq.Frame], reply: Any) -> None:
         """Send a reply, or count that its client is gone or reads no replies."""
         envelope = [frames[0].bytes, *([b''] if len(frames) > 2 else [])]
-        sent = self._socket.send_multipart([*envelope, pack_groot(reply)], zmq.NOBLOCK)
+        message = [*envelope, pack_groot(reply)]
+        sent = asyncio.ensure_future(self._socket.send_multipart(message, zmq.NOBLOCK))
         sent.add_done_callback(self._on_sent)
 
     def _on_sent(self, sent: asyncio.Future[Any]) -> None:

@@ -124,11 +124,14 @@ MAPPING = {
 CAMERA = {'height': SIZE, 'width': SIZE}
 
 
-def read_contract(path: str, rules: Mapping[str, FieldRule], *, mapped: bool) -> RemoteContract:
+def read_contract(
+    path: str, rules: Mapping[str, FieldRule], *, mapped: bool, image_prefix: str = ''
+) -> RemoteContract:
     """
     Return the contract in FILE or FILE,url=URL; the given address wins over that of the file.
 
-    `rules` are those of the options of one protocol; `mapped`: its observations have keys. Raises
+    `rules` are those of the options of one protocol; `mapped`: its observations have keys;
+    `image_prefix`, before the name of a camera, is its key where the file has none. Raises
     PolicyError with file, field and rule.
     """
     name, _, given_url = path.partition(URL_MARK)
@@ -151,6 +154,9 @@ def read_contract(path: str, rules: Mapping[str, FieldRule], *, mapped: bool) ->
         raise PolicyError(
             f'{file}: url is missing; add it to the file, or append it: {name}{URL_MARK}URL'
         )
+    values.setdefault(
+        'images', {f'{image_prefix}{name}': name for name in values.get('cameras', {})}
+    )
     return _contract(file, values, url, {key: values[key] for key in rules if key in values})
 
 
@@ -159,7 +165,7 @@ def _contract(
 ) -> RemoteContract:
     cameras = _cameras(file, values.get('cameras', {}))
     states, actions = tuple(values['state_names']), tuple(values['action_names'])
-    images = values.get('images', {camera.name: camera.name for camera in cameras})
+    images = values['images']
     _check_images(file, images, cameras)
     return RemoteContract(
         url=url,

@@ -194,5 +194,6 @@ def load(options: LoadOptions) -> RemotePolicy:
         options,
         HttpPeer,
         rules=RULES,
+        image_prefix='images>',
         check=lambda contract: check_address(contract, KIND, 'http', 'https'),
     )

@@ -13,6 +13,8 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.policies.remote.contract_file import RemoteContract
 from lerobot_serve.policies.remote.peer import BadReply
 
+INSIDE = '>'
+
 
 def state_parts(state: Float32Array, contract: RemoteContract) -> dict[str, Float32Array]:
     """Return the state values of each key of the server."""
@@ -20,8 +22,8 @@ def state_parts(state: Float32Array, contract: RemoteContract) -> dict[str, Floa
 
 
 def put(target: dict[str, Any], key: str, value: Any) -> None:
-    """Set a value under a key; dots lead into maps: images.cam_high."""
-    *folders, last = key.split('.')
+    """Set a value under a key; `images>cam_high` is cam_high in the map images."""
+    *folders, last = key.split(INSIDE)
     for folder in folders:
         target = target.setdefault(folder, {})
     target[last] = value

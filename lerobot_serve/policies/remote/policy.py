@@ -95,6 +95,7 @@ def load_remote(
     *,
     rules: Mapping[str, FieldRule] | None = None,
     mapped: bool = True,
+    image_prefix: str = '',
     check: Callable[[RemoteContract], None] = lambda contract: None,
     check_metadata: Callable[[dict[str, Any], RemoteContract], None] | None = None,
 ) -> RemotePolicy:
@@ -105,7 +106,7 @@ def load_remote(
     own checks.
     """
     check_no_torch_options(options, kind)
-    contract = read_contract(options.path, rules or {}, mapped=mapped)
+    contract = read_contract(options.path, rules or {}, mapped=mapped, image_prefix=image_prefix)
     check(contract)
     where = f'{kind} server {contract.url}'
     connection = PeerConnection(

@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import io
 import json
+from pathlib import Path
 import pickle
+import ssl
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 import grpc
@@ -46,6 +48,24 @@ def chunk_of(peer: Peer, arm: np.ndarray, gripper: np.ndarray) -> dict[str, np.n
     return chunk
 
 
+class TlsFiles(NamedTuple):
+    """Of a server that wants a certificate of its clients."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
+        context.load_cert_chain(self.certificate, self.key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def credentials(self) -> grpc.ServerCredentials:
+        certificate, key, authority = (path.read_bytes() for path in self)
+        return grpc.ssl_server_credentials([(key, certificate)], authority, True)
+
+
 class Peer:
     """The test's thread calls; `serve` runs in the event loop of a thread, until `stop`."""
 
@@ -54,6 +74,7 @@ class Peer:
     def __init__(self) -> None:
         self.mode, self.port, self.metadata = 'ok', 0, self.says()
         self.requests: list[Any] = []
+        self.tls: TlsFiles | None = None
         self.connects = 0
         self._thread: threading.Thread | None = None
 
@@ -101,7 +122,8 @@ class WebPeer(Peer):
         application.add_routes(self.routes())
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, '127.0.0.1', self.port, reuse_address=True)
+        tls = self.tls.context() if self.tls else None
+        site = web.TCPSite(runner, '127.0.0.1', self.port, reuse_address=True, ssl_context=tls)
         await site.start()
         self.port = runner.addresses[0][1]
         yield
@@ -288,7 +310,11 @@ class LerobotAsyncPeer(Peer):
         }
         handler = grpc.method_handlers_generic_handler('transport.AsyncInference', methods)
         server.add_generic_rpc_handlers((handler,))
-        self.port = server.add_insecure_port(f'127.0.0.1:{self.port}')
+        address = f'127.0.0.1:{self.port}'
+        if self.tls:
+            self.port = server.add_secure_port(address, self.tls.credentials())
+        else:
+            self.port = server.add_insecure_port(address)
         server.start()
         yield
         self._unblock.set()
@@ -394,8 +420,8 @@ ACTIONS = """
 actions: {hand: [c], arm: [a, b]}
 """
 NESTED = """
-state: {observation.arm: [a, b], observation.gripper: [c]}
-images: {observation.front_view: front}
+state: {observation>arm: [a, b], observation>gripper: [c]}
+images: {observation>front_view: front}
 """
 FLAT = """
 state: {arm: [a, b], gripper: [c]}

@@ -30,7 +30,7 @@ MEMORY_LIMIT_BYTES = 32 << 20
 
 
 @given(ARRAYS, st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_what_numpy_writes_is_read(array, fortran):
     array = np.asfortranarray(array) if fortran else array
     found = read_npy(remote_peers.pack_npy(array)['as_npy'])
@@ -39,7 +39,7 @@ def test_what_numpy_writes_is_read(array, fortran):
 
 
 @given(ARRAYS)
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_both_forms_of_msgpack_are_those_of_their_projects(array):
     theirs = msgpack.packb({'a': {'b': array}}, default=remote_peers.pack_array)
     assert np.array_equal(unpack_openpi(theirs)['a']['b'], array, equal_nan=True)
@@ -130,7 +130,7 @@ def test_an_array_of_openpi_that_does_not_fit_its_data_is_refused(value):
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_damaged_message_is_read_or_refused_and_nothing_else(data):
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     unpack, pack = data.draw(

@@ -22,7 +22,7 @@ action_names: {JOINTS}
 chunk_steps: 4
 control_hz: 30
 predict_timeout_s: 1
-state: {{observation.arm: {JOINTS[:5]}, observation.gripper: {JOINTS[5:]}}}
+state: {{observation>arm: {JOINTS[:5]}, observation>gripper: {JOINTS[5:]}}}
 actions: {{arm: {JOINTS[:5]}, hand: {JOINTS[5:]}}}
 """
 

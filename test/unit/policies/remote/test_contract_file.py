@@ -12,9 +12,12 @@ import yaml
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 
-URLS = {'openpi': 'ws://127.0.0.1:9', 'http': 'http://127.0.0.1:9', 'groot': 'tcp://127.0.0.1:9'}
-MAPPED = tuple(URLS)
-URLS['lerobot_async'] = 'grpc://127.0.0.1:9'
+URLS = {
+    'openpi': 'ws://127.0.0.1:9',
+    'http': 'http://127.0.0.1:9',
+    'groot': 'tcp://127.0.0.1:9',
+    'lerobot_async': 'grpc://127.0.0.1:9',
+}
 GONE = object()
 
 
@@ -59,13 +62,13 @@ OF_MAPPINGS = [
 
 
 @pytest.mark.parametrize(('changes', 'text'), OF_MAPPINGS, ids=lambda value: str(value)[:30])
-@pytest.mark.parametrize('kind', MAPPED)
+@pytest.mark.parametrize('kind', ['openpi', 'groot'])
 def test_a_mistake_in_the_keys_is_refused(tmp_path, kind, changes, text):
     assert re.search(text, refusal(tmp_path, kind, changes))
 
 
 @pytest.mark.parametrize(('changes', 'text'), MISTAKES, ids=lambda value: str(value)[:30])
-@pytest.mark.parametrize('kind', CONTRACTS)
+@pytest.mark.parametrize('kind', ['http', 'lerobot_async'])
 def test_a_mistake_is_refused_with_what_is_allowed(tmp_path, kind, changes, text):
     assert re.search(text, refusal(tmp_path, kind, changes))
 

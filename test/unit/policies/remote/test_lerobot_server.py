@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
@@ -18,6 +17,8 @@ import yaml
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions
 from lerobot_serve.policies.remote.peer import PeerRefused, PeerUnavailable
+
+pytestmark = pytest.mark.slow
 
 
 def contract(policy_folder: str, port: int) -> dict[str, object]:
