@@ -57,8 +57,12 @@ setup(
         'lerobot_serve.policies': [
             'builtin = lerobot_serve.policies.builtin.policy:load',
             'exported = lerobot_serve.policies.exported.loader:load',
+            'groot = lerobot_serve.policies.remote.groot:load',
+            'http = lerobot_serve.policies.remote.http:load',
             'lerobot = lerobot_serve.policies.lerobot.loader:load',
+            'lerobot_async = lerobot_serve.policies.remote.lerobot_async:load',
             'null = lerobot_serve.policies.synthetic.null:load',
+            'openpi = lerobot_serve.policies.remote.openpi:load',
             'recurrent = lerobot_serve.policies.synthetic.recurrent:load',
         ],
     },

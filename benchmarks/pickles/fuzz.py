@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     PickleRefused,
     read_actions,
     read_observation,

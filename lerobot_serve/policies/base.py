@@ -9,7 +9,7 @@ thread, does all of that, but for policies that set `any_thread`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.action_range import ActionRange
@@ -152,3 +152,11 @@ class Policy(Protocol):
 
     def reset(self, session_id: str) -> None:
         """Discard the state of one session; unknown sessions are ignored."""
+
+
+@runtime_checkable
+class ClosablePolicy(Protocol):
+    """A policy that holds threads or connections; others need no `close`."""
+
+    def close(self) -> None:
+        """End them; called once, by the thread that predicts."""

@@ -10,6 +10,8 @@ from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError
 from lerobot_serve.policies.error_text import one_line
 
 GROUP = 'lerobot_serve.policies'
+# of the remote kinds: module -> package
+OF_MODULES = {'aiohttp': 'aiohttp', 'grpc': 'grpcio', 'msgpack': 'msgpack', 'zmq': 'pyzmq'}
 
 
 def installed_kinds() -> list[str]:
@@ -26,7 +28,7 @@ def load(kind: str, options: LoadOptions) -> Policy:
             except ImportError as error:
                 raise PolicyError(
                     f'policy kind {kind!r} cannot be used here: {error}; install its requirements '
-                    '(python3 -m pip install torch safetensors)'
+                    f'(python3 -m pip install {_requirements(error)})'
                 ) from error
             except Exception as error:
                 raise PolicyError(
@@ -36,6 +38,11 @@ def load(kind: str, options: LoadOptions) -> Policy:
     raise PolicyError(
         f'there is no policy kind {kind!r}; installed are {", ".join(installed_kinds()) or "none"}'
     )
+
+
+def _requirements(error: ImportError) -> str:
+    """Return the packages to install: of the kinds with weights, or the one that is missing."""
+    return OF_MODULES.get((error.name or '').split('.')[0], 'torch safetensors')
 
 
 def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptions) -> Policy:

@@ -14,7 +14,13 @@ import time
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.policies.base import Policy, PolicyDescription, PolicyRequest, Prediction
+from lerobot_serve.policies.base import (
+    ClosablePolicy,
+    Policy,
+    PolicyDescription,
+    PolicyRequest,
+    Prediction,
+)
 from lerobot_serve.policies.runtime.request_inputs import blank_request
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
@@ -107,9 +113,18 @@ class InferenceWorker:
             self._statistics.record_drop('reset_failed')
 
     def close(self) -> None:
-        """Close the image threads and release the memory reservation."""
+        """Close the image threads, the policy, and release the memory reservation."""
         self.image_pool.close()
+        self._close_policy()
         self._on_close()
+
+    def _close_policy(self) -> None:
+        if isinstance(self._policy, ClosablePolicy):
+            try:
+                self._policy.close()
+            except Exception:
+                # an error of a third-party policy; it is unloaded in any case
+                self._statistics.record_drop('close_failed')
 
     def process(self, batch: list[QueuedRequest]) -> list[tuple[QueuedRequest, Chunk]]:
         """Return each request with its chunk or its error reply."""

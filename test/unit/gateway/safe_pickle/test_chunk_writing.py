@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.gateway.lerobot_helpers import CHUNK_OF_SERVER, pickled, TimedAction, unpickled
 
-from lerobot_serve.gateway.safe_pickle import PickleRefused, read_actions, write_actions
+from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions, write_actions
 
 torch = pytest.importorskip('torch')
 CHUNK = np.random.default_rng(1).standard_normal((50, 6)).astype(np.float32)

@@ -10,7 +10,7 @@ import pytest
 from support.gateway import lerobot_helpers as ours
 from support.gateway.exploits import plain_observation
 
-from lerobot_serve.gateway.safe_pickle import read_policy_config, write_actions
+from lerobot_serve.peer_formats.safe_pickle import read_policy_config, write_actions
 
 pytest.importorskip('lerobot')
 

@@ -19,7 +19,7 @@ from support.gateway.lerobot_helpers import (
     TimedObservation,
 )
 
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     Limits,
     PickleRefused,
     read_observation,

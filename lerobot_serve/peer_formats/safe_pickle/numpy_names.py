@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.gateway.safe_pickle.errors import PickleRefused, quoted
-from lerobot_serve.gateway.safe_pickle.values import (
+from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused, quoted
+from lerobot_serve.peer_formats.safe_pickle.values import (
     Arguments,
     Array,
     array_of,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.gateway.safe_pickle import object_opcodes
-from lerobot_serve.gateway.safe_pickle.errors import PickleRefused
-from lerobot_serve.gateway.safe_pickle.reader import Handler, Reader, walk
-from lerobot_serve.gateway.safe_pickle.values import (
+from lerobot_serve.peer_formats.safe_pickle import object_opcodes
+from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
+from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader, walk
+from lerobot_serve.peer_formats.safe_pickle.values import (
     Arguments,
     Array,
     Budget,

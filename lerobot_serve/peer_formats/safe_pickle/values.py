@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.gateway.safe_pickle.errors import PickleRefused
-from lerobot_serve.gateway.safe_pickle.limits import Limits
+from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
+from lerobot_serve.peer_formats.safe_pickle.limits import Limits
 
 AnyArray = NDArray[Any]
 Arguments = tuple[object, ...]

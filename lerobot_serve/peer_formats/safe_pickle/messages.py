@@ -14,18 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     limits as bounds,
 )
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     numpy_names,
     object_opcodes,
     torch_names,
 )
-from lerobot_serve.gateway.safe_pickle.errors import PickleRefused
-from lerobot_serve.gateway.safe_pickle.limits import Limits
-from lerobot_serve.gateway.safe_pickle.reader import KnownNames, Reader, walk
-from lerobot_serve.gateway.safe_pickle.values import AnyArray, Budget, Global, Record
+from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
+from lerobot_serve.peer_formats.safe_pickle.limits import Limits
+from lerobot_serve.peer_formats.safe_pickle.reader import KnownNames, Reader, walk
+from lerobot_serve.peer_formats.safe_pickle.values import AnyArray, Budget, Global, Record
 
 MODULE = 'lerobot.async_inference.helpers'
 MOST_ACTIONS = 10_000

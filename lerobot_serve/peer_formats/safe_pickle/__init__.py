@@ -7,9 +7,9 @@ chunks.
 `values` -> `limits`, `errors`; `writer` stands alone.
 """
 
-from lerobot_serve.gateway.safe_pickle.errors import PickleRefused
-from lerobot_serve.gateway.safe_pickle.limits import Limits
-from lerobot_serve.gateway.safe_pickle.messages import (
+from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
+from lerobot_serve.peer_formats.safe_pickle.limits import Limits
+from lerobot_serve.peer_formats.safe_pickle.messages import (
     read_actions,
     read_observation,
     read_policy_config,
@@ -17,7 +17,7 @@ from lerobot_serve.gateway.safe_pickle.messages import (
     TimedAction,
     TimedObservation,
 )
-from lerobot_serve.gateway.safe_pickle.writer import write_actions
+from lerobot_serve.peer_formats.safe_pickle.writer import write_actions
 
 __all__ = [
     'Limits',

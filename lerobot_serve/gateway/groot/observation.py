@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the data of get_action and reset into requests of a session. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.gateway.mapping import NameMapping
+from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.upstream import PolicyContract
+
+MODALITIES = ('video', 'state', 'language')
+OPTIONS = ('episode_id',)
+# batch, time, height, width, channels
+VIDEO_DIMENSIONS, STATE_DIMENSIONS = 5, 3
+
+
+def prediction_request(
+    data: Any, mapping: NameMapping, contract: PolicyContract, *, episode_start: bool
+) -> PredictionRequest:
+    """Return the request in the data of get_action. Raises PredictionError."""
+    if not isinstance(data, dict) or not isinstance(data.get('observation'), dict):
+        raise invalid('get_action needs data with an observation, a map of video, state, language')
+    observation = data['observation']
+    if unknown := [key for key in observation if key not in MODALITIES]:
+        raise invalid(
+            f'observation has {str(unknown[0])[:120]!r}; allowed are {", ".join(MODALITIES)}, '
+            'each a map (flat keys such as video.front are of an older GR00T)'
+        )
+    video, states = (_group(observation, name) for name in ('video', 'state'))
+    images = {key: _image(key, value) for key, value in video.items()}
+    state = {key: _state(key, value) for key, value in states.items()}
+    return PredictionRequest(
+        mapping.state_vector(state, contract),
+        mapping.images(images, contract),
+        _task(_group(observation, 'language')),
+        episode_id=episode_of(data),
+        episode_start=episode_start,
+    )
+
+
+def episode_of(data: Any) -> str:
+    """Return the episode in the options, '' without one. Raises PredictionError."""
+    options = data.get('options') if isinstance(data, dict) else None
+    if options is None:
+        return ''
+    if not isinstance(options, dict):
+        raise invalid(f'options must be a map or None, got {type(options).__name__}')
+    if unknown := [key for key in options if key not in OPTIONS]:
+        raise invalid(f'options has {str(unknown[0])[:120]!r}; allowed are {", ".join(OPTIONS)}')
+    episode = options.get('episode_id', '')
+    if not isinstance(episode, str):
+        raise invalid(f'episode_id must be a text, got {type(episode).__name__}')
+    return episode
+
+
+def _group(observation: dict[str, Any], name: str) -> dict[str, Any]:
+    group = observation.get(name, {})
+    if not isinstance(group, dict) or not all(isinstance(key, str) for key in group):
+        raise invalid(f'{name} must be a map from names, got {type(group).__name__}')
+    return group
+
+
+def _image(key: str, value: object) -> Uint8Array:
+    frames = _array('video', key, value, VIDEO_DIMENSIONS, 'B x T x height x width x 3 of uint8')
+    if frames.dtype != np.uint8:
+        raise invalid(f'video {key[:120]!r} must be of uint8, got {frames.dtype}')
+    image: Uint8Array = frames[0, 0]
+    return image
+
+
+def _state(key: str, value: object) -> NDArray[Any]:
+    values = _array('state', key, value, STATE_DIMENSIONS, 'B x T x values of float32')
+    if values.dtype.kind not in 'fiu':
+        raise invalid(f'state {key[:120]!r} must be of float32, got {values.dtype}')
+    row: NDArray[Any] = values[0, 0]
+    return row
+
+
+def _array(group: str, key: str, value: object, dimensions: int, form: str) -> NDArray[Any]:
+    """Return an array of one batch and one time step. Raises PredictionError."""
+    name = f'{group} {key[:120]!r}'
+    if not isinstance(value, np.ndarray):
+        raise invalid(f'{name} must be an array, {form}, got {type(value).__name__}')
+    if value.ndim != dimensions:
+        raise invalid(f'{name} must be {form}, got the shape {value.shape}')
+    batch, steps = value.shape[:2]
+    if batch != 1:
+        raise invalid(
+            f'{name} has a batch of {batch}; one observation is allowed, because each client is '
+            'one robot: open a client for each robot'
+        )
+    if steps != 1:
+        raise invalid(f'{name} has {steps} time steps, get_modality_config asks for 1')
+    return value
+
+
+def _task(language: dict[str, Any]) -> str:
+    """Return the instruction, [[text]] under its one key."""
+    if not language:
+        return ''
+    if len(language) > 1:
+        raise invalid(f'language must have one key, got {", ".join(language)[:200]}')
+    ((key, batch),) = language.items()
+    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], list):
+        (steps,) = batch
+        if len(steps) == 1 and isinstance(steps[0], str):
+            text: str = steps[0]
+            return text
+    raise invalid(f'language {key[:120]!r} must be [[text]], one batch with one step')
+
+
+def invalid(text: str) -> PredictionError:
+    return PredictionError(Status.INVALID, text)

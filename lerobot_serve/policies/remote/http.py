@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The kind `http`: a policy behind `POST /act` with JSON; images are JPEG in base64.
+
+Metadata is the JSON object of `GET /config`; a server without that page (404) has none. It is read
+again on each new TCP connection, because another server may answer there. Event loop of the thread
+`remote peer`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+import contextlib
+import json
+from typing import Any
+
+import aiohttp
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import FrameArray
+from lerobot_serve.policies.base import LoadOptions
+from lerobot_serve.policies.files.policy_json import FieldRule
+from lerobot_serve.policies.remote.address import check_address, ssl_context
+from lerobot_serve.policies.remote.contract_file import RemoteContract, TEXT
+from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
+from lerobot_serve.policies.remote.metadata import selected
+from lerobot_serve.policies.remote.peer import (
+    BadReply,
+    PeerChanged,
+    PeerObservation,
+    PeerRefused,
+    PeerReply,
+    PeerUnavailable,
+)
+from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
+from lerobot_serve.wire.image_codec import encode_jpeg
+
+KIND = 'http'
+RULES: dict[str, FieldRule] = {'act_path': TEXT, 'config_path': TEXT, 'model_version': TEXT}
+JPEG_QUALITY = 95
+SHOWN_CHARACTERS = 300
+BLOCK_BYTES = 1 << 16
+OK, NOT_FOUND = 200, 404
+VERSION_HEADER = 'X-Reflex-Model-Version'
+
+
+class NewConnection(Exception):
+    """A request needs a new TCP connection, over which the metadata must be read first."""
+
+
+class HttpPeer:
+    """See the module."""
+
+    def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
+        self._contract = contract
+        self._where = f'{KIND} server {contract.url}'
+        self._session: aiohttp.ClientSession | None = None
+        base, options = contract.url.rstrip('/'), contract.options
+        self._act_url = base + options.get('act_path', '/act')
+        self._config_url = base + options.get('config_path', '/config')
+        self._may_connect, self._known = False, dict[str, Any]()
+
+    async def connect(self) -> dict[str, Any]:
+        key = self._contract.api_key
+        is_tls = self._contract.url.startswith('https:')
+        connector = aiohttp.TCPConnector(
+            limit=1, ssl=ssl_context(self._contract) if is_tls else True
+        )
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(self._on_new_connection)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            trace_configs=[trace],
+            headers={'Authorization': f'Bearer {key}'} if key else {},
+            # the connection has its own, for all steps of a request together
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+        self._may_connect = True
+        metadata = await self._config()
+        self._known = selected(metadata, self._contract.metadata_keys, self._where)
+        self._may_connect = False
+        return metadata
+
+    async def predict(self, observation: PeerObservation) -> PeerReply:
+        request = json.dumps(request_of(observation, self._contract)).encode()
+        try:
+            status, headers, body = await self._exchange('POST', self._act_url, request)
+        except NewConnection:
+            await self._verify()
+            status, headers, body = await self._exchange('POST', self._act_url, request)
+        finally:
+            self._may_connect = False
+        reply = self._object(status, body)
+        self._check_version(headers.get(VERSION_HEADER, ''))
+        parts = {key: _array(reply[key]) for key in self._contract.actions if key in reply}
+        return PeerReply(assembled_actions(parts, self._contract, self._where))
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def _config(self) -> dict[str, Any]:
+        status, _, body = await self._exchange('GET', self._config_url)
+        return {} if status == NOT_FOUND else self._object(status, body)
+
+    async def _on_new_connection(self, *details: object) -> None:
+        if not self._may_connect:
+            raise NewConnection
+
+    async def _verify(self) -> None:
+        """Read the metadata over a new connection. Raises PeerUnavailable if they changed."""
+        self._may_connect = True
+        metadata = await self._config()
+        if selected(metadata, self._contract.metadata_keys, self._where) != self._known:
+            raise PeerUnavailable(f'{self._where}: its metadata changed')
+
+    async def _exchange(
+        self, method: str, url: str, data: bytes | None = None
+    ) -> tuple[int, Any, bytes]:
+        """Return status, headers and body of one request. Raises PeerUnavailable, BadReply."""
+        if self._session is None:
+            raise PeerUnavailable(f'{self._where}: not connected')
+        headers = {'Content-Type': 'application/json', 'Accept-Encoding': 'identity'}
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=headers, allow_redirects=False
+            ) as response:
+                return response.status, response.headers, await self._body(response)
+        except aiohttp.ClientError as error:
+            reason = str(error) or type(error).__name__
+            raise PeerUnavailable(f'{self._where}: {reason[:SHOWN_CHARACTERS]}') from None
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        limit, body = self._contract.max_reply_bytes, bytearray()
+        async for block in response.content.iter_chunked(BLOCK_BYTES):
+            body += block
+            if len(body) > limit:
+                raise BadReply(f'{self._where}: the reply is over max_reply_mb ({limit >> 20} MB)')
+        return bytes(body)
+
+    def _object(self, status: int, body: bytes) -> dict[str, Any]:
+        """Return the JSON object of a reply. Raises PeerRefused, BadReply."""
+        if status != OK:
+            text = ' '.join(body[:SHOWN_CHARACTERS].decode(errors='replace').split())
+            raise PeerRefused(f'{self._where}: HTTP status {status}: {text or "no text"}')
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise BadReply(f'{self._where}: not valid JSON: {error!s:.200}') from None
+        if not isinstance(content, dict):
+            raise BadReply(f'{self._where}: the reply must be an object, got {content!r:.80}')
+        return content
+
+    def _check_version(self, given: str) -> None:
+        """Raise PeerChanged if the operator named another version."""
+        expected = self._contract.options.get('model_version', '')
+        if expected and given != expected:
+            raise PeerChanged(
+                f'{self._where}: {VERSION_HEADER} is {given[:200]!r}, the contract file has '
+                f'model_version {expected!r}; correct the file or the server'
+            )
+
+
+def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[str, Any]:
+    """Return the JSON of one observation, under the keys of the server."""
+    request: dict[str, Any] = {'episode_id': observation.episode_id}
+    for key, values in state_parts(observation.state, contract).items():
+        put(request, key, values.tolist())
+    for key, camera in contract.images.items():
+        put(request, key, _jpeg_text(camera, observation.images[camera]))
+    put(request, contract.task or 'instruction', observation.task)
+    return request
+
+
+def _jpeg_text(camera: str, image: FrameArray) -> str:
+    return base64.b64encode(encode_jpeg(camera, image, JPEG_QUALITY)).decode()
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """Return the array of a list of lists; an empty one for what is none."""
+    # ragged lists, or numbers too large for a float
+    with contextlib.suppress(ValueError, OverflowError, TypeError):
+        return np.asarray(value)
+    return np.empty(0)
+
+
+def load(options: LoadOptions) -> RemotePolicy:
+    """Return the policy of a contract file. Raises PolicyError."""
+    return load_remote(
+        KIND,
+        options,
+        HttpPeer,
+        rules=RULES,
+        image_prefix='images>',
+        check=lambda contract: check_address(contract, KIND, 'http', 'https'),
+    )

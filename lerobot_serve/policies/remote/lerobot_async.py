@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The kind `lerobot_async`: a policy that LeRobot's AsyncInference server runs.
+
+That server loads what its client names, keeps one observation, and says nothing of its policy.
+Each observation is marked `must_go`, because it would drop those that resemble the last one. Its
+pickles are read without executing anything. Event loop of the thread `remote peer`; gRPC calls
+back in threads of its own, because its asyncio interface keeps a thread and a loop for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+import contextlib
+from pathlib import Path
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.lerobot_requests import (
+    actions_data,
+    observation_pickle,
+    observation_pieces,
+    policy_config_pickle,
+    policy_setup,
+)
+from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.files.policy_json import FieldRule
+from lerobot_serve.policies.remote.address import check_address
+from lerobot_serve.policies.remote.contract_file import RemoteContract, TEXT
+from lerobot_serve.policies.remote.peer import (
+    BadReply,
+    PeerError,
+    PeerObservation,
+    PeerRefused,
+    PeerReply,
+    PeerUnavailable,
+)
+from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
+
+KIND = 'lerobot_async'
+RULES: dict[str, FieldRule] = {
+    'policy_type': TEXT,
+    'pretrained_name_or_path': TEXT,
+    'policy_device': TEXT,
+}
+SERVICE = '/transport.AsyncInference/'
+CAMERA_PREFIX = 'observation.images.'
+SHOWN_CHARACTERS = 300
+LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+class LerobotAsyncPeer:
+    """See the module."""
+
+    def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
+        self._contract, self._on_lost = contract, on_lost
+        self._where = f'{KIND} server {contract.url}'
+        self._channel: grpc.Channel | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timestep = 0
+        key = contract.api_key
+        self._metadata = (('authorization', f'Bearer {key}'),) if key else ()
+
+    async def connect(self) -> dict[str, Any]:
+        """Let the server load the policy; it has no metadata to return."""
+        self._channel = channel = _channel(self._contract)
+        await self._call('Ready', b'')
+        config = policy_config_pickle(_policy_config(self._contract))
+        await self._call('SendPolicyInstructions', policy_setup(config))
+        channel.subscribe(self._on_state)
+        return {}
+
+    async def predict(self, observation: PeerObservation) -> PeerReply:
+        self._timestep += 1
+        pickled = observation_pickle(
+            _raw_observation(observation, self._contract),
+            timestamp=time.time(),
+            timestep=self._timestep,
+            must_go=True,
+        )
+        await self._upload(pickled)
+        reply = await self._call('GetActions', b'')
+        try:
+            data = actions_data(reply)
+            timed = read_actions(data) if data else []
+        except (PeerFormatError, PickleRefused) as error:
+            raise BadReply(f'{self._where}: {error}') from None
+        if not timed:
+            raise BadReply(
+                f'{self._where}: replied without actions: its policy failed, or another client '
+                'took its place; see its log'
+            )
+        if [each.timestep - self._timestep for each in timed] != [*range(len(timed))]:
+            raise BadReply(
+                f'{self._where}: replied with the steps {timed[0].timestep} to '
+                f'{timed[-1].timestep}, the observation was {self._timestep}'
+            )
+        rows = [each.action.reshape(-1) for each in timed]
+        if len({row.shape for row in rows}) > 1:
+            raise BadReply(f'{self._where}: its actions have different lengths')
+        return PeerReply(np.stack(rows))
+
+    async def close(self) -> None:
+        if self._channel:
+            self._channel.unsubscribe(self._on_state)
+            self._channel.close()
+
+    async def _call(self, method: str, message: bytes) -> bytes:
+        """Return the reply of one method. Raises PeerError."""
+        call = self._opened().unary_unary(SERVICE + method)
+        return await self._result(call.future(message, metadata=self._metadata))
+
+    async def _upload(self, pickled: bytes) -> None:
+        call = self._opened().stream_unary(SERVICE + 'SendObservations')
+        pieces = observation_pieces(pickled)
+        await self._result(call.future(pieces, metadata=self._metadata))
+
+    async def _result(self, running: Any) -> bytes:
+        """Return the result of a call, which ends with this coroutine."""
+        done = asyncio.Event()
+        running.add_done_callback(lambda _: self._in_loop(done.set))
+        try:
+            await done.wait()
+        finally:
+            running.cancel()
+        try:
+            reply: bytes = running.result()
+        except grpc.FutureCancelledError:
+            raise PeerUnavailable(f'{self._where}: closed') from None
+        except grpc.RpcError:
+            raise self._error(running.code(), running.details()) from None
+        return reply
+
+    def _in_loop(self, step: Callable[[], object]) -> None:
+        """Run a step in the event loop; called by threads of gRPC, also after its end."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(step)
+
+    def _opened(self) -> grpc.Channel:
+        if self._channel is None:
+            raise PeerUnavailable(f'{self._where}: not connected')
+        return self._channel
+
+    def _error(self, code: grpc.StatusCode, details: str | None) -> PeerError:
+        text = ' '.join((details or 'no text').split())[:SHOWN_CHARACTERS]
+        if code in LOST:
+            return PeerUnavailable(f'{self._where}: {text}')
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            limit_mb = self._contract.max_reply_bytes >> 20
+            return BadReply(f'{self._where}: {text} (max_reply_mb is {limit_mb} MB)')
+        return PeerRefused(f'{self._where}: {code.name}: {text}')
+
+    def _on_state(self, state: grpc.ChannelConnectivity) -> None:
+        """
+        Report the end of the connection. gRPC connects again by itself, and a server that was
+        restarted has no policy.
+        """
+        if state is not grpc.ChannelConnectivity.READY:
+            self._in_loop(lambda: self._on_lost(f'{self._where}: the connection ended'))
+
+
+def _channel(contract: RemoteContract) -> grpc.Channel:
+    """Return a channel that is not connected yet. Raises PolicyError."""
+    options = [
+        ('grpc.max_receive_message_length', contract.max_reply_bytes),
+        ('grpc.max_send_message_length', -1),
+        ('grpc.enable_retries', 0),
+        ('grpc.enable_http_proxy', 0),
+        # an idle connection stays open: opening it again loads the policy again
+        ('grpc.client_idle_timeout_ms', 2**31 - 1),
+        # channels with equal options would share a connection
+        ('grpc.use_local_subchannel_pool', 1),
+    ]
+    parts = urlsplit(contract.url)
+    if parts.scheme == 'grpcs':
+        return grpc.secure_channel(parts.netloc, _credentials(contract), options)
+    return grpc.insecure_channel(parts.netloc, options)
+
+
+def _credentials(contract: RemoteContract) -> grpc.ChannelCredentials:
+    files = contract.tls
+    try:
+        authority, key, certificate = (
+            Path(name).read_bytes() if name else None
+            for name in (files.authority, files.key, files.certificate)
+        )
+    except OSError as error:
+        raise PolicyError(f'the TLS files of {contract.url} cannot be used: {error}') from None
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def _policy_config(contract: RemoteContract) -> dict[str, Any]:
+    """Return the fields of a RemotePolicyConfig."""
+    states = list(contract.state_names)
+    features: dict[str, Any] = {
+        'observation.state': {'dtype': 'float32', 'shape': (len(states),), 'names': states}
+    }
+    for camera in contract.cameras:
+        features[CAMERA_PREFIX + camera.name.removeprefix(CAMERA_PREFIX)] = {
+            'dtype': 'image',
+            'shape': (camera.height, camera.width, camera.channels),
+            'names': ['height', 'width', 'channels'],
+        }
+    options = contract.options
+    return {
+        'policy_type': options['policy_type'],
+        'pretrained_name_or_path': options['pretrained_name_or_path'],
+        'lerobot_features': features,
+        'actions_per_chunk': contract.chunk_steps,
+        'device': options.get('policy_device', 'cpu'),
+        'rename_map': {},
+    }
+
+
+def _raw_observation(observation: PeerObservation, contract: RemoteContract) -> dict[str, Any]:
+    """Return an observation as a LeRobot robot gives it."""
+    raw: dict[str, Any] = dict(zip(contract.state_names, observation.state.tolist(), strict=True))
+    for name, image in observation.images.items():
+        raw[name.removeprefix(CAMERA_PREFIX)] = image
+    return raw | {'task': observation.task}
+
+
+def _check(contract: RemoteContract) -> None:
+    """Raise PolicyError for a field that this protocol needs or cannot use."""
+    check_address(contract, KIND, 'grpc', 'grpcs')
+    for field in ('policy_type', 'pretrained_name_or_path'):
+        if field not in contract.options:
+            raise PolicyError(
+                f'the contract file of a {KIND} policy needs {field}: the server loads what its '
+                'client names'
+            )
+    if contract.metadata_keys:
+        raise PolicyError('metadata_keys has no effect: a LeRobot server has no metadata')
+
+
+def load(options: LoadOptions) -> RemotePolicy:
+    """Return the policy of a contract file. Raises PolicyError."""
+    return load_remote(KIND, options, LerobotAsyncPeer, rules=RULES, mapped=False, check=_check)

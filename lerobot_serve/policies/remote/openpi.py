@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The kind `openpi`: a policy that openpi's websocket server runs.
+
+The server sends its metadata first, then one reply to each observation. Event loop of the thread
+`remote peer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+import contextlib
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi, unpack_openpi
+from lerobot_serve.policies.base import LoadOptions
+from lerobot_serve.policies.files.policy_json import FieldRule, one_of
+from lerobot_serve.policies.remote.address import check_address, ssl_context
+from lerobot_serve.policies.remote.contract_file import RemoteContract
+from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
+from lerobot_serve.policies.remote.peer import (
+    BadReply,
+    PeerObservation,
+    PeerRefused,
+    PeerReply,
+    PeerUnavailable,
+)
+from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
+
+KIND = 'openpi'
+RULES: dict[str, FieldRule] = {'image_layout': one_of('hwc', 'chw')}
+SHOWN_CHARACTERS = 300
+MESSAGES = (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
+
+
+class OpenpiPeer:
+    """See the module."""
+
+    def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
+        self._contract, self._on_lost = contract, on_lost
+        self._where = f'{KIND} server {contract.url}'
+        self._session: aiohttp.ClientSession | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._pending: asyncio.Future[aiohttp.WSMessage] | None = None
+
+    async def connect(self) -> dict[str, Any]:
+        key, url = self._contract.api_key, self._contract.url
+        headers = {'Authorization': f'Api-Key {key}'} if key else {}
+        self._session = aiohttp.ClientSession(headers=headers)
+        try:
+            self._socket = await self._session.ws_connect(
+                url,
+                max_msg_size=self._contract.max_reply_bytes,
+                compress=0,
+                ssl=ssl_context(self._contract) if url.startswith('wss:') else True,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise PeerRefused(f'{self._where}: refuses with HTTP status {error.status}') from None
+        except aiohttp.ClientError as error:
+            raise PeerUnavailable(f'{self._where}: {error}') from None
+        metadata = self._unpacked(self._checked(await self._socket.receive()))
+        # reads between requests too, so that pings are answered and a close is noticed
+        self._reader = asyncio.create_task(self._read())
+        return metadata
+
+    async def predict(self, observation: PeerObservation) -> PeerReply:
+        self._pending = asyncio.get_running_loop().create_future()
+        try:
+            await self._socket.send_bytes(pack_openpi(request_of(observation, self._contract)))
+            reply = self._unpacked(await self._pending)
+        finally:
+            self._pending = None
+        actions = assembled_actions(reply, self._contract, self._where)
+        return PeerReply(actions, forward_ms_of(reply))
+
+    async def close(self) -> None:
+        if self._reader:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._session:
+            await self._session.close()
+
+    async def _read(self) -> None:
+        """Pass each message to the waiting request, until the connection ends."""
+        while True:
+            message = await self._socket.receive()
+            pending = self._pending
+            try:
+                self._checked(message)
+            except (PeerUnavailable, BadReply) as error:
+                if pending and not pending.done():
+                    pending.set_exception(error)
+                else:
+                    self._on_lost(str(error))
+                return
+            if pending is None or pending.done():
+                self._on_lost(f'{self._where}: sent a message that answers no request')
+                return
+            pending.set_result(message)
+
+    def _checked(self, message: aiohttp.WSMessage) -> aiohttp.WSMessage:
+        """Return a message with content. Raises BadReply, PeerUnavailable."""
+        if message.type in MESSAGES:
+            return message
+        error = message.data
+        if isinstance(error, aiohttp.WebSocketError):
+            if error.code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+                limit_mb = self._contract.max_reply_bytes >> 20
+                raise BadReply(f'{self._where}: the reply is over max_reply_mb ({limit_mb} MB)')
+            raise BadReply(f'{self._where}: {error}')
+        raise PeerUnavailable(f'{self._where}: closed the connection (code {error})')
+
+    def _unpacked(self, message: aiohttp.WSMessage) -> dict[str, Any]:
+        """Return the map in a message; a text is an error. Raises PeerRefused, BadReply."""
+        if message.type is aiohttp.WSMsgType.TEXT:
+            # a traceback; its last line says what happened
+            lines = message.data.strip().splitlines() or ['no text']
+            raise PeerRefused(f'{self._where}: {lines[-1][:SHOWN_CHARACTERS]}')
+        try:
+            content = unpack_openpi(message.data)
+        except PeerFormatError as error:
+            raise BadReply(f'{self._where}: {error}') from None
+        if not isinstance(content, dict):
+            raise BadReply(f'{self._where}: the reply must be a map, got {content!r:.80}')
+        return content
+
+
+def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[str, Any]:
+    """Return the observation under the keys of the server."""
+    request: dict[str, Any] = {}
+    for key, values in state_parts(observation.state, contract).items():
+        put(request, key, values)
+    is_chw = contract.options.get('image_layout') == 'chw'
+    for key, camera in contract.images.items():
+        image = observation.images[camera]
+        put(request, key, np.moveaxis(image, -1, 0) if is_chw else image)
+    put(request, contract.task or 'prompt', observation.task)
+    return request
+
+
+def forward_ms_of(reply: dict[str, Any]) -> float | None:
+    """Return the inference time that the server reports, None without one."""
+    timing = reply.get('server_timing')
+    value = timing.get('infer_ms') if isinstance(timing, dict) else None
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e6 else None
+
+
+def load(options: LoadOptions) -> RemotePolicy:
+    """Return the policy of a contract file. Raises PolicyError."""
+    return load_remote(
+        KIND, options, OpenpiPeer, rules=RULES, check=lambda c: check_address(c, KIND, 'ws', 'wss')
+    )
