@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A server in this process, for tests of programs that use the client. No Zenoh, no threads: it
+answers in the thread that sends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from lerobot_serve.arrays import Float32Array
+from lerobot_serve.client.connection import Connection
+from lerobot_serve.client.link import LinkCallbacks
+from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION
+from lerobot_serve.wire.services import (
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
+    ServerStatus,
+)
+from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+
+NAMES = ('shoulder.pos', 'elbow.pos')
+CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
+POLICY = 'fake@0123456789abcdef'
+
+
+class FakeServer:
+    """
+    Answers each observation with `policy(state)`, unless `holds` is set: then requests wait in
+    `held` for `answer`. `refusals` are raised by the next calls of OpenSession, in order.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[Float32Array], Float32Array] = lambda state: np.tile(state, (3, 1)),
+        *,
+        observation_steps: int = 1,
+        stride_steps: int = 1,
+    ) -> None:
+        self.policy, self.fingerprint = policy, POLICY
+        self.observation_steps, self.stride_steps = observation_steps, stride_steps
+        self.is_there = True
+        self.holds = False
+        self.held: deque[Observation] = deque()
+        self.observations: list[Observation] = []
+        self.refusals: deque[Exception] = deque()
+        self.opened: list[SessionRequest] = []
+        self.closed: list[SessionRequest] = []
+        self.resets: list[ResetEpisodeRequest] = []
+        self.links: dict[str, FakeLink] = {}
+        # called with each observation that is held
+        self.on_held: Callable[[], None] = lambda: None
+
+    def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
+        """Return a connection for PolicyClient or AsyncPolicyClient."""
+        settings = client_settings(
+            'policy_server', DEFAULT_ENDPOINT, 'default', None, client_id, timeout_s
+        )
+        return Connection(settings, self._link, lambda: None)
+
+    def _link(self, client_id: str, callbacks: LinkCallbacks) -> FakeLink:
+        self.links[client_id] = FakeLink(self, callbacks)
+        return self.links[client_id]
+
+    def go(self) -> None:
+        """End, as a server that is killed: sessions are lost."""
+        self.is_there = False
+        self.held.clear()
+        self._notify()
+
+    def come_back(self) -> None:
+        self.is_there = True
+        self._notify()
+
+    def _notify(self) -> None:
+        for link in tuple(self.links.values()):
+            link.callbacks.on_presence(self.is_there)
+
+    def receive(self, observation: Observation) -> None:
+        self.observations.append(observation)
+        if self.holds:
+            self.held.append(observation)
+            self.on_held()
+        else:
+            self.answer(observation)
+
+    def answer(self, observation: Observation | None = None, **changes: object) -> None:
+        """Reply to an observation, to the oldest held one by default, with changes of Chunk."""
+        asked = observation or self.held.popleft()
+        actions = np.asarray(self.policy(asked.state[-1]), np.float32)
+        chunk = Chunk(
+            asked.header.for_reply(Flag.NONE),
+            asked.client_id,
+            asked.episode_id,
+            robot=actions,
+            policy=self.fingerprint,
+            queue_wait_ms=1.0,
+            inference_ms=2.0,
+        )
+        self.deliver(asked.client_id, wire_chunk.encode(replace(chunk, **changes)))  # type: ignore[arg-type]
+
+    def deliver(self, client_id: str, raw: bytes) -> None:
+        """Send bytes to a client."""
+        self.links[client_id].callbacks.on_message(raw)
+
+
+class FakeLink:
+    """The ServerLink to a FakeServer."""
+
+    def __init__(self, server: FakeServer, callbacks: LinkCallbacks) -> None:
+        self._server, self.callbacks = server, callbacks
+        self.is_closed = False
+
+    def is_available(self) -> bool:
+        return self._server.is_there
+
+    def absence(self) -> str:
+        return 'the fake server is away; call come_back()'
+
+    def reply_topic(self, session_epoch: int) -> str:
+        return f'fake/{session_epoch:08x}'
+
+    def status(self, _: float) -> GetStatusResponse:
+        self._check_there()
+        server = self._server
+        return GetStatusResponse(
+            ServerStatus(
+                *(0, '/policy_server', 'prod', server.fingerprint, 'fake', 'cpu', 3, 1, True),
+                *('serving', 0, 8, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, (), 0.0),
+            ),
+            *(SCHEMA_VERSION, SCHEMA_VERSION, NAMES, NAMES, CAMERAS, 3, 30.0, False),
+            *(server.observation_steps, server.stride_steps, '', False),
+        )
+
+    def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
+        self._check_there()
+        if self._server.refusals:
+            raise self._server.refusals.popleft()
+        self._server.opened.append(request)
+        server = self._server
+        return OpenSessionResponse(
+            *(True, 0, '', (), SCHEMA_VERSION, request.session_epoch, 'fake', '/observation'),
+            *(server.fingerprint, 'fake', 1, True, NAMES, NAMES, CAMERAS, 3, 30.0, False),
+            *(server.observation_steps, server.stride_steps, int(request.codec)),
+            *(0.0, 0.0, 1, 8, ()),
+        )
+
+    def close_session(self, request: SessionRequest, _: float) -> None:
+        self._check_there()
+        self._server.closed.append(request)
+
+    def reset(self, request: ResetEpisodeRequest, _: float) -> ResetEpisodeResponse:
+        self._check_there()
+        self._server.resets.append(request)
+        return ResetEpisodeResponse(True, '')
+
+    def wait_until_matched(self, _: float) -> bool:
+        return True
+
+    def send(self, raw: bytes) -> None:
+        self._check_there()
+        self._server.receive(wire_observation.decode(raw))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _check_there(self) -> None:
+        if not self._server.is_there:
+            raise ServerUnreachable('the fake server is away')
