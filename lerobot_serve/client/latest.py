@@ -87,8 +87,10 @@ class LatestOnly:
             return wanted
 
     def finish(self, result: Prediction | PolicyClientError) -> None:
-        """Deposit the result of a request."""
+        """Deposit the result of a request; how one ended that was given up matters to nobody."""
         with self._lock:
+            if self.is_closed and isinstance(result, PolicyClientError):
+                return
             self.unread += isinstance(self._result, Prediction)
             self._result, self._is_busy = result, False
         self._to_user.set()

@@ -15,7 +15,7 @@ from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import is_over_zenoh, is_printable, is_topic, node_name
+from lerobot_serve.wire.names import file_name, is_over_zenoh, is_printable, is_topic, node_name
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
 from lerobot_serve.wire.session import CameraSpec
 from lerobot_serve.zenoh.credentials import check_credentials
@@ -74,7 +74,15 @@ def client_settings(
     if not connect:
         raise WrongSettings('endpoints is empty', f'give one, such as {DEFAULT_ENDPOINT}')
     zenoh = ZenohSettings(site, connect, keys=Path(keys) if keys else None)
-    given = client_id or (key_name(zenoh.keys) if zenoh.keys else default_client_id())
+    given = client_id or default_client_id()
+    if zenoh.keys:
+        of_keys = key_name(zenoh.keys)
+        if client_id and file_name(client_id) != of_keys:
+            raise WrongSettings(
+                f'client_id is {client_id!r}, and {keys} speaks for {of_keys}',
+                'leave client_id empty, or give the keys of that name',
+            )
+        given = client_id or of_keys
     if not (given.strip() and is_printable(given, ID_LIMIT)):
         raise WrongSettings(
             f'client_id is {given[:80]!r}', f'give a printable name of at most {ID_LIMIT} bytes'

@@ -102,5 +102,7 @@ def test_keys_say_who_the_client_is(tmp_path):
     assert made.session_name([]) == 'eval_1'
     with pytest.raises(WrongSettings, match='the keys speak for eval_1 alone'):
         made.session_name(['eval_1'])
+    with pytest.raises(WrongSettings, match=r"client_id is 'other', and .* speaks for eval_1"):
+        settings(keys=folder / robot.folder, endpoints='tls/127.0.0.1:1', client_id='other')
     with pytest.raises(WrongSettings, match='a client needs those of a robot'):
         settings(keys=folder / server.folder)

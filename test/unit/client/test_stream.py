@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream of the blocking client: the newest observation, the newest prediction, all counted."""
+"""The stream of the blocking client: newest observation, newest prediction, all counted."""
 
 from __future__ import annotations
 
