@@ -20,7 +20,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION
+from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, StateClass
 from lerobot_serve.wire.services import (
     GetStatusResponse,
     OpenSessionResponse,
@@ -33,6 +33,9 @@ from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionReq
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
 POLICY = 'fake@0123456789abcdef'
+CHUNK_STEPS, FPS = 3, 30.0
+# of ServerStatus.state
+ACTIVE = 3
 
 
 class FakeServer:
@@ -135,12 +138,44 @@ class FakeLink:
         self._check_there()
         server = self._server
         return GetStatusResponse(
-            ServerStatus(
-                *(0, '/policy_server', 'prod', server.fingerprint, 'fake', 'cpu', 3, 1, True),
-                *('serving', 0, 8, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, (), 0.0),
-            ),
-            *(SCHEMA_VERSION, SCHEMA_VERSION, NAMES, NAMES, CAMERAS, 3, 30.0, False),
-            *(server.observation_steps, server.stride_steps, '', False),
+            status=self._server_status(),
+            schema_version_min=SCHEMA_VERSION,
+            schema_version_max=SCHEMA_VERSION,
+            state_names=NAMES,
+            action_names=NAMES,
+            cameras=CAMERAS,
+            chunk_size=CHUNK_STEPS,
+            trained_fps=FPS,
+            supports_rtc=False,
+            observation_steps=server.observation_steps,
+            observation_stride_steps=server.stride_steps,
+            default_task='',
+            task_pinned=False,
+        )
+
+    def _server_status(self) -> ServerStatus:
+        return ServerStatus(
+            stamp_ns=0,
+            server='/policy_server',
+            slot='prod',
+            policy=self._server.fingerprint,
+            policy_type='fake',
+            device='cpu',
+            state=ACTIVE,
+            state_class=StateClass.CHUNK_STATELESS,
+            warmed_up=True,
+            text='serving',
+            active_sessions=0,
+            max_sessions=8,
+            load=0.0,
+            inference_ms_p50=0.0,
+            inference_ms_p99=0.0,
+            queue_wait_ms_p99=0.0,
+            requests=0,
+            chunks=0,
+            superseded=0,
+            dropped=(),
+            memory_mb=0.0,
         )
 
     def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
@@ -150,10 +185,32 @@ class FakeLink:
         self._server.opened.append(request)
         server = self._server
         return OpenSessionResponse(
-            *(True, 0, '', (), SCHEMA_VERSION, request.session_epoch, 'fake', '/observation'),
-            *(server.fingerprint, 'fake', 1, True, NAMES, NAMES, CAMERAS, 3, 30.0, False),
-            *(server.observation_steps, server.stride_steps, int(request.codec)),
-            *(0.0, 0.0, 1, 8, ()),
+            accepted=True,
+            code=Refusal.OK,
+            reason='',
+            warnings=(),
+            schema_version=SCHEMA_VERSION,
+            session_epoch=request.session_epoch,
+            session_id='fake',
+            observation_topic='/observation',
+            policy=server.fingerprint,
+            policy_type='fake',
+            state_class=StateClass.CHUNK_STATELESS,
+            warmed_up=True,
+            state_names=NAMES,
+            action_names=NAMES,
+            cameras=CAMERAS,
+            chunk_size=CHUNK_STEPS,
+            trained_fps=FPS,
+            supports_rtc=False,
+            observation_steps=server.observation_steps,
+            observation_stride_steps=server.stride_steps,
+            codec=request.codec,
+            load=0.0,
+            predicted_delay_ms=0.0,
+            active_sessions=1,
+            max_sessions=8,
+            extensions=(),
         )
 
     def close_session(self, request: SessionRequest, _: float) -> None:
