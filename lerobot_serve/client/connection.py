@@ -119,7 +119,7 @@ class Connection:
         """
         with self._lock:
             self._check_usable()
-            used = [name for name, each in self.sessions.items() if not each.is_closed]
+            used = [name for name, each in self.sessions.items() if not each.is_released]
             name = client_id or self.settings.session_name(used)
             if name in used:
                 raise WrongSettings(

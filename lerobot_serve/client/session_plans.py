@@ -53,7 +53,8 @@ class SessionPlans:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.state, self.turns = SessionState(settings), RequestTurns()
-        self.is_closed = False
+        # closed: nothing is requested any more; released: another session may have its name
+        self.is_closed = self.is_released = False
         self._clock = clock
         self._link, self._release = make_link(LinkCallbacks(self._on_message, self._on_presence))
 
@@ -247,8 +248,11 @@ class SessionPlans:
 
     def _close(self) -> None:
         request = self.state.last_request
-        if self.state.is_open and request:
-            # a server that is away ends the session by itself
-            with contextlib.suppress(ServerUnreachable):
-                self._link.close_session(request, CLOSE_TIMEOUT_S)
-        self._release()
+        try:
+            if self.state.is_open and request:
+                # a server that is away ends the session by itself
+                with contextlib.suppress(ServerUnreachable):
+                    self._link.close_session(request, CLOSE_TIMEOUT_S)
+        finally:
+            self._release()
+            self.is_released = True

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
+import threading
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,33 @@ def test_errors_are_those_of_the_blocking_client():
             await session.close()
             with pytest.raises(ClientClosed):
                 await session.predict((1, 1), IMAGES)
+
+    run(test())
+
+
+def test_a_name_is_free_once_its_session_has_ended_at_the_server():
+    async def test() -> None:
+        server = FakeServer()
+        is_asked, may_end = threading.Event(), threading.Event()
+        async with connected(server) as client:
+            first = await client.open()
+
+            def close_slowly(request, _) -> None:
+                is_asked.set()
+                assert may_end.wait(LIMIT_S)
+                server.closed.append(request)
+
+            server.links['tester'].close_session = close_slowly
+            closing = asyncio.create_task(first.close())
+            await until(is_asked.is_set)
+            second = await client.open()
+            assert second.client_id == 'tester.2'
+            may_end.set()
+            await closing
+            third = await client.open()
+            assert third.client_id == 'tester'
+            for session in (second, third):
+                assert len(await session.predict((1, 1), IMAGES)) == 3
 
     run(test())
 
