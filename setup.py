@@ -7,9 +7,9 @@ from setuptools import find_packages, setup
 NAME = 'lerobot_serve'
 # of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
 VERBS = (
-    *('audit', 'dashboard', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge', 'keys', 'link'),
-    *('outcome', 'plan', 'record', 'replay', 'rerun', 'restore', 'robot', 'robots', 'rollout'),
-    *('route', 'router', 'serve', 'split', 'stats', 'up'),
+    *('audit', 'dashboard', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge', 'gateway'),
+    *('keys', 'link', 'outcome', 'plan', 'record', 'replay', 'rerun', 'restore', 'robot'),
+    *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'up'),
 )
 
 
@@ -49,6 +49,7 @@ setup(
             'policy_server = lerobot_serve.entry_points:policy_server',
             'policy_router = lerobot_serve.entry_points:policy_router',
             'edge_controller = lerobot_serve.entry_points:edge_controller',
+            'gateway = lerobot_serve.entry_points:gateway',
             'sim_robot = lerobot_serve.entry_points:sim_robot',
             'lerobot-serve = lerobot_serve.tools.cli.main:main',
         ],

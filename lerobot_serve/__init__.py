@@ -5,10 +5,11 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 Rooms, and the rooms that each may import (test/unit/package/test_architecture.py checks this):
 
     arrays        the types of arrays                                   imports only numpy
-    wire          messages <-> arrays, envelope, image codec, names     -> arrays; and simplejpeg
+    wire          messages <-> arrays, envelope, image codec, names     -> arrays; simplejpeg, cv2
     parameters    declaration of a node parameter                       imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
+    access        tokens in private files, addresses                    -> errors, atomic_file
     shared_memory removes segments of killed processes in /dev/shm      imports nothing
     cage          the last check of each command                        -> arrays
     policies      loads and runs policies; only it imports torch        -> arrays, wire
@@ -18,6 +19,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     server        sessions, scheduling, inference                       -> policies and the above
     edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
+    gateway       sessions for other people's clients                   -> access, wire, zenoh, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
     ros           shared by all nodes: QoS, process, node, topics       -> wire, parameters, ...
     entry_points  start and end of an executable                        -> errors, shared_memory

@@ -155,5 +155,9 @@ def edge_controller() -> NoReturn:
     run_main('lerobot_serve.edge.node')
 
 
+def gateway() -> NoReturn:
+    run_main('lerobot_serve.gateway.node')
+
+
 def sim_robot() -> NoReturn:
     run_main('lerobot_serve.sim.node')

@@ -52,6 +52,12 @@ def session_name(client_id: str, session_epoch: int) -> str:
     return client_id.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark
 
 
+def default_episode_id(client_id: str, session_epoch: int, number: int) -> str:
+    """Return an episode id that is unique in the fleet and fits a message."""
+    end = f'-{session_epoch:08x}-{number:04d}'
+    return client_id.encode()[: ID_LIMIT - len(end)].decode(errors='ignore') + end
+
+
 def namespace(given: str, client_id: str | None) -> str:
     """Return the given namespace of a robot's nodes, or one derived from `client_id`."""
     return given or (ros_token(client_id) if client_id else '')

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import cv2
 import numpy as np
 
 from lerobot_serve.arrays import FrameArray
@@ -73,18 +72,3 @@ def _encoded(
     flat = {label: frame for label, frame in frames.items() if label not in deep}
     encoded = dict(zip(flat, images.encode_all(flat, codec, quality), strict=True))
     return encoded | dict(zip(deep, images.encode_all(deep, Codec.RAW, quality), strict=True))
-
-
-def downscale(frame: FrameArray, height: int, width: int) -> FrameArray:
-    """
-    Return the frame resized to exactly this size, stretched as the server would.
-
-    A frame that is not larger in both directions stays unchanged, as does every frame for a size
-    of 0 (any): enlarging would only cost bandwidth.
-    """
-    if not (0 < height < frame.shape[0] and 0 < width < frame.shape[1]):
-        return frame
-    resized = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
-    small = resized.astype(frame.dtype, copy=False)
-    # a frame of one channel loses its axis
-    return small.reshape(height, width, frame.shape[2])

@@ -13,7 +13,6 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.edge.inputs.frame_encoding import (
     camera_messages,
-    downscale,
     encode_frames,
 )
 from lerobot_serve.edge.inputs.history import HistoryStep
@@ -23,6 +22,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import state_input_names
 from lerobot_serve.wire.image_codec import ImageCodecPool
+from lerobot_serve.wire.image_size import downscale
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve.wire.session import aspect_ratio_warning, CameraSpec

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validate agreements and replies of a server, and name episodes. Pure functions."""
+"""Validate agreements and replies of a server. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lerobot_serve.edge.session.tracker import ReplyDropped
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Flag, ID_LIMIT, Refusal, Status
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Flag, Refusal, Status
 from lerobot_serve.wire.session import SessionRefused
 
 # half a minute at 30 Hz; docs/architecture.md has its memory cost
@@ -83,9 +83,3 @@ def is_agreed_policy(chunk: Chunk, agreement: SessionAgreement) -> bool:
     # several long names are truncated
     is_cut = len(agreement.policy) >= FINGERPRINT_LIMIT
     return chunk.policy in (*others, last) or (is_cut and chunk.policy.startswith(last))
-
-
-def default_episode_id(client_id: str, session_epoch: int, number: int) -> str:
-    """Return an episode id that is unique in the fleet and fits a message."""
-    end = f'-{session_epoch:08x}-{number:04d}'
-    return client_id.encode()[: ID_LIMIT - len(end)].decode(errors='ignore') + end

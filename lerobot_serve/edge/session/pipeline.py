@@ -20,7 +20,6 @@ from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.reply_stats import ReplyStats
 from lerobot_serve.edge.queue.action_queue import Leftover
-from lerobot_serve.edge.session.agreement import default_episode_id
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
@@ -38,6 +37,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.names import default_episode_id
 from lerobot_serve.wire.schema import Flag, Status
 
 # the session is over, even if the queue holds actions

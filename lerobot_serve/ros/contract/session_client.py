@@ -56,7 +56,8 @@ class SessionClient:
         self._close = create(CloseSession, f'{server}/close_session')
         self._reset = create(ResetEpisode, f'{server}/reset_episode')
         self._status = create(GetStatus, f'{server}/get_status')
-        self._announced_future: Future | None = None
+        # one for each client: a router or a gateway has many
+        self._announced: dict[str, Future] = {}
         self._status_future: Future | None = None
         self._requests = node.create_publisher(
             Observation,
@@ -89,6 +90,7 @@ class SessionClient:
 
     def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
         """Close a session. Raises ServerUnreachable."""
+        self._forget_announced(session_request.client_id)
         request = CloseSession.Request(
             client_id=session_request.client_id, session_epoch=session_request.session_epoch
         )
@@ -104,13 +106,15 @@ class SessionClient:
         action; the first request of the episode carries the same flag. The executor calls
         `on_refusal`.
         """
-        if self._announced_future:
-            # a request without a response must not stay pending forever
-            self._reset.remove_pending_request(self._announced_future)
-            self._announced_future = None
+        self._forget_announced(request.client_id)
         if self._reset.service_is_ready():
-            self._announced_future = self._reset.call_async(request)
-            self._announced_future.add_done_callback(partial(_report_refusal, on_refusal))
+            future = self._announced[request.client_id] = self._reset.call_async(request)
+            future.add_done_callback(partial(_report_refusal, on_refusal))
+
+    def _forget_announced(self, client_id: str) -> None:
+        """Remove the last announcement; one without a response must not stay pending forever."""
+        if pending := self._announced.pop(client_id, None):
+            self._reset.remove_pending_request(pending)
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """

@@ -33,6 +33,7 @@ DESCRIPTIONS = {
         'Control one robot: request actions from servers and execute them within its limits.'
     ),
     'policy_router': 'Route requests to the replicas of two slots and run canary rollouts.',
+    'gateway': 'Turn clients of other protocols into sessions of a policy router.',
     'sim_robot': 'Simulate an arm with two cameras.',
 }
 

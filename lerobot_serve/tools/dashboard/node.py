@@ -18,11 +18,12 @@ import time
 import traceback
 
 from lerobot_serve import __version__
+from lerobot_serve.access.addresses import is_loopback_address
+from lerobot_serve.access.token_file import open_tokens, Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.access.rules import is_loopback_address, NOT_PRIVATE
-from lerobot_serve.tools.dashboard.access.token_file import open_tokens, Tokens
+from lerobot_serve.tools.dashboard.access.rules import NOT_PRIVATE
 from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder

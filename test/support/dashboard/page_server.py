@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from lerobot_serve.tools.dashboard.access.token_file import Tokens
+from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import without_nulls

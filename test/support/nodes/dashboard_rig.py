@@ -12,8 +12,8 @@ import threading
 from typing import Any
 from urllib.parse import quote
 
+from lerobot_serve.access.token_file import open_tokens
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.access.token_file import open_tokens
 from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.node import DashboardNode
 from lerobot_serve.tools.dashboard.settings import DashboardSettings

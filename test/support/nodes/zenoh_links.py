@@ -18,7 +18,7 @@ from support.network.ports import free_port
 
 both_links = pytest.mark.parametrize('link', ['ros', 'zenoh'])
 NAME = re.compile(r'(?:/[A-Za-z_][A-Za-z0-9_]*)+')
-SERVERS = ('slot_a', 'slot_b', 'slot_prod', 'shadow_server', 'servers')
+SERVERS = ('slot_a', 'slot_b', 'slot_prod', 'shadow_server', 'servers', 'server')
 
 
 class ZenohLinks:
@@ -46,7 +46,7 @@ class ZenohLinks:
         """Return what an executable is given in addition."""
         if executable == 'policy_server':
             return {'zenoh_listen': [self.endpoint(f'{namespace}/policy_server')]}
-        if executable not in ('policy_router', 'edge_controller'):
+        if executable not in ('policy_router', 'edge_controller', 'gateway'):
             return {}
         named = ' '.join(str(given[key]) for key in SERVERS if key in given)
         default = 'servers' if executable == 'edge_controller' else ''

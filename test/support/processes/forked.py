@@ -24,7 +24,7 @@ import traceback
 from typing import NoReturn
 
 MESSAGE_BYTES = 1 << 18
-NODES = ('edge', 'router', 'server', 'sim')
+NODES = ('edge', 'gateway', 'router', 'server', 'sim')
 # an exit status
 GOODBYE_MISSING = 99
 # of sys/prctl.h

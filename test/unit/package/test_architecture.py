@@ -13,7 +13,7 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
-NODES = {'server', 'edge', 'router', 'sim'}
+NODES = {'server', 'edge', 'router', 'sim', 'gateway'}
 ALLOWED = {
     'arrays': set(),
     'wire': {'arrays'},
@@ -22,6 +22,7 @@ ALLOWED = {
     'atomic_file': set(),
     'shared_memory': set(),
     'entry_points': {'errors', 'shared_memory'},
+    'access': {'errors', 'atomic_file'},
     'cage': {'arrays'},
     'policies': {'arrays', 'wire'},
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
@@ -32,10 +33,11 @@ ALLOWED = {
     'server': {*GROUND, 'policies', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'zenoh'},
+    'gateway': {*GROUND, 'access', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
-    'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros', 'zenoh'},
+    'tools': {*GROUND, *NODES, 'access', 'entry_points', 'cage', 'policies', 'ros', 'zenoh'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}

@@ -64,16 +64,6 @@ def access(asked: Asked, token: TokenState, *, is_loopback: bool, is_tls: bool) 
     }[token]
 
 
-def is_loopback_address(address: str) -> bool:
-    """Return whether only this machine reaches an address; a name must be localhost."""
-    if address.lower() == 'localhost':
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
 def host_name(host: str) -> str:
     """Return the name in a Host header without its port, lower case; empty for none."""
     if host.startswith('['):

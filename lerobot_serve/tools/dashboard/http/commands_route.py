@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from lerobot_serve.access.token_file import Tokens
+from lerobot_serve.access.wrong_tokens import WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.access.rules import access, Asked, is_same_origin, TokenState
-from lerobot_serve.tools.dashboard.access.token_file import Tokens
-from lerobot_serve.tools.dashboard.access.wrong_tokens import WrongTokens
 from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest
 from lerobot_serve.tools.dashboard.http.guards import Refused
 

@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 import pytest
 
+from lerobot_serve.access import private_files
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.keys import private_files
 
 
 @pytest.fixture

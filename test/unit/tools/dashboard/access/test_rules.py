@@ -7,12 +7,12 @@ from itertools import product
 
 import pytest
 
+from lerobot_serve.access.addresses import is_loopback_address
 from lerobot_serve.tools.dashboard.access.rules import (
     access,
     Asked,
     host_name,
     is_known_host,
-    is_loopback_address,
     is_same_origin,
     TokenState,
 )

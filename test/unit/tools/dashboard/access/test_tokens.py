@@ -8,14 +8,14 @@ import stat
 
 import pytest
 
-from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.access.token_file import open_tokens, parsed_tokens, Tokens
-from lerobot_serve.tools.dashboard.access.wrong_tokens import (
+from lerobot_serve.access.token_file import open_tokens, parsed_tokens, Tokens
+from lerobot_serve.access.wrong_tokens import (
     ADDRESSES,
     FORGET_S,
     LONGEST_DELAY_S,
     WrongTokens,
 )
+from lerobot_serve.errors import UserError
 
 TOKEN = 'abcdefghijklmnop'
 

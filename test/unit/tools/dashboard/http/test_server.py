@@ -16,8 +16,8 @@ from typing import Any
 from aiohttp import web
 import pytest
 
+from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.access.token_file import Tokens
 from lerobot_serve.tools.dashboard.commands.runner import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import applied

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The tokens of the people who may act: a file that only its owner reads, with lines `NAME TOKEN`.
+The tokens of those who may act: a file that only its owner reads, with lines `NAME TOKEN`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import re
 import secrets
 import stat
 
+from lerobot_serve.access.private_files import write_private
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.keys.private_files import write_private
 
 NAME = re.compile(r'[\w.@-]{1,64}')
 TOKEN = re.compile(r'[A-Za-z0-9_-]{16,256}')
 TOKEN_BYTES = 24
+PEOPLE = 'people who may act on the dashboard'
 HEADER = (
-    '# people who may act on the dashboard, one a line: NAME TOKEN\n'
-    '# add a line for each person: '
+    '# {whose}, one a line: NAME TOKEN\n'
+    '# add a line for each: '
     "python3 -c 'import secrets; print(secrets.token_urlsafe(24))' makes a token\n"
 )
 
@@ -52,14 +53,17 @@ class Tokens:
         return found
 
 
-def open_tokens(path: Path) -> Tokens:
-    """Read the file, or make it with one token of this user. Raises UserError."""
+def open_tokens(path: Path, whose: str = PEOPLE) -> Tokens:
+    """
+    Read the file, or make it with one token of this user; `whose` is for its first line. Raises
+    UserError.
+    """
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             name = user_name()
             line = f'{name} {secrets.token_urlsafe(TOKEN_BYTES)}\n'
-            write_private(path, (HEADER + line).encode())
+            write_private(path, (HEADER.format(whose=whose) + line).encode())
         check_private(path)
         return Tokens(parsed_tokens(path.read_text('utf-8'), str(path)))
     except OSError as error:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The core of the gateway: sessions of callers, admission, counters and the log of callers.
+
+The event loop owns it. A door asks for the session before each request: one that was idle has
+been closed, and is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass
+import time
+from typing import Protocol
+
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.caller_session import CallerSession
+from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.upstream import PolicyContract, Upstream, UpstreamSession
+
+DRAINING = 'the gateway is shutting down; connect to another one, or retry when it runs again'
+
+
+class Log(Protocol):
+    """The logger of the node."""
+
+    def info(self, text: str, /) -> object: ...
+
+    def warning(self, text: str, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """
+    max_callers        callers with an open session
+    request_timeout_s  limit of each request, also of one that allows itself more
+    idle_timeout_s     time without a request after which a session is closed
+    drain_timeout_s    longest wait for running requests at the end
+    retry_after_s      pause that a refused caller is asked for
+    """
+
+    max_callers: int = 64
+    request_timeout_s: float = 5.0
+    idle_timeout_s: float = 300.0
+    drain_timeout_s: float = 3.0
+    retry_after_s: float = 1.0
+
+
+class Gateway:
+    """See the module."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: GatewaySettings,
+        log: Log,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        counters: GatewayCounters | None = None,
+    ) -> None:
+        self.settings, self.counters = settings, counters or GatewayCounters()
+        self._upstream, self._log, self._clock = upstream, log, clock
+        self._sessions: dict[Caller, CallerSession] = {}
+        self._is_draining = False
+
+    @property
+    def callers(self) -> tuple[Caller, ...]:
+        """The callers with a session."""
+        return tuple(self._sessions)
+
+    async def describe(self) -> PolicyContract:
+        """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
+        return await self._upstream.describe()
+
+    async def session(self, caller: Caller) -> UpstreamSession:
+        """
+        Return the session of a caller, and open it first where there is none. Raises
+        PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server.
+        """
+        session = self._sessions.get(caller)
+        if session is None:
+            self._admit(caller)
+            session = CallerSession(
+                caller, self.settings, self.counters, self._clock, self.release
+            )
+            self._sessions[caller] = session
+            session.begin(self._open(session))
+        # one caller that leaves does not end the opening for the others
+        await asyncio.shield(session.opening)
+        return session
+
+    def _admit(self, caller: Caller) -> None:
+        if self._is_draining:
+            raise self._refused(caller, Status.UNAVAILABLE, 'draining', DRAINING)
+        if len(self._sessions) >= self.settings.max_callers:
+            raise self._refused(
+                caller,
+                Status.OVERLOADED,
+                'max_callers',
+                f'{len(self._sessions)} callers have a session, max_callers is '
+                f'{self.settings.max_callers}; retry when one has ended, or raise max_callers',
+            )
+
+    def _refused(self, caller: Caller, status: Status, reason: str, text: str) -> PredictionError:
+        self.on_refused(caller.protocol, reason)
+        return PredictionError(status, text, self.settings.retry_after_s)
+
+    async def _open(self, session: CallerSession) -> None:
+        try:
+            opened = await self._upstream.open(session.caller)
+        except BaseException as error:
+            self._sessions.pop(session.caller, None)
+            if isinstance(error, PredictionError):
+                self.on_refused(session.caller.protocol, error.status)
+            raise
+        session.opened(opened)
+        self._log.info(session.begin_text)
+
+    def on_refused(self, protocol: str, reason: str) -> None:
+        """Count what a door refused before it became a request; `reason` is one word."""
+        self.counters.refused[protocol, str(reason)] += 1
+
+    async def release(self, caller: Caller) -> None:
+        """End the session of a caller that left; no error without one."""
+        if session := self._sessions.pop(caller, None):
+            await self._end(session, 'it left')
+
+    async def close_idle(self) -> None:
+        """Close the sessions without a request for `idle_timeout_s`."""
+        for session in [each for each in self._sessions.values() if each.is_idle()]:
+            if self._sessions.pop(session.caller, None):
+                limit_s = self.settings.idle_timeout_s
+                await self._end(session, f'no request for {limit_s:g} s')
+
+    async def _end(self, session: CallerSession, why: str) -> None:
+        if await session.end():
+            self._log.info(session.end_text(why))
+
+    async def drain(self) -> None:
+        """Refuse new callers, await running requests, end all sessions and the upstream."""
+        self._is_draining = True
+        running = [each.wait_quiet() for each in self._sessions.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_timeout_s):
+                await asyncio.gather(*running)
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*(self._end(each, 'the gateway ends') for each in sessions))
+        await self._upstream.close()

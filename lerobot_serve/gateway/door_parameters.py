@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters that every door has, by the name of the door."""
+
+from __future__ import annotations
+
+from lerobot_serve.parameters import parameter
+
+
+def port(door: str, default: int) -> int:
+    """Return the parameter `port` of a door."""
+    return parameter(
+        default,
+        f'port of the door {door}; 0 takes any free one and logs it',
+        low=0,
+        high=65535,
+        name=f'{door}.port',
+    )
+
+
+def host(door: str) -> str:
+    """Return the parameter `host` of a door."""
+    return parameter(
+        '127.0.0.1',
+        f'address of the door {door}; 0.0.0.0 for all interfaces, with {door}.tokens_file',
+        name=f'{door}.host',
+    )
+
+
+def tokens_file(door: str) -> str:
+    """Return the parameter `tokens_file` of a door."""
+    return parameter(
+        '',
+        'file with lines NAME TOKEN of the callers that are let in, which only its owner reads; '
+        'made with one token where it is missing; empty: callers need no token',
+        name=f'{door}.tokens_file',
+    )
+
+
+def allow_anyone(door: str) -> bool:
+    """Return the parameter `allow_anyone` of a door."""
+    return parameter(
+        False,
+        f'allow {door}.host to be an address of the network without {door}.tokens_file',
+        name=f'{door}.allow_anyone',
+    )
+
+
+def certificate_file(door: str) -> str:
+    """Return the parameter `certificate_file` of a door."""
+    return parameter(
+        '',
+        f'PEM file with the TLS certificate of the door, with {door}.key_file; empty: no TLS',
+        name=f'{door}.certificate_file',
+    )
+
+
+def key_file(door: str) -> str:
+    """Return the parameter `key_file` of a door."""
+    return parameter(
+        '', 'PEM file with the private key of the TLS certificate', name=f'{door}.key_file'
+    )
+
+
+def mapping(door: str) -> str:
+    """Return the parameter `mapping` of a door."""
+    return parameter(
+        '',
+        'YAML file with the names of callers for cameras, state and actions; empty: their names '
+        'are those of the policy',
+        name=f'{door}.mapping',
+    )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The thread of the event loop: builds gateway and doors in it, runs them, ends them in order.
+
+Doors stop first, then running requests are awaited, then the sessions are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+import contextlib
+from dataclasses import dataclass
+import threading
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.doors import Door
+
+IDLE_CHECK_S = 1.0
+# of a door that hangs
+STOP_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs in the loop."""
+
+    gateway: Gateway
+    doors: Sequence[Door]
+
+
+class GatewayLoop:
+    """`run` is the body of the thread; any other thread may call the other methods."""
+
+    def __init__(self, build: Callable[[], Running], stop_limit_s: float) -> None:
+        """`build` is called in the loop; it may raise UserError, as may the start of a door."""
+        self._build, self._stop_limit_s = build, stop_limit_s
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._error: UserError | None = None
+        self.addresses: tuple[str, ...] = ()
+
+    def wait_until_started(self) -> None:
+        """Return once all doors listen. Raises their UserError."""
+        self._started.wait()
+        if self._error:
+            raise self._error
+
+    def stop(self) -> None:
+        """Stop doors, drain the gateway, end the thread. May be called twice."""
+        self.request_stop()
+        self._ended.wait(self._stop_limit_s)
+
+    def request_stop(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            # the loop has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def run(self) -> None:
+        """Run until `stop`."""
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._run())
+        finally:
+            self._started.set()
+            self._ended.set()
+
+    async def _run(self) -> None:
+        try:
+            running = self._build()
+        except UserError as error:
+            self._error = error
+            return
+        try:
+            for door in running.doors:
+                await door.start()
+        except UserError as error:
+            self._error = error
+        else:
+            self.addresses = tuple(door.address for door in running.doors)
+            self._started.set()
+            await self._serve(running.gateway)
+        await self._end(running)
+
+    async def _serve(self, gateway: Gateway) -> None:
+        while not self._stop.is_set():
+            await gateway.close_idle()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), IDLE_CHECK_S)
+
+    async def _end(self, running: Running) -> None:
+        draining = asyncio.ensure_future(running.gateway.drain())
+        stops = [asyncio.ensure_future(door.stop()) for door in running.doors]
+        await draining
+        if stops:
+            _, hanging = await asyncio.wait(stops, timeout=STOP_LIMIT_S)
+            for each in hanging:
+                each.cancel()

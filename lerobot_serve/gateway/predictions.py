@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request for actions, its prediction, and the errors. Checked at construction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.wire.names import is_printable
+from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
+
+# far above any robot, far below a harmful size
+STATE_LIMIT, IMAGES_LIMIT, PIXELS_LIMIT = 4096, 64, 64_000_000
+TIMEOUT_LIMIT_S = 3600.0
+DELAY_STEPS_LIMIT = 10_000
+
+
+class Status(StrEnum):
+    """Why there is no prediction."""
+
+    # the request cannot be read, or does not fit the policy
+    INVALID = 'invalid'
+    # the deadline of the request passed
+    TOO_LATE = 'too_late'
+    # a newer request of the same caller replaced it
+    SUPERSEDED = 'superseded'
+    # more callers or requests than allowed
+    OVERLOADED = 'overloaded'
+    # no server responds, or it is going away
+    UNAVAILABLE = 'unavailable'
+    # NaN or infinity, in the request or in the actions
+    NOT_FINITE = 'not_finite'
+    # no token, or a wrong one
+    UNAUTHORIZED = 'unauthorized'
+    # the policy raised an error
+    FAILED = 'failed'
+
+
+class PredictionError(Exception):
+    """
+    No prediction: `status` for programs; the text has what was given, what is allowed and what to
+    do. `retry_after_s` is 0 where a retry of the same request is useless or needs no pause.
+    """
+
+    def __init__(self, status: Status, text: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.status, self.text, self.retry_after_s = status, text, retry_after_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictionRequest:
+    """
+    What a caller observes, in the names, order and units of the policy.
+
+    state                  one value for each state name of the policy
+    images                 RGB frames by the camera names of the policy, height x width x 3
+    episode_id             empty: the current episode of the session
+    episode_start          the caller began a new episode
+    timeout_s              0: the default of the gateway; later predictions are TOO_LATE
+    inference_delay_steps  control steps that pass before the first action is executed
+
+    Raises PredictionError for what no policy accepts.
+    """
+
+    state: Float32Array
+    images: Mapping[str, Uint8Array]
+    task: str = ''
+    episode_id: str = ''
+    episode_start: bool = False
+    timeout_s: float = 0.0
+    inference_delay_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check_state(self.state)
+        _check_images(self.images)
+        if len(self.task.encode('utf-8', 'replace')) > TASK_LIMIT:
+            raise _invalid(f'task has {len(self.task)} characters, {TASK_LIMIT} bytes are allowed')
+        if not is_printable(self.episode_id, ID_LIMIT):
+            raise _invalid(
+                f'episode_id must be printable text of at most {ID_LIMIT} bytes, got '
+                f'{self.episode_id[:80]!r}'
+            )
+        if not 0 <= self.timeout_s <= TIMEOUT_LIMIT_S:
+            raise _invalid(f'timeout_s must be in [0, {TIMEOUT_LIMIT_S:g}], got {self.timeout_s}')
+        if not 0 <= self.inference_delay_steps <= DELAY_STEPS_LIMIT:
+            raise _invalid(
+                f'inference_delay_steps must be in [0, {DELAY_STEPS_LIMIT}], got '
+                f'{self.inference_delay_steps}'
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """
+    A chunk of actions, in the units of the robot: one row for each step, always finite.
+
+    slot, policy, fingerprint  who answered; `policy` is the id in the fingerprint id@hash
+    sequence                   number of the request in its session
+    policy_changed             another policy answered than the one before
+    text                       what the server says about the chunk, empty as a rule
+    """
+
+    actions: Float32Array
+    slot: str = ''
+    policy: str = ''
+    fingerprint: str = ''
+    sequence: int = 0
+    inference_ms: float = 0.0
+    queue_wait_ms: float = 0.0
+    policy_changed: bool = False
+    text: str = ''
+
+    def __post_init__(self) -> None:
+        """Raise PredictionError for actions that must not be executed."""
+        if self.actions.dtype != np.float32 or self.actions.ndim != 2 or not self.actions.size:
+            raise PredictionError(
+                Status.FAILED,
+                f'the policy returned actions of shape {self.actions.shape} and type '
+                f'{self.actions.dtype}, expected steps x actions of float32; see the log of the '
+                'server',
+            )
+        if not np.isfinite(self.actions).all():
+            raise PredictionError(
+                Status.NOT_FINITE,
+                'the policy returned NaN or infinity; no action is passed on; see the log of the '
+                'server',
+            )
+
+
+def as_state(values: object) -> Float32Array:
+    """Return numbers as a state vector; arrays of any shape are flattened. Raises the error."""
+    try:
+        return np.asarray(values, np.float32).reshape(-1)
+    except (TypeError, ValueError, OverflowError):
+        raise _invalid('state must be numbers, got other values') from None
+
+
+def _check_state(state: Float32Array) -> None:
+    if not (isinstance(state, np.ndarray) and state.dtype == np.float32 and state.ndim == 1):
+        raise _invalid('state must be a vector of float32')
+    if state.size > STATE_LIMIT:
+        raise _invalid(f'state has {state.size} values, {STATE_LIMIT} are allowed')
+    finite = np.isfinite(state)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise PredictionError(
+            Status.NOT_FINITE,
+            f'state[{at}] is {state[at]}; send finite numbers, and check the sensor behind it',
+        )
+
+
+def _check_images(images: Mapping[str, Uint8Array]) -> None:
+    if len(images) > IMAGES_LIMIT:
+        raise _invalid(f'{len(images)} images, {IMAGES_LIMIT} are allowed')
+    for name, image in images.items():
+        if not is_printable(name, ID_LIMIT):
+            raise _invalid(f'camera name {name[:80]!r} is not printable text')
+        if not _is_image(image):
+            shape = getattr(image, 'shape', type(image).__name__)
+            raise _invalid(
+                f'image {name!r} must be height x width x 3 of uint8 (RGB), at most '
+                f'{PIXELS_LIMIT} pixels, got {shape} of {getattr(image, "dtype", "no array")}'
+            )
+
+
+def _is_image(image: object) -> bool:
+    return (
+        isinstance(image, np.ndarray)
+        and image.dtype == np.uint8
+        and image.ndim == 3
+        and image.shape[2] == 3
+        and 0 < image.shape[0] * image.shape[1] <= PIXELS_LIMIT
+    )
+
+
+def _invalid(text: str) -> PredictionError:
+    return PredictionError(Status.INVALID, text)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encode the images of a request; what takes long has the threads of a pool. Event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.image_size import downscale, is_larger
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.schema import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """How images are sent to the router; as the parameters of an edge_controller."""
+
+    codec: Codec = Codec.RAW
+    jpeg_quality: int = 90
+    downscale: bool = False
+    threads: int = 2
+
+
+class ImageEncoder:
+    """Owns the pool."""
+
+    def __init__(self, settings: ImageSettings) -> None:
+        self._settings = settings
+        self._pool = ThreadPoolExecutor(settings.threads, 'image')
+
+    async def encode(
+        self, images: Mapping[str, Uint8Array], contract: PolicyContract
+    ) -> tuple[Image, ...]:
+        """Return the images in wire form. Raises Unencodable."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Image]] = []
+        ready: list[Image] = []
+        for name, frame in images.items():
+            size = self._size(name, contract)
+            if self._settings.codec is Codec.RAW and not is_larger(frame, *size):
+                ready.append(self._encode(name, frame, size))
+            else:
+                waiting.append(loop.run_in_executor(self._pool, self._encode, name, frame, size))
+        return (*ready, *await asyncio.gather(*waiting))
+
+    def _size(self, name: str, contract: PolicyContract) -> tuple[int, int]:
+        if not self._settings.downscale:
+            return 0, 0
+        height, width, _ = contract.cameras.get(name, (0, 0, 3))
+        return height, width
+
+    def _encode(self, name: str, frame: Uint8Array, size: tuple[int, int]) -> Image:
+        settings = self._settings
+        small = downscale(frame, *size)
+        return image_codec.encode(name, small, settings.codec, quality=settings.jpeg_quality)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

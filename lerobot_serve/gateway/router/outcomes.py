@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies and refusals of the router as predictions and their errors. Pure."""
+
+from __future__ import annotations
+
+from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.router.policy_contract import policy_id
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import Flag, Refusal
+from lerobot_serve.wire.schema import Status as ChunkStatus
+from lerobot_serve.wire.session import SessionRefused
+
+# a request without an answer is best sent again after this
+RETRY_AFTER_S = 1.0
+STATUSES: dict[int, Status] = {
+    ChunkStatus.BAD_OBSERVATION: Status.INVALID,
+    ChunkStatus.POLICY_ERROR: Status.FAILED,
+    ChunkStatus.NOT_FINITE: Status.NOT_FINITE,
+    ChunkStatus.TOO_LATE: Status.TOO_LATE,
+    ChunkStatus.NO_SLOT: Status.UNAVAILABLE,
+}
+# after these a session must be opened before the next request
+SESSION_ENDS = (ChunkStatus.NO_SESSION, ChunkStatus.DRAINING)
+# a retry may succeed; any other refusal stays until an operator changes something
+REFUSALS = {
+    Refusal.CAPACITY: Status.OVERLOADED,
+    Refusal.NAME_IN_USE: Status.UNAVAILABLE,
+    Refusal.NOT_READY: Status.UNAVAILABLE,
+    Refusal.DRAINING: Status.UNAVAILABLE,
+    Refusal.EXCLUSIVE_IN_USE: Status.UNAVAILABLE,
+    Refusal.UNREACHABLE: Status.UNAVAILABLE,
+}
+STATE_LOST = 'the server no longer had the state of this session, and began anew'
+
+
+class SessionLost(Exception):
+    """The session is not open any more; the text says why."""
+
+
+def unavailable(text: str) -> PredictionError:
+    return PredictionError(Status.UNAVAILABLE, text, RETRY_AFTER_S)
+
+
+def refusal_error(refused: SessionRefused) -> PredictionError:
+    """Return the error of a session that was not opened."""
+    status = REFUSALS.get(refused.code, Status.INVALID)
+    retry_after_s = RETRY_AFTER_S if refused.code in REFUSALS else 0.0
+    return PredictionError(status, f'the session was refused: {refused}', retry_after_s)
+
+
+def prediction_of(chunk: Chunk, contract: PolicyContract) -> Prediction:
+    """
+    Return the prediction of a reply. Raises PredictionError for one without usable actions, and
+    SessionLost.
+    """
+    if chunk.status in SESSION_ENDS:
+        raise SessionLost(chunk.status_text or ChunkStatus(chunk.status).name.lower())
+    if chunk.status != ChunkStatus.OK:
+        # an unknown status is one of a later version
+        status = STATUSES.get(chunk.status, Status.FAILED)
+        retry_after_s = RETRY_AFTER_S if status is Status.UNAVAILABLE else 0.0
+        raise PredictionError(status, chunk.status_text or status, retry_after_s)
+    columns = len(contract.action_names)
+    if chunk.robot.ndim != 2 or chunk.robot.shape[1] != columns:
+        raise PredictionError(
+            Status.FAILED,
+            f'the reply has actions of shape {chunk.robot.shape}, the policy has {columns} '
+            'actions; see the log of the server',
+        )
+    return Prediction(
+        actions=chunk.robot,
+        slot=chunk.slot,
+        policy=policy_id(chunk.policy),
+        fingerprint=chunk.policy,
+        sequence=chunk.header.seq,
+        inference_ms=chunk.inference_ms,
+        queue_wait_ms=chunk.queue_wait_ms,
+        policy_changed=bool(chunk.header.flags & Flag.POLICY_CHANGED),
+        text=STATE_LOST if chunk.header.flags & Flag.STATE_LOST else chunk.status_text,
+    )

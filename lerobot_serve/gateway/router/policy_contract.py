@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the router says about its policy, for callers. Pure."""
+
+from __future__ import annotations
+
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.router.server_link import PolicyReply, SessionReply, StatusReply
+from lerobot_serve.gateway.upstream import PolicyContract
+
+# between the policies of a router's slots, and between id and hash of a fingerprint
+POLICY_SEPARATOR, HASH_SEPARATOR = '|', '@'
+
+
+def contract_of_status(reply: StatusReply) -> PolicyContract:
+    """Return the contract of GetStatus."""
+    return _contract(reply, reply.status.policy)
+
+
+def contract_of_session(reply: SessionReply) -> PolicyContract:
+    """
+    Return the contract of an open session. Raises PredictionError for a policy that needs past
+    observations.
+    """
+    if reply.observation_steps > 1:
+        raise PredictionError(
+            Status.INVALID,
+            f'the policy {reply.policy} needs {reply.observation_steps} observations with each '
+            'request, and callers of a gateway send one; use an edge_controller, or a policy '
+            'without a history',
+        )
+    return _contract(reply, reply.policy)
+
+
+def _contract(reply: PolicyReply, fingerprint: str) -> PolicyContract:
+    return PolicyContract(
+        policy=policy_id(fingerprint),
+        fingerprint=fingerprint,
+        state_names=tuple(reply.state_names),
+        action_names=tuple(reply.action_names),
+        cameras={c.name: (c.height, c.width, c.channels) for c in reply.cameras},
+        chunk_steps=reply.chunk_size,
+        control_hz=float(reply.trained_fps),
+    )
+
+
+def policy_id(fingerprint: str) -> str:
+    """Return the ids in a fingerprint, without their hashes."""
+    parts = fingerprint.split(POLICY_SEPARATOR)
+    return POLICY_SEPARATOR.join(part.partition(HASH_SEPARATOR)[0] for part in parts)

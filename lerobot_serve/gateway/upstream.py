@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protocols of the router's side. All methods run on the event loop of the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.predictions import (
+    Prediction,
+    PredictionError,
+    PredictionRequest,
+    Status,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContract:
+    """
+    What the policy takes and gives, as the router states it.
+
+    policy       id of the policy; a router with several joins them with |
+    fingerprint  id@hash, joined likewise
+    cameras      (height, width, channels) by name; 0: any
+    chunk_steps  actions in a chunk; 0: unknown
+    control_hz   control rate the policy was trained at; 0: unknown
+    """
+
+    policy: str
+    fingerprint: str
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: Mapping[str, tuple[int, int, int]]
+    chunk_steps: int
+    control_hz: float
+
+
+class UpstreamSession(Protocol):
+    """The session of one caller."""
+
+    @property
+    def contract(self) -> PolicyContract:
+        """The contract of the open session."""
+
+    async def predict(self, request: PredictionRequest) -> Prediction:
+        """
+        Return the prediction for a request. Raises PredictionError: TOO_LATE after its timeout;
+        SUPERSEDED when a newer request of this session arrives while this one waits.
+        """
+
+    async def close(self) -> None:
+        """Close the session. May be called twice; raises nothing."""
+
+
+class Upstream(Protocol):
+    """A policy router, or one policy server."""
+
+    async def describe(self) -> PolicyContract:
+        """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
+
+    async def open(self, caller: Caller) -> UpstreamSession:
+        """Open the session of a caller. Raises PredictionError."""
+
+    async def close(self) -> None:
+        """Release what the sessions share. May be called twice."""
+
+
+def check_request(request: PredictionRequest, contract: PolicyContract) -> None:
+    """Raise PredictionError for a request that does not fit the policy."""
+    if request.state.size != len(contract.state_names):
+        raise PredictionError(
+            Status.INVALID,
+            f'state has {request.state.size} values, the policy takes '
+            f'{len(contract.state_names)}: {", ".join(contract.state_names)}',
+        )
+    if missing := sorted(set(contract.cameras) - set(request.images)):
+        raise PredictionError(
+            Status.INVALID, f'the policy needs the cameras {", ".join(missing)}; send them too'
+        )
+    if extra := sorted(set(request.images) - set(contract.cameras)):
+        raise PredictionError(
+            Status.INVALID,
+            f'the policy has no cameras {", ".join(extra)}, only '
+            f'{", ".join(contract.cameras) or "none"}; leave them out',
+        )

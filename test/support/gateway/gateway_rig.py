@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gateway over the fake upstream, for tests of the core and of doors; no ROS, no router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.core import Gateway, GatewaySettings
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
+from lerobot_serve.gateway.predictions import PredictionRequest
+
+CALLER = Caller('http', '127.0.0.1:5000', 'arm')
+CAMERA = 'observation.images.front'
+LIMIT_S = 20.0
+
+
+class RecordingLog:
+    """Keeps the lines of a gateway."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str) -> None:
+        self.lines.append(text)
+
+    warning = info
+
+
+class GatewayRig:
+    """A gateway, its upstream and its clock. Build it in the event loop."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now_s = 100.0
+        self.log = RecordingLog()
+        self.upstream = FakeUpstream()
+        self.gateway = Gateway(
+            self.upstream, GatewaySettings(**settings), self.log, clock=lambda: self.now_s
+        )
+
+
+def in_loop(test: Callable[[], Any]) -> Any:
+    """Run an async test with a limit of time."""
+
+    async def limited() -> Any:
+        async with asyncio.timeout(LIMIT_S):
+            return await test()
+
+    return asyncio.run(limited())
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Let the loop run until a condition holds; the limit of `in_loop` bounds it."""
+    while not holds():
+        await asyncio.sleep(0)
+
+
+def request(**changes: Any) -> PredictionRequest:
+    """Return a request that fits the example contract."""
+    height, width, channels = EXAMPLE_CONTRACT.cameras[CAMERA]
+    given = {
+        'state': np.arange(3, dtype=np.float32),
+        'images': {CAMERA: np.zeros((height, width, channels), np.uint8)},
+    }
+    return PredictionRequest(**{**given, **changes})

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of callers: one each, admitted, counted, closed when idle, drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from support.gateway.gateway_rig import CALLER, GatewayRig, in_loop, request, until
+
+from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.predictions import PredictionError, Status
+
+OTHER = replace(CALLER, address='127.0.0.1:5001')
+AWAY = PredictionError(Status.UNAVAILABLE, 'no server', 1.0)
+
+
+async def refusal(awaitable) -> PredictionError:
+    with pytest.raises(PredictionError) as refused:
+        await awaitable
+    return refused.value
+
+
+def test_each_caller_has_one_session_of_its_own():
+    async def test():
+        rig = GatewayRig()
+        first, again, other = await asyncio.gather(
+            *(rig.gateway.session(caller) for caller in (CALLER, CALLER, OTHER))
+        )
+        assert first is again is not other
+        assert rig.upstream.opened == 2
+        prediction = await first.predict(request())
+        assert prediction.actions[:, 0].tolist() == [0, 1, 2, 3]
+        assert [who for who, _ in rig.upstream.requests] == [CALLER.client_id]
+        assert rig.gateway.counters.requests == {('http', 'ok'): 1}
+        assert rig.gateway.counters.callers == {'http': 2}
+        assert rig.gateway.counters.latencies['http'].cumulative()[-1] == ('+Inf', 1.0)
+
+    in_loop(test)
+
+
+def test_callers_above_the_limit_are_refused_until_one_leaves():
+    async def test():
+        rig = GatewayRig(max_callers=1, retry_after_s=2.5)
+        await rig.gateway.session(CALLER)
+        refused = await refusal(rig.gateway.session(OTHER))
+        assert (refused.status, refused.retry_after_s) == (Status.OVERLOADED, 2.5)
+        assert 'max_callers is 1' in refused.text
+        assert rig.gateway.counters.refused == {('http', 'max_callers'): 1}
+        await rig.gateway.release(CALLER)
+        assert rig.gateway.callers == ()
+        await rig.gateway.session(OTHER)
+        assert rig.gateway.callers == (OTHER,)
+
+    in_loop(test)
+
+
+def test_a_session_that_cannot_be_opened_leaves_no_place_taken():
+    async def test():
+        rig = GatewayRig(max_callers=1)
+        rig.upstream.fail_with = AWAY
+        assert (await refusal(rig.gateway.session(CALLER))).status is Status.UNAVAILABLE
+        assert rig.gateway.callers == ()
+        assert rig.gateway.counters.refused == {('http', 'unavailable'): 1}
+        rig.upstream.fail_with = None
+        await rig.gateway.session(OTHER)
+
+    in_loop(test)
+
+
+def test_the_newest_request_of_a_caller_supersedes_one_that_waits_but_not_one_of_another():
+    async def test():
+        rig = GatewayRig()
+        session, other = await rig.gateway.session(CALLER), await rig.gateway.session(OTHER)
+        rig.upstream.hold()
+        asked = []
+        for each in (session, session, session, other):
+            asked.append(asyncio.ensure_future(each.predict(request())))
+            await asyncio.sleep(0)
+        assert (await refusal(asked[1])).status is Status.SUPERSEDED
+        rig.upstream.release()
+        for answered in (asked[0], asked[2], asked[3]):
+            assert (await answered).slot == 'prod'
+        assert rig.gateway.counters.requests == {('http', 'superseded'): 1, ('http', 'ok'): 3}
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(('wanted_s', 'limit_s'), [(0.0, 0.05), (60.0, 0.05), (0.02, 0.02)])
+def test_a_request_has_a_limit_that_a_caller_can_only_shorten(wanted_s, limit_s):
+    async def test():
+        rig = GatewayRig(request_timeout_s=0.05)
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        refused = await refusal(session.predict(request(timeout_s=wanted_s)))
+        assert refused.status is Status.TOO_LATE
+        assert f'within {limit_s:g} s' in refused.text
+        assert rig.upstream.requests[0][1].timeout_s == pytest.approx(limit_s)
+        # a later request gets its turn
+        rig.upstream.release()
+        await session.predict(request())
+        assert rig.gateway.counters.requests == {('http', 'too_late'): 1, ('http', 'ok'): 1}
+
+    in_loop(test)
+
+
+def test_a_waiting_request_that_runs_out_of_time_is_never_sent():
+    async def test():
+        rig = GatewayRig()
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        first = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.upstream.requests)
+        assert (await refusal(session.predict(request(timeout_s=0.01)))).status is Status.TOO_LATE
+        rig.upstream.release()
+        await first
+        assert len(rig.upstream.requests) == 1
+
+    in_loop(test)
+
+
+def test_a_caller_that_leaves_during_a_request_is_counted_and_its_session_ends():
+    async def test():
+        rig = GatewayRig()
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.upstream.requests)
+        running.cancel()
+        await asyncio.wait([running])
+        await rig.gateway.release(CALLER)
+        assert rig.gateway.counters.requests == {('http', 'cancelled'): 1}
+        assert not rig.upstream.open_sessions
+        assert (await refusal(session.predict(request()))).status is Status.UNAVAILABLE
+
+    in_loop(test)
+
+
+def test_a_session_without_requests_is_closed_and_opened_again_for_the_next_one():
+    async def test():
+        rig = GatewayRig(idle_timeout_s=10.0)
+        busy = await rig.gateway.session(CALLER)
+        await rig.gateway.session(OTHER)
+        rig.now_s += 9
+        await busy.predict(request())
+        rig.now_s += 1
+        await rig.gateway.close_idle()
+        assert rig.gateway.callers == (CALLER,)
+        assert [*rig.upstream.open_sessions] == [CALLER.client_id]
+        await (await rig.gateway.session(OTHER)).predict(request())
+        assert rig.upstream.opened == 3
+
+    in_loop(test)
+
+
+def test_a_session_with_a_running_request_is_not_idle():
+    async def test():
+        rig = GatewayRig(idle_timeout_s=10.0)
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.upstream.requests)
+        rig.now_s += 100
+        await rig.gateway.close_idle()
+        assert rig.gateway.callers == (CALLER,)
+        rig.upstream.release()
+        await running
+
+    in_loop(test)
+
+
+def test_the_log_says_once_for_each_caller_that_it_has_no_cage():
+    async def test():
+        rig = GatewayRig()
+        session = await rig.gateway.session(CALLER)
+        await rig.gateway.session(CALLER)
+        await session.predict(request())
+        await rig.gateway.release(CALLER)
+        await rig.gateway.release(CALLER)
+        begin, end = rig.log.lines
+        assert begin == f'{CALLER.client_id}: session opened; {NO_CAGE}'
+        assert end == f'{CALLER.client_id}: session ended after 1 requests: it left; {NO_CAGE}'
+
+    in_loop(test)
+
+
+def test_draining_answers_what_runs_refuses_what_comes_and_ends_all():
+    async def test():
+        rig = GatewayRig()
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.upstream.requests)
+        draining = asyncio.ensure_future(rig.gateway.drain())
+        await asyncio.sleep(0)
+        refused = await refusal(rig.gateway.session(OTHER))
+        assert refused.status is Status.UNAVAILABLE
+        assert 'shutting down' in refused.text
+        rig.upstream.release()
+        await draining
+        assert (await running).slot == 'prod'
+        assert not rig.upstream.open_sessions
+        assert rig.gateway.callers == ()
+
+    in_loop(test)
+
+
+def test_draining_ends_in_time_without_an_answer():
+    async def test():
+        rig = GatewayRig(drain_timeout_s=0.01)
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.upstream.requests)
+        await rig.gateway.drain()
+        assert not rig.upstream.open_sessions
+        running.cancel()
+        await asyncio.wait([running])
+
+    in_loop(test)
+
+
+def test_a_caller_is_equal_to_itself_only():
+    assert Caller('http', '127.0.0.1:5000', 'arm') == CALLER
+    assert OTHER != CALLER

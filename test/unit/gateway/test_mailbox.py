@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request of a caller runs; of those that wait, the newest remains."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.gateway.gateway_rig import in_loop, until
+
+from lerobot_serve.gateway.mailbox import LatestOnly
+from lerobot_serve.gateway.predictions import PredictionError, Status
+
+
+class Turns:
+    """Requests of one caller by number; each holds its turn until the test ends it."""
+
+    def __init__(self) -> None:
+        self.mailbox = LatestOnly()
+        self.began: list[int] = []
+        self.ends: dict[int, asyncio.Event] = {}
+
+    def ask(self, number: int) -> asyncio.Task[None]:
+        self.ends[number] = asyncio.Event()
+        return asyncio.ensure_future(self._run(number))
+
+    async def _run(self, number: int) -> None:
+        async with self.mailbox.turn():
+            self.began.append(number)
+            await self.ends[number].wait()
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def test_the_newest_waiting_request_replaces_an_older_one():
+    async def test():
+        turns = Turns()
+        asked = []
+        for number in range(4):
+            asked.append(turns.ask(number))
+            await turns.settle()
+        assert turns.began == [0]
+        for number in (1, 2):
+            with pytest.raises(PredictionError) as refused:
+                await asked[number]
+            assert refused.value.status is Status.SUPERSEDED
+        turns.ends[0].set()
+        await until(lambda: turns.began == [0, 3])
+        turns.ends[3].set()
+        await asked[3]
+        assert not turns.mailbox.is_busy
+
+    in_loop(test)
+
+
+def test_a_waiting_caller_that_leaves_frees_its_place():
+    async def test():
+        turns = Turns()
+        first, second = turns.ask(0), turns.ask(1)
+        await turns.settle()
+        second.cancel()
+        await turns.settle()
+        third = turns.ask(2)
+        turns.ends[0].set()
+        await first
+        await until(lambda: turns.began == [0, 2])
+        turns.ends[2].set()
+        await third
+
+    in_loop(test)
+
+
+def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
+    async def test():
+        turns = Turns()
+        second = turns.ask(1)
+        async with turns.mailbox.turn():
+            await turns.settle()
+        # the turn is handed over, and the waiting task has not run since
+        second.cancel()
+        await asyncio.wait([second])
+        assert not turns.began
+        assert not turns.mailbox.is_busy
+        third = turns.ask(2)
+        await until(lambda: turns.began == [2])
+        turns.ends[2].set()
+        await third
+
+    in_loop(test)
+
+
+def test_a_request_that_fails_passes_its_turn_on():
+    async def test():
+        mailbox = LatestOnly()
+
+        async def fail() -> None:
+            async with mailbox.turn():
+                await asyncio.sleep(0)
+                raise RuntimeError
+
+        async def succeed() -> str:
+            async with mailbox.turn():
+                return 'done'
+
+        failing, other = asyncio.ensure_future(fail()), asyncio.ensure_future(succeed())
+        assert await other == 'done'
+        with pytest.raises(RuntimeError):
+            await failing
+        assert not mailbox.is_busy
+
+    in_loop(test)
