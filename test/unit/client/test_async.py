@@ -104,10 +104,10 @@ def test_a_cancelled_waiting_call_is_never_sent():
             second = asyncio.create_task(session.predict((2, 2), IMAGES))
             await until(lambda: session._plans.turns._waiting)
             second.cancel()
-            server.answer()
-            await first
             with pytest.raises(asyncio.CancelledError):
                 await second
+            server.answer()
+            await first
             server.holds = False
             assert (await session.predict((3, 3), IMAGES)).sequence == 2
 

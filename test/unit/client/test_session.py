@@ -153,6 +153,19 @@ def test_a_server_that_does_not_answer_is_too_late_and_its_late_reply_is_counted
     assert session.counts['dropped_late_reply'] == 1
 
 
+def test_a_late_reply_is_not_taken_for_that_of_the_next_request(server, session):
+    server.holds = True
+    with pytest.raises(TooLate):
+        session.predict((1, 1), IMAGES, timeout_s=QUICK_S)
+    thread, results = in_thread(lambda: session.predict((2, 2), IMAGES))
+    wait_until(lambda: len(server.held) == 2, 'the second is sent')
+    server.answer()
+    server.answer()
+    thread.join()
+    assert results[0].actions[0, 0] == 2
+    assert session.counts['dropped_late_reply'] == 1
+
+
 def test_of_three_calls_one_is_in_flight_and_the_newest_waits(server, session):
     server.holds = True
     first = in_thread(lambda: session.predict((1, 1), IMAGES))
