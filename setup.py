@@ -36,6 +36,8 @@ setup(
         *shared('config'),
     ],
     install_requires=['setuptools'],
+    # lerobot_serve.client alone, without ROS: pip install .[client]
+    extras_require={'client': ['eclipse-zenoh>=1.10,<2', 'numpy>=1.26', 'simplejpeg>=1.8']},
     zip_safe=True,
     maintainer='lerobot_serve maintainers',
     maintainer_email='maintainers@lerobot-serve.example',

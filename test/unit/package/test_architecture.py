@@ -29,6 +29,8 @@ ALLOWED = {
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
     'zenoh': {'wire', 'parameters', 'errors'},
+    # plain Python without ROS, installed alone
+    'client': {'arrays', 'wire', 'errors', 'zenoh'},
     'server': {*GROUND, 'policies', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'zenoh'},

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The client for programs with an event loop: many sessions in one thread.
+
+All calls run in the loop that connected. What blocks (service calls, encoding, sending) runs in a
+few threads of the client; a call that is cancelled leaves its place to the next one at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from numpy.typing import ArrayLike
+
+from lerobot_serve.client.connection import Connection, zenoh_connection
+from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
+from lerobot_serve.client.inputs import ObservationCheck
+from lerobot_serve.client.latest import LatestOnly, Wanted
+from lerobot_serve.client.results import PolicyInfo, Prediction
+from lerobot_serve.client.session_facts import SessionFacts
+from lerobot_serve.client.session_plans import SessionPlans
+from lerobot_serve.client.settings import (
+    checked_timeout,
+    client_settings,
+    ClientSettings,
+    DEFAULT_ENDPOINT,
+    DEFAULT_TIMEOUT_S,
+    session_settings,
+)
+from lerobot_serve.client.steps import LoopSignal, Plan, run_plan_async
+
+T = TypeVar('T')
+THREADS = 4
+
+
+class PlanRunner:
+    """Runs plans in one event loop, with threads for what blocks."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, 'policy_client')
+
+    def signal(self) -> LoopSignal:
+        return LoopSignal(self._loop)
+
+    async def run(self, plan: Plan[T]) -> T:
+        return await run_plan_async(plan, self._threads)
+
+    async def call(self, function: Any, *arguments: Any) -> Any:
+        """Run a function that blocks for a moment."""
+        return await self._loop.run_in_executor(self._threads, function, *arguments)
+
+    async def close(self) -> None:
+        """End the threads, which run for a bounded time."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+
+class AsyncPolicyClient:
+    """A connection to one policy server or router; use it in an `async with`."""
+
+    def __init__(self, connection: Connection, runner: PlanRunner) -> None:
+        self._connection, self._runner = connection, runner
+
+    @classmethod
+    def connect(
+        cls,
+        server: str = 'policy_router',
+        *,
+        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
+        site: str = 'default',
+        keys: str | Path | None = None,
+        client_id: str = '',
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Connecting:
+        """
+        Return what connects when it is awaited or entered; arguments and errors as in
+        PolicyClient.connect.
+        """
+        return Connecting(client_settings(server, endpoints, site, keys, client_id, timeout_s))
+
+    @property
+    def client_id(self) -> str:
+        return self._connection.settings.client_id
+
+    async def describe(self, timeout_s: float | None = None) -> PolicyInfo:
+        """Return what is served, once it is loaded. Raises ServerUnavailable."""
+        return await self._runner.run(
+            self._connection.describe(self._timeout_s(timeout_s), self._runner.signal())
+        )
+
+    async def open(
+        self,
+        *,
+        state_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
+        cameras: Sequence[str] | None = None,
+        fps: float | None = None,
+        task: str = '',
+        policy: str = '',
+        codec: str = 'raw',
+        jpeg_quality: int = 90,
+        client_id: str = '',
+        tags: Sequence[tuple[str, str]] = (),
+        timeout_s: float | None = None,
+    ) -> AsyncPolicySession:
+        """Open a session; arguments and errors as in PolicyClient.open."""
+        limit_s = self._timeout_s(timeout_s)
+        info = await self.describe(limit_s)
+
+        def settings(name: str) -> Any:
+            return session_settings(
+                info,
+                name,
+                state_names=state_names,
+                action_names=action_names,
+                cameras=cameras,
+                fps=fps,
+                task=task,
+                policy=policy,
+                codec=codec,
+                jpeg_quality=jpeg_quality,
+                timeout_s=limit_s,
+                tags=tags,
+            )
+
+        session = await self._runner.call(self._connection.new_session, client_id, settings)
+        try:
+            await self._runner.run(session.open(limit_s, self._runner.signal()))
+        except BaseException:
+            await self._runner.run(session.close())
+            raise
+        return AsyncPolicySession(session, info, self._runner)
+
+    async def close(self) -> None:
+        """Close all sessions and the connection; a second call does nothing."""
+        await self._runner.run(self._connection.close())
+        await self._runner.close()
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        return (
+            self._connection.settings.timeout_s
+            if timeout_s is None
+            else checked_timeout(timeout_s)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Connecting(Awaitable[AsyncPolicyClient]):
+    """A client that connects when it is awaited or entered."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._client: AsyncPolicyClient | None = None
+
+    async def _connect(self) -> AsyncPolicyClient:
+        runner = PlanRunner()
+        try:
+            connection = await runner.call(zenoh_connection, self._settings)
+        except BaseException:
+            await runner.close()
+            raise
+        client = AsyncPolicyClient(connection, runner)
+        try:
+            wait = connection.wait_for_server(self._settings.timeout_s, runner.signal())
+            await runner.run(wait)
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    def __await__(self) -> Generator[Any, Any, AsyncPolicyClient]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncPolicyClient:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client:
+            await self._client.close()
+
+
+class AsyncPolicySession(SessionFacts):
+    """One session: one request in flight. Of several tasks the newest waits."""
+
+    def __init__(self, plans: SessionPlans, info: PolicyInfo, runner: PlanRunner) -> None:
+        super().__init__(plans, info)
+        self._runner = runner
+        settings = plans.state.settings
+        self._check = ObservationCheck(settings.state_names, settings.cameras)
+
+    async def predict(
+        self,
+        state: ArrayLike,
+        images: Mapping[str, Any] | None = None,
+        task: str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """Return a chunk of actions; arguments and errors as in PolicySession.predict."""
+        observed = self._check(state, images or {})
+        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        return await self._runner.run(
+            self._plans.predict(observed, task, limit_s, self._runner.signal())
+        )
+
+    def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
+        """Record a control step without a request, for a policy that takes a history."""
+        self._plans.state.observe(self._check(state, images or {}))
+
+    async def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
+        """End the episode and begin the next one; return its id."""
+        return await self._runner.run(self._plans.begin_episode(task, episode_id, self.timeout_s))
+
+    reset = begin_episode
+
+    def stream(self, timeout_s: float | None = None) -> AsyncPredictionStream:
+        """Return a stream of predictions for the newest observation."""
+        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        return AsyncPredictionStream(self, limit_s)
+
+    async def close(self) -> None:
+        """Close the session; a second call does nothing."""
+        await self._runner.run(self._plans.close())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncPredictionStream(AsyncIterator[Prediction]):
+    """As PredictionStream, with a task in place of the thread; use it in an `async with`."""
+
+    def __init__(self, session: AsyncPolicySession, timeout_s: float) -> None:
+        self._session, self._timeout_s = session, timeout_s
+        self._to_worker = session._runner.signal()
+        self._latest = LatestOnly(self._to_worker, session._runner.signal())
+        self._worker = asyncio.get_running_loop().create_task(self._request())
+
+    def put(
+        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
+    ) -> None:
+        """Replace the waiting observation; returns at once. Raises WrongObservation."""
+        self._latest.put(Wanted(self._session._check(state, images or {}), task))
+
+    def latest(self) -> Prediction | None:
+        """Return the newest prediction that was not returned yet, None without one."""
+        return self._latest.take_result()
+
+    async def __anext__(self) -> Prediction:
+        """Wait for the next prediction. Raises the error of a request; the stream goes on."""
+        try:
+            return await self._session._runner.run(self._latest.next_result(self._timeout_s))
+        except ClientClosed:
+            raise StopAsyncIteration from None
+
+    @property
+    def superseded(self) -> int:
+        """Observations that a newer one replaced before they were requested."""
+        return self._latest.superseded
+
+    @property
+    def unread(self) -> int:
+        """Predictions that a newer one replaced before they were read."""
+        return self._latest.unread
+
+    async def close(self) -> None:
+        """End the task; a request in flight is given up."""
+        self._latest.close()
+        self._worker.cancel()
+        await asyncio.wait([self._worker])
+
+    async def _request(self) -> None:
+        while not self._latest.is_closed:
+            wanted = self._latest.take()
+            if wanted:
+                self._latest.finish(await self._result(wanted))
+            else:
+                await self._to_worker.wait(self._timeout_s)
+                self._to_worker.clear()
+
+    async def _result(self, wanted: Wanted) -> Prediction | PolicyClientError:
+        session = self._session
+        try:
+            return await session._runner.run(
+                session._plans.predict(
+                    wanted.observed, wanted.task, session.timeout_s, session._runner.signal()
+                )
+            )
+        except PolicyClientError as error:
+            return error
+        except Exception as error:
+            return unexpected_error(error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The connection of a client to one server, shared by its sessions, and the plans that need none.
+
+Plans run in any thread or task; callbacks of the link deposit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import threading
+import time
+
+from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
+from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
+from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.client.session_plans import SessionPlans
+from lerobot_serve.client.session_state import SessionSettings
+from lerobot_serve.client.settings import ClientSettings
+from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
+from lerobot_serve.errors import UserError
+from lerobot_serve.wire.services import GetStatusResponse
+from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.zenoh.link import ZenohLink
+
+# of a server that loads its policy
+POLL_S = 0.2
+LinkFactory = Callable[[str, LinkCallbacks], ServerLink]
+
+
+class Connection:
+    """`make_link` builds the link of one client id; `close_all` ends what they share."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        make_link: LinkFactory,
+        close_all: Callable[[], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.settings, self._make_link, self._close_all = settings, make_link, close_all
+        self._clock = clock
+        self.sessions: dict[str, SessionPlans] = {}
+        self.is_closed = False
+        self._lock = threading.Lock()
+        # of the plans that wait for the server
+        self._wakers: set[Waker] = set()
+        # of the session with the name of this client
+        self._session: LinkCallbacks | None = None
+        self._link = make_link(
+            settings.client_id, LinkCallbacks(self._on_message, self._on_presence)
+        )
+
+    # threads of the link
+
+    def _on_message(self, raw: bytes) -> None:
+        session = self._session
+        if session:
+            session.on_message(raw)
+
+    def _on_presence(self, is_available: bool) -> None:
+        with self._lock:
+            wakers, session = tuple(self._wakers), self._session
+        for waker in wakers:
+            waker.set()
+        if session:
+            session.on_presence(is_available)
+
+    # plans
+
+    def wait_for_server(self, timeout_s: float, signal: Waker) -> Plan[None]:
+        """Return once the server is there. Raises ServerUnavailable."""
+        deadline_ns = self._clock() + int(timeout_s * 1e9)
+        with self._lock:
+            self._wakers.add(signal)
+        try:
+            while not self._link.is_available():
+                left_s = (deadline_ns - self._clock()) / 1e9
+                if left_s <= 0:
+                    raise ServerUnavailable((yield Blocking(self._link.absence)), '')
+                yield Pause(signal, left_s)
+                signal.clear()
+        finally:
+            with self._lock:
+                self._wakers.discard(signal)
+
+    def describe(self, timeout_s: float, signal: Waker) -> Plan[PolicyInfo]:
+        """Return what is served, once it is loaded. Raises ServerUnavailable."""
+        self._check_usable()
+        deadline_ns = self._clock() + int(timeout_s * 1e9)
+        while True:
+            left_s = (deadline_ns - self._clock()) / 1e9
+            yield from self.wait_for_server(max(0.0, left_s), signal)
+            reply, why = yield Blocking(partial(self._status, max(POLL_S, left_s)))
+            if reply and reply.action_names:
+                return policy_info(reply)
+            if left_s <= POLL_S:
+                raise ServerUnavailable(
+                    f'{self.settings.server} serves no policy yet: {why}',
+                    'wait until it is active, or see its log',
+                )
+            yield Pause(signal, POLL_S)
+
+    def _status(self, timeout_s: float) -> tuple[GetStatusResponse | None, str]:
+        """Return the status of the server, or why there is none."""
+        try:
+            reply = self._link.status(timeout_s)
+        except ServerUnreachable as error:
+            return None, str(error)
+        return reply, reply.status.text
+
+    def new_session(
+        self, client_id: str, make_settings: Callable[[str], SessionSettings]
+    ) -> SessionPlans:
+        """
+        Return a session that is not open yet, under a free name unless one is given. Raises
+        WrongSettings. Blocks for a moment.
+        """
+        with self._lock:
+            self._check_usable()
+            used = [name for name, each in self.sessions.items() if not each.is_released]
+            name = client_id or self.settings.session_name(used)
+            if name in used:
+                raise WrongSettings(
+                    f'{name} has a session already', 'close it, or give another client_id'
+                )
+            session = SessionPlans(partial(self._link_of, name), make_settings(name), self._clock)
+            self.sessions[name] = session
+            return session
+
+    def _link_of(
+        self, name: str, callbacks: LinkCallbacks
+    ) -> tuple[ServerLink, Callable[[], None]]:
+        """Return the link of a client id, and what releases it. With the lock."""
+        if name != self.settings.client_id:
+            link = self._make_link(name, callbacks)
+            return link, link.close
+        self._session = callbacks
+        return self._link, self._release
+
+    def _release(self) -> None:
+        self._session = None
+
+    def close(self) -> Plan[None]:
+        """Close all sessions, then the link; a second call does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for session in tuple(self.sessions.values()):
+            yield from session.close()
+        yield Blocking(self._end)
+
+    def _end(self) -> None:
+        self._link.close()
+        self._close_all()
+
+    def _check_usable(self) -> None:
+        if self.is_closed:
+            raise ClientClosed('the client is closed', 'connect another one')
+
+
+def zenoh_connection(settings: ClientSettings) -> Connection:
+    """Return a connection over Zenoh, whose server need not be there. Raises WrongSettings."""
+    try:
+        link = ZenohLink(settings.zenoh)
+    except UserError as error:
+        raise WrongSettings(str(error), '') from None
+    return Connection(settings, partial(ZenohServerLink, link, settings.server), link.close)

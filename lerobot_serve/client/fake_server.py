@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A server in this process, for tests of programs that use the client. No Zenoh, no threads: it
+answers in the thread that sends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from lerobot_serve.arrays import Float32Array
+from lerobot_serve.client.connection import Connection
+from lerobot_serve.client.link import LinkCallbacks
+from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, StateClass
+from lerobot_serve.wire.services import (
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
+    ServerStatus,
+)
+from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+
+NAMES = ('shoulder.pos', 'elbow.pos')
+CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
+POLICY = 'fake@0123456789abcdef'
+CHUNK_STEPS, FPS = 3, 30.0
+# of ServerStatus.state
+ACTIVE = 3
+
+
+class FakeServer:
+    """
+    Answers each observation with `policy(state)`, unless `holds` is set: then requests wait in
+    `held` for `answer`. `refusals` are raised by the next calls of OpenSession, in order.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[Float32Array], Float32Array] = lambda state: np.tile(state, (3, 1)),
+        *,
+        observation_steps: int = 1,
+        stride_steps: int = 1,
+    ) -> None:
+        self.policy, self.fingerprint = policy, POLICY
+        self.observation_steps, self.stride_steps = observation_steps, stride_steps
+        self.is_there = True
+        self.holds = False
+        self.held: deque[Observation] = deque()
+        self.observations: list[Observation] = []
+        self.refusals: deque[Exception] = deque()
+        self.opened: list[SessionRequest] = []
+        self.closed: list[SessionRequest] = []
+        self.resets: list[ResetEpisodeRequest] = []
+        self.links: dict[str, FakeLink] = {}
+        # called with each observation that is held
+        self.on_held: Callable[[], None] = lambda: None
+
+    def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
+        """Return a connection for PolicyClient or AsyncPolicyClient."""
+        settings = client_settings(
+            'policy_server', DEFAULT_ENDPOINT, 'default', None, client_id, timeout_s
+        )
+        return Connection(settings, self._link, lambda: None)
+
+    def _link(self, client_id: str, callbacks: LinkCallbacks) -> FakeLink:
+        self.links[client_id] = FakeLink(self, callbacks)
+        return self.links[client_id]
+
+    def go(self) -> None:
+        """End, as a server that is killed: sessions are lost."""
+        self.is_there = False
+        self.held.clear()
+        self._notify()
+
+    def come_back(self) -> None:
+        self.is_there = True
+        self._notify()
+
+    def _notify(self) -> None:
+        for link in tuple(self.links.values()):
+            link.callbacks.on_presence(self.is_there)
+
+    def receive(self, observation: Observation) -> None:
+        self.observations.append(observation)
+        if self.holds:
+            self.held.append(observation)
+            self.on_held()
+        else:
+            self.answer(observation)
+
+    def answer(self, observation: Observation | None = None, **changes: object) -> None:
+        """Reply to an observation, to the oldest held one by default, with changes of Chunk."""
+        asked = observation or self.held.popleft()
+        actions = np.asarray(self.policy(asked.state[-1]), np.float32)
+        chunk = Chunk(
+            asked.header.for_reply(Flag.NONE),
+            asked.client_id,
+            asked.episode_id,
+            robot=actions,
+            policy=self.fingerprint,
+            queue_wait_ms=1.0,
+            inference_ms=2.0,
+        )
+        self.deliver(asked.client_id, wire_chunk.encode(replace(chunk, **changes)))  # type: ignore[arg-type]
+
+    def deliver(self, client_id: str, raw: bytes) -> None:
+        """Send bytes to a client."""
+        self.links[client_id].callbacks.on_message(raw)
+
+
+class FakeLink:
+    """The ServerLink to a FakeServer."""
+
+    def __init__(self, server: FakeServer, callbacks: LinkCallbacks) -> None:
+        self._server, self.callbacks = server, callbacks
+        self.is_closed = False
+
+    def is_available(self) -> bool:
+        return self._server.is_there
+
+    def absence(self) -> str:
+        return 'the fake server is away; call come_back()'
+
+    def reply_topic(self, session_epoch: int) -> str:
+        return f'fake/{session_epoch:08x}'
+
+    def status(self, _: float) -> GetStatusResponse:
+        self._check_there()
+        server = self._server
+        return GetStatusResponse(
+            status=self._server_status(),
+            schema_version_min=SCHEMA_VERSION,
+            schema_version_max=SCHEMA_VERSION,
+            state_names=NAMES,
+            action_names=NAMES,
+            cameras=CAMERAS,
+            chunk_size=CHUNK_STEPS,
+            trained_fps=FPS,
+            supports_rtc=False,
+            observation_steps=server.observation_steps,
+            observation_stride_steps=server.stride_steps,
+            default_task='',
+            task_pinned=False,
+        )
+
+    def _server_status(self) -> ServerStatus:
+        return ServerStatus(
+            stamp_ns=0,
+            server='/policy_server',
+            slot='prod',
+            policy=self._server.fingerprint,
+            policy_type='fake',
+            device='cpu',
+            state=ACTIVE,
+            state_class=StateClass.CHUNK_STATELESS,
+            warmed_up=True,
+            text='serving',
+            active_sessions=0,
+            max_sessions=8,
+            load=0.0,
+            inference_ms_p50=0.0,
+            inference_ms_p99=0.0,
+            queue_wait_ms_p99=0.0,
+            requests=0,
+            chunks=0,
+            superseded=0,
+            dropped=(),
+            memory_mb=0.0,
+        )
+
+    def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
+        self._check_there()
+        if self._server.refusals:
+            raise self._server.refusals.popleft()
+        self._server.opened.append(request)
+        server = self._server
+        return OpenSessionResponse(
+            accepted=True,
+            code=Refusal.OK,
+            reason='',
+            warnings=(),
+            schema_version=SCHEMA_VERSION,
+            session_epoch=request.session_epoch,
+            session_id='fake',
+            observation_topic='/observation',
+            policy=server.fingerprint,
+            policy_type='fake',
+            state_class=StateClass.CHUNK_STATELESS,
+            warmed_up=True,
+            state_names=NAMES,
+            action_names=NAMES,
+            cameras=CAMERAS,
+            chunk_size=CHUNK_STEPS,
+            trained_fps=FPS,
+            supports_rtc=False,
+            observation_steps=server.observation_steps,
+            observation_stride_steps=server.stride_steps,
+            codec=request.codec,
+            load=0.0,
+            predicted_delay_ms=0.0,
+            active_sessions=1,
+            max_sessions=8,
+            extensions=(),
+        )
+
+    def close_session(self, request: SessionRequest, _: float) -> None:
+        self._check_there()
+        self._server.closed.append(request)
+
+    def reset(self, request: ResetEpisodeRequest, _: float) -> ResetEpisodeResponse:
+        self._check_there()
+        self._server.resets.append(request)
+        return ResetEpisodeResponse(True, '')
+
+    def wait_until_matched(self, _: float) -> bool:
+        return True
+
+    def send(self, raw: bytes) -> None:
+        self._check_there()
+        self._server.receive(wire_observation.decode(raw))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _check_there(self) -> None:
+        if not self._server.is_there:
+            raise ServerUnreachable('the fake server is away')

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the bytes of a reply into a prediction, or into the error that it reports. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lerobot_serve.client.errors import (
+    NotFinite,
+    PolicyClientError,
+    PolicyFailed,
+    ServerUnavailable,
+    TooLate,
+    WrongObservation,
+)
+from lerobot_serve.client.results import Prediction, Timings
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.schema import Flag, Status
+
+SAME_VERSION = 'both ends need the same version of lerobot_serve'
+
+
+class SessionLost(Exception):
+    """The server has no session of this client; another one is needed."""
+
+
+def read_chunk(raw: bytes) -> Chunk:
+    """Return a chunk with actions. Raises PolicyClientError, and SessionLost."""
+    try:
+        chunk = wire_chunk.decode(raw)
+    except Malformed as error:
+        raise PolicyFailed(f'the reply cannot be read ({error})', SAME_VERSION) from None
+    if chunk.status != Status.OK:
+        raise status_error(chunk.status, chunk.status_text)
+    return chunk
+
+
+def status_error(status: int, text: str) -> PolicyClientError | SessionLost:
+    """Return the error of a status that is not OK."""
+    if status in (Status.NO_SESSION, Status.DRAINING):
+        return SessionLost(text or Status(status).name.lower())
+    match status:
+        case Status.BAD_OBSERVATION:
+            return WrongObservation(text, 'correct the observation')
+        case Status.NOT_FINITE:
+            return NotFinite(text or 'the policy produced NaN or infinity', 'check the policy')
+        case Status.TOO_LATE:
+            return TooLate(text, 'raise timeout_s, or look at the load of the server')
+        case Status.NO_SLOT:
+            return ServerUnavailable(text, 'see `lerobot-serve rollout status`')
+        case Status.POLICY_ERROR:
+            return PolicyFailed(text, 'see the log of the server')
+    return PolicyFailed(f'unknown status {status}: {text}', SAME_VERSION)
+
+
+def prediction_of(
+    chunk: Chunk, names: tuple[str, ...], round_trip_ms: float, *, policy_changed: bool
+) -> Prediction:
+    """Return the prediction of a chunk. Raises PolicyFailed and NotFinite."""
+    actions = chunk.robot
+    if not len(actions) or actions.shape[1] != len(names):
+        raise PolicyFailed(
+            f'the chunk has the shape {actions.shape}, {len(names)} actions were agreed',
+            SAME_VERSION,
+        )
+    if not np.isfinite(actions).all():
+        raise NotFinite('the chunk holds NaN or infinity', 'check the policy')
+    return Prediction(
+        # the decoded array is a view that cannot be written
+        actions=actions.copy(),
+        slot=chunk.slot,
+        policy=chunk.policy.partition('@')[0],
+        fingerprint=chunk.policy,
+        policy_changed=policy_changed or bool(chunk.header.flags & Flag.POLICY_CHANGED),
+        timings=Timings(
+            round_trip_ms, chunk.queue_wait_ms, chunk.processing_ms, chunk.inference_ms
+        ),
+        sequence=chunk.header.seq,
+        episode_id=chunk.episode_id,
+        superseded=chunk.superseded,
+    )

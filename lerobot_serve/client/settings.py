@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers give to `connect` and `open`, checked. Pure, but for the names of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+import math
+import os
+from pathlib import Path
+import secrets
+import socket
+
+from lerobot_serve.client.errors import WrongSettings
+from lerobot_serve.client.results import PolicyInfo
+from lerobot_serve.client.session_state import SessionSettings
+from lerobot_serve.errors import UserError
+from lerobot_serve.wire.names import file_name, is_over_zenoh, is_printable, is_topic, node_name
+from lerobot_serve.wire.schema import Codec, ID_LIMIT
+from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.zenoh.credentials import check_credentials
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+DEFAULT_ENDPOINT = 'tcp/127.0.0.1:7447'
+DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S = 5.0, 3600.0
+# where neither caller nor policy says
+DEFAULT_FPS = 30.0
+ROBOT_KEY = 'robot.'
+# for the trace: who called
+TAGS = (('caller', 'lerobot_serve.client'), ('cage', 'none'))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Where the server is, and the name of this client."""
+
+    server: str
+    zenoh: ZenohSettings
+    client_id: str
+    timeout_s: float
+    # keys speak for this name alone
+    is_name_fixed: bool
+
+    def session_name(self, used: Iterable[str]) -> str:
+        """Return a free client id. Raises WrongSettings where keys allow one alone."""
+        taken = set(used)
+        if self.client_id not in taken:
+            return self.client_id
+        if self.is_name_fixed:
+            raise WrongSettings(
+                f'the keys speak for {self.client_id} alone, which has a session',
+                'close that session, or make keys with another name for a second client',
+            )
+        number = next(n for n in range(2, len(taken) + 3) if f'{self.client_id}.{n}' not in taken)
+        return f'{self.client_id}.{number}'
+
+
+def client_settings(
+    server: str,
+    endpoints: str | Sequence[str],
+    site: str,
+    keys: str | Path | None,
+    client_id: str,
+    timeout_s: float,
+) -> ClientSettings:
+    """Return checked settings. Raises WrongSettings."""
+    name = node_name(server) if is_over_zenoh(server) else server
+    name = name if name.startswith('/') else f'/{name}'
+    if not is_topic(name):
+        raise WrongSettings(
+            f'server is {server!r}', 'give the name of a node, such as policy_router'
+        )
+    connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+    if not connect:
+        raise WrongSettings('endpoints is empty', f'give one, such as {DEFAULT_ENDPOINT}')
+    zenoh = ZenohSettings(site, connect, keys=Path(keys) if keys else None)
+    given = client_id or default_client_id()
+    if zenoh.keys:
+        of_keys = key_name(zenoh.keys)
+        if client_id and file_name(client_id) != of_keys:
+            raise WrongSettings(
+                f'client_id is {client_id!r}, and {keys} speaks for {of_keys}',
+                'leave client_id empty, or give the keys of that name',
+            )
+        given = client_id or of_keys
+    if not (given.strip() and is_printable(given, ID_LIMIT)):
+        raise WrongSettings(
+            f'client_id is {given[:80]!r}', f'give a printable name of at most {ID_LIMIT} bytes'
+        )
+    return ClientSettings(name, zenoh, given, checked_timeout(timeout_s), bool(keys))
+
+
+def key_name(keys: Path) -> str:
+    """Return the name that keys speak for. Raises WrongSettings."""
+    try:
+        common_name = check_credentials(keys, may_listen=False).common_name
+    except UserError as error:
+        raise WrongSettings(str(error), '') from None
+    if not common_name.startswith(ROBOT_KEY):
+        raise WrongSettings(
+            f'{keys} are the keys of {common_name}',
+            'a client needs those of a robot: lerobot-serve keys robot NAME',
+        )
+    return common_name.removeprefix(ROBOT_KEY).partition('~')[0]
+
+
+def default_client_id() -> str:
+    """Return a name that no other process has."""
+    return f'client-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}'
+
+
+def checked_timeout(timeout_s: float) -> float:
+    """Return a timeout. Raises WrongSettings."""
+    if not (math.isfinite(timeout_s) and 0 < timeout_s <= LONGEST_TIMEOUT_S):
+        raise WrongSettings(
+            f'timeout_s is {timeout_s!r}',
+            f'give seconds above 0, at most {LONGEST_TIMEOUT_S:g}: every wait is bounded',
+        )
+    return float(timeout_s)
+
+
+def session_settings(
+    info: PolicyInfo,
+    client_id: str,
+    *,
+    state_names: Sequence[str] | None,
+    action_names: Sequence[str] | None,
+    cameras: Sequence[str] | None,
+    fps: float | None,
+    task: str,
+    policy: str,
+    codec: str,
+    jpeg_quality: int,
+    timeout_s: float,
+    tags: Sequence[tuple[str, str]],
+) -> SessionSettings:
+    """Return checked settings; None stands for what the policy has. Raises WrongSettings."""
+    if codec not in ('raw', 'jpeg'):
+        raise WrongSettings(f'codec is {codec!r}', "give 'raw' or 'jpeg'")
+    if not 1 <= jpeg_quality <= 100:
+        raise WrongSettings(f'jpeg_quality is {jpeg_quality!r}', 'give 1 to 100')
+    known = {camera.name: camera for camera in info.cameras}
+    names = tuple(known) if cameras is None else tuple(cameras)
+    return SessionSettings(
+        client_id,
+        info.state_names if state_names is None else tuple(state_names),
+        info.action_names if action_names is None else tuple(action_names),
+        tuple(
+            CameraSpec(name, channels=known[name].channels if name in known else 3)
+            for name in names
+        ),
+        fps=info.control_hz or DEFAULT_FPS if fps is None else fps,
+        timeout_s=checked_timeout(timeout_s),
+        task=task,
+        policy=policy,
+        codec=Codec[codec.upper()],
+        jpeg_quality=jpeg_quality,
+        tags=(*TAGS, *tags),
+    )

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Calls of the client as plans: generators that yield what must block, so that the same code runs in
+threads and in an event loop. A plan never waits itself; what it leaves behind is undone in its
+`finally`, also when its caller is interrupted or cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from dataclasses import dataclass
+import threading
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar('T')
+
+
+class Waker(Protocol):
+    """A signal that a plan waits for; any thread sets it, the driver of the plan waits."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Run a function that blocks for a bounded time; the plan gets its result or exception."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait until a signal is set, at most `timeout_s`."""
+
+    signal: Waker
+    timeout_s: float
+
+
+Step = Blocking | Pause
+Plan = Generator[Step, Any, T]
+
+
+def run_plan(plan: Plan[T]) -> T:
+    """Run a plan in the calling thread; its signals are threading.Event."""
+
+    def perform(step: Step) -> Any:
+        if isinstance(step, Blocking):
+            return step.function()
+        assert isinstance(step.signal, threading.Event)
+        return step.signal.wait(step.timeout_s)
+
+    with contextlib.closing(plan):
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = plan.throw(error) if error else plan.send(result)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            result = error = None
+            try:
+                result = perform(step)
+            except Exception as raised:
+                error = raised
+
+
+async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
+    """Run a plan in the event loop, what blocks in `executor`; its signals are LoopSignal."""
+    loop = asyncio.get_running_loop()
+
+    async def perform(step: Step) -> Any:
+        if isinstance(step, Blocking):
+            return await loop.run_in_executor(executor, step.function)
+        assert isinstance(step.signal, LoopSignal)
+        return await step.signal.wait(step.timeout_s)
+
+    with contextlib.closing(plan):
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = plan.throw(error) if error else plan.send(result)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            result = error = None
+            try:
+                result = await perform(step)
+            except Exception as raised:
+                error = raised
+
+
+class LoopSignal:
+    """A signal of an event loop; any thread sets it, also after the loop has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._event = loop, asyncio.Event()
+
+    def set(self) -> None:
+        # a reply may arrive when nobody waits any more
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        """The thread of the loop."""
+        self._event.clear()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return whether it was set within the timeout. The thread of the loop."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for notebooks, simulators and scripts: each call blocks, for a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+import threading
+from typing import Any, Self
+
+from numpy.typing import ArrayLike
+
+from lerobot_serve.client.connection import Connection, zenoh_connection
+from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
+from lerobot_serve.client.inputs import ObservationCheck
+from lerobot_serve.client.latest import LatestOnly, Wanted
+from lerobot_serve.client.results import PolicyInfo, Prediction
+from lerobot_serve.client.session_facts import SessionFacts
+from lerobot_serve.client.session_plans import SessionPlans
+from lerobot_serve.client.settings import (
+    checked_timeout,
+    client_settings,
+    DEFAULT_ENDPOINT,
+    DEFAULT_TIMEOUT_S,
+    session_settings,
+)
+from lerobot_serve.client.steps import run_plan
+
+
+class PolicyClient:
+    """A connection to one policy server or router. Any thread; use it in a `with`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def connect(
+        cls,
+        server: str = 'policy_router',
+        *,
+        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
+        site: str = 'default',
+        keys: str | Path | None = None,
+        client_id: str = '',
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Self:
+        """
+        Return a client once the server is there. Raises WrongSettings and ServerUnavailable.
+
+        server     name of its node: policy_router, or prod/policy_server
+        endpoints  its zenoh_listen as seen from here, tcp/HOST:PORT; with keys tls/ or quic/
+        site       its zenoh_site
+        keys       folder that `lerobot-serve keys robot NAME` made; None: no encryption
+        client_id  name of this client in logs and traces; empty: of this process, or of the keys
+        timeout_s  of this call, and of others unless they are given one
+        """
+        settings = client_settings(server, endpoints, site, keys, client_id, timeout_s)
+        connection = zenoh_connection(settings)
+        try:
+            run_plan(connection.wait_for_server(settings.timeout_s, threading.Event()))
+        except BaseException:
+            run_plan(connection.close())
+            raise
+        return cls(connection)
+
+    @property
+    def client_id(self) -> str:
+        return self._connection.settings.client_id
+
+    def describe(self, timeout_s: float | None = None) -> PolicyInfo:
+        """Return what is served, once it is loaded. Raises ServerUnavailable."""
+        return run_plan(self._connection.describe(self._timeout_s(timeout_s), threading.Event()))
+
+    def open(
+        self,
+        *,
+        state_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
+        cameras: Sequence[str] | None = None,
+        fps: float | None = None,
+        task: str = '',
+        policy: str = '',
+        codec: str = 'raw',
+        jpeg_quality: int = 90,
+        client_id: str = '',
+        tags: Sequence[tuple[str, str]] = (),
+        timeout_s: float | None = None,
+    ) -> PolicySession:
+        """
+        Open a session. Raises WrongSettings, SessionRejected and ServerUnavailable.
+
+        state_names, action_names, cameras
+                   names in the order of your arrays; the server refuses others than its own.
+                   None: those of the policy, unchecked
+        fps        rate of your control steps [Hz]; None: that of the policy
+        task       what the robot shall do, in words
+        policy     id or fingerprint that must answer; empty: any
+        codec      raw: the pixels as they are; jpeg: a tenth of the bytes, with losses
+        client_id  of this session; empty: that of the client, with a number for further ones
+        tags       labels for logs and traces
+        timeout_s  of this call and of each prediction; None: that of the client
+        """
+        limit_s = self._timeout_s(timeout_s)
+        info = self.describe(limit_s)
+        session = self._connection.new_session(
+            client_id,
+            lambda name: session_settings(
+                info,
+                name,
+                state_names=state_names,
+                action_names=action_names,
+                cameras=cameras,
+                fps=fps,
+                task=task,
+                policy=policy,
+                codec=codec,
+                jpeg_quality=jpeg_quality,
+                timeout_s=limit_s,
+                tags=tags,
+            ),
+        )
+        try:
+            run_plan(session.open(limit_s, threading.Event()))
+        except BaseException:
+            run_plan(session.close())
+            raise
+        return PolicySession(session, info)
+
+    def close(self) -> None:
+        """Close all sessions and the connection; a second call does nothing."""
+        run_plan(self._connection.close())
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        return (
+            self._connection.settings.timeout_s
+            if timeout_s is None
+            else checked_timeout(timeout_s)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PolicySession(SessionFacts):
+    """
+    One session: one request in flight. Any thread; of calls of several threads the newest waits,
+    and older ones raise Superseded.
+    """
+
+    def __init__(self, plans: SessionPlans, info: PolicyInfo) -> None:
+        super().__init__(plans, info)
+        settings = plans.state.settings
+        self._check = ObservationCheck(settings.state_names, settings.cameras)
+
+    def predict(
+        self,
+        state: ArrayLike,
+        images: Mapping[str, Any] | None = None,
+        task: str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """
+        Return a chunk of actions for an observation. Raises PolicyClientError.
+
+        state   one value for each of state_names
+        images  camera name to height x width x 3, uint8, RGB
+        task    for this request; None: that of the episode
+        A server that restarts within the timeout costs time, no error: the session is opened anew.
+        """
+        observed = self._check(state, images or {})
+        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        return run_plan(self._plans.predict(observed, task, limit_s, threading.Event()))
+
+    def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
+        """Record a control step without a request, for a policy that takes a history."""
+        self._plans.state.observe(self._check(state, images or {}))
+
+    def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
+        """
+        End the episode and begin the next one; return its id. A router places it anew.
+
+        task        of the episode; None: that of the session
+        episode_id  unique in the fleet; empty: one is made
+        """
+        return run_plan(self._plans.begin_episode(task, episode_id, self.timeout_s))
+
+    reset = begin_episode
+
+    def stream(self, timeout_s: float | None = None) -> PredictionStream:
+        """Return a stream of predictions for the newest observation."""
+        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        return PredictionStream(self, limit_s)
+
+    def close(self) -> None:
+        """Close the session; a second call does nothing."""
+        run_plan(self._plans.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PredictionStream(Iterator[Prediction]):
+    """
+    Predictions while the robot moves: `put` observations at any rate, iterate over chunks. The
+    newest observation is requested as soon as the one before has its reply; the others are counted
+    in `superseded`. A thread of its own requests; any thread may put, one iterates.
+    """
+
+    def __init__(self, session: PolicySession, timeout_s: float) -> None:
+        self._session, self._timeout_s = session, timeout_s
+        self._to_worker = threading.Event()
+        self._latest = LatestOnly(self._to_worker, threading.Event())
+        self._worker = threading.Thread(
+            target=self._request, name='prediction_stream', daemon=True
+        )
+        self._worker.start()
+
+    def put(
+        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
+    ) -> None:
+        """Replace the waiting observation; returns at once. Raises WrongObservation."""
+        self._latest.put(Wanted(self._session._check(state, images or {}), task))
+
+    def latest(self) -> Prediction | None:
+        """
+        Return the newest prediction that was not returned yet, None without one. Raises the error
+        of a request.
+        """
+        return self._latest.take_result()
+
+    def __next__(self) -> Prediction:
+        """
+        Wait for the next prediction. Raises the error of a request, after which the stream goes
+        on.
+        """
+        try:
+            return run_plan(self._latest.next_result(self._timeout_s))
+        except ClientClosed:
+            raise StopIteration from None
+
+    @property
+    def superseded(self) -> int:
+        """Observations that a newer one replaced before they were requested."""
+        return self._latest.superseded
+
+    @property
+    def unread(self) -> int:
+        """Predictions that a newer one replaced before they were read."""
+        return self._latest.unread
+
+    def close(self) -> None:
+        """End the thread; a request in flight is given up."""
+        self._latest.close()
+        self._session._plans.turns.end_all('the stream was closed')
+        self._worker.join()
+
+    def _request(self) -> None:
+        while True:
+            self._to_worker.wait()
+            self._to_worker.clear()
+            if self._latest.is_closed:
+                return
+            wanted = self._latest.take()
+            if wanted:
+                self._latest.finish(self._result(wanted))
+
+    def _result(self, wanted: Wanted) -> Prediction | PolicyClientError:
+        try:
+            return run_plan(
+                self._session._plans.predict(
+                    wanted.observed, wanted.task, self._session.timeout_s, threading.Event()
+                )
+            )
+        except PolicyClientError as error:
+            return error
+        except Exception as error:
+            return unexpected_error(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

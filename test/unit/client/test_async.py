@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of an event loop: many sessions, cancelled calls, streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import asynccontextmanager
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lerobot_serve.client import (
+    AsyncPolicyClient,
+    AsyncPolicySession,
+    ClientClosed,
+    ServerUnavailable,
+    Superseded,
+    TooLate,
+    WrongObservation,
+    WrongSettings,
+)
+from lerobot_serve.client.async_client import PlanRunner
+from lerobot_serve.client.fake_server import CAMERAS, FakeServer
+
+IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
+LIMIT_S = 20.0
+
+
+@asynccontextmanager
+async def connected(server: FakeServer):
+    async with AsyncPolicyClient(server.connection(), PlanRunner()) as client:
+        yield client
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test; an exception in a callback of the loop fails it."""
+    faults: list[object] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
+        await asyncio.wait_for(test, LIMIT_S)
+
+    asyncio.run(watched())
+    assert not faults
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+def test_sessions_of_one_loop_are_served_side_by_side():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            sessions = [await client.open() for _ in range(5)]
+            server.holds = True
+            tasks = [
+                asyncio.create_task(each.predict((n, n), IMAGES))
+                for n, each in enumerate(sessions)
+            ]
+            await until(lambda: len(server.held) == 5)
+            while server.held:
+                server.answer(server.held.pop())
+            chunks = await asyncio.gather(*tasks)
+            assert [chunk.actions[0, 0] for chunk in chunks] == list(range(5))
+        assert len(server.closed) == 5
+
+    run(test())
+
+
+def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_counted():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            server.holds = True
+            first = asyncio.create_task(session.predict((1, 1), IMAGES))
+            await until(lambda: server.held)
+            first.cancel()
+            second = asyncio.create_task(session.predict((2, 2), IMAGES))
+            await until(lambda: len(server.held) == 2)
+            assert first.cancelled()
+            server.answer()
+            server.answer()
+            assert (await second).actions[0, 0] == 2
+            assert session.counts['dropped_late_reply'] == 1
+
+    run(test())
+
+
+def test_a_cancelled_waiting_call_is_never_sent():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            server.holds = True
+            first = asyncio.create_task(session.predict((1, 1), IMAGES))
+            await until(lambda: server.held)
+            second = asyncio.create_task(session.predict((2, 2), IMAGES))
+            await until(lambda: session._plans.turns._waiting)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            server.answer()
+            await first
+            server.holds = False
+            assert (await session.predict((3, 3), IMAGES)).sequence == 2
+
+    run(test())
+
+
+def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody():
+    """In every order of cancellation, reply and the next call."""
+
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            server.holds = True
+            for order in range(20):
+                task = asyncio.create_task(session.predict((order, order), IMAGES))
+                await until(lambda: server.held)
+                thread = asyncio.to_thread(server.answer)
+                if order % 2:
+                    task.cancel()
+                    await thread
+                else:
+                    answered = asyncio.create_task(thread)
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    await answered
+                (result,) = await asyncio.gather(task, return_exceptions=True)
+                assert isinstance(result, asyncio.CancelledError) or len(result) == 3
+            server.holds = False
+            assert len(await session.predict((1, 1), IMAGES)) == 3
+
+    run(test())
+
+
+def test_the_newest_of_waiting_calls_is_sent():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            server.holds = True
+            first = asyncio.create_task(session.predict((1, 1), IMAGES))
+            await until(lambda: server.held)
+            others = [asyncio.create_task(session.predict((n, n), IMAGES)) for n in (2, 3, 4)]
+            await until(lambda: session.counts['superseded'] == 2)
+            server.answer()
+            await first
+            await until(lambda: server.held)
+            server.answer()
+            results = await asyncio.gather(*others, return_exceptions=True)
+            assert [type(each) for each in results[:2]] == [Superseded, Superseded]
+            assert results[2].actions[0, 0] == 4
+
+    run(test())
+
+
+def test_errors_are_those_of_the_blocking_client():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            with pytest.raises(WrongObservation):
+                await session.predict((1, 2, 3), IMAGES)
+            server.holds = True
+            with pytest.raises(TooLate):
+                await session.predict((1, 1), IMAGES, timeout_s=0.05)
+            server.go()
+            with pytest.raises(ServerUnavailable):
+                await session.predict((1, 1), IMAGES, timeout_s=0.05)
+            server.come_back()
+            server.holds = False
+            assert (await session.predict((1, 1), IMAGES)).actions[0, 0] == 1
+            assert await session.begin_episode() == session.episode_id
+            await session.close()
+            with pytest.raises(ClientClosed):
+                await session.predict((1, 1), IMAGES)
+
+    run(test())
+
+
+def test_a_name_is_free_once_its_session_has_ended_at_the_server():
+    async def test() -> None:
+        server = FakeServer()
+        is_asked, may_end = threading.Event(), threading.Event()
+        async with connected(server) as client:
+            first = await client.open()
+
+            def close_slowly(request, _) -> None:
+                is_asked.set()
+                assert may_end.wait(LIMIT_S)
+                server.closed.append(request)
+
+            server.links['tester'].close_session = close_slowly
+            closing = asyncio.create_task(first.close())
+            await until(is_asked.is_set)
+            second = await client.open()
+            assert second.client_id == 'tester.2'
+            may_end.set()
+            await closing
+            third = await client.open()
+            assert third.client_id == 'tester'
+            for session in (second, third):
+                assert len(await session.predict((1, 1), IMAGES)) == 3
+
+    run(test())
+
+
+def test_wrong_settings_are_refused_before_anything_starts():
+    with pytest.raises(WrongSettings):
+        AsyncPolicyClient.connect('policy router')
+
+
+def test_a_stream_requests_the_newest_observation():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session: AsyncPolicySession = await client.open()
+            server.holds = True
+            async with session.stream() as stream:
+                stream.put((1, 1), IMAGES)
+                await until(lambda: server.held)
+                for number in (2, 3, 4):
+                    stream.put((number, number), IMAGES)
+                server.answer()
+                assert (await anext(stream)).actions[0, 0] == 1
+                await until(lambda: server.held)
+                server.answer()
+                assert (await anext(stream)).actions[0, 0] == 4
+                assert stream.superseded == 2
+                assert stream.latest() is None
+            assert [chunk async for chunk in stream] == []
+
+    run(test())
+
+
+def test_a_stream_ends_with_a_request_in_flight():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            server.holds = True
+            async with session.stream() as stream:
+                stream.put((1, 1), IMAGES)
+                await until(lambda: server.held)
+            server.holds = False
+            assert len(await session.predict((1, 1), IMAGES)) == 3
+
+    run(test())

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers give to `connect` and `open`: taken, or refused with the remedy."""
+
+from __future__ import annotations
+
+import pytest
+from support.nodes.zenoh_links import free_endpoint
+
+from lerobot_serve.client import PolicyClient, ServerUnavailable, WrongSettings
+from lerobot_serve.client.fake_server import FakeServer
+from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.site import make_site, opened_site
+
+
+def settings(**changes: object):
+    given = {
+        'server': 'policy_router',
+        'endpoints': DEFAULT_ENDPOINT,
+        'site': 'default',
+        'keys': None,
+        'client_id': '',
+        'timeout_s': 5.0,
+    }
+    return client_settings(**{**given, **changes})
+
+
+def test_a_server_is_named_as_its_node():
+    for given in ('policy_router', '/policy_router', 'zenoh:/policy_router'):
+        assert settings(server=given).server == '/policy_router'
+    assert settings(server='prod/policy_server').server == '/prod/policy_server'
+    assert settings(endpoints=['tcp/a:1', 'tcp/b:2']).zenoh.connect == ('tcp/a:1', 'tcp/b:2')
+
+
+def test_two_processes_have_two_names():
+    assert settings().client_id != settings().client_id
+    assert settings(client_id='eval').session_name([]) == 'eval'
+    assert settings(client_id='eval').session_name(['eval', 'eval.2']) == 'eval.3'
+
+
+@pytest.mark.parametrize(
+    ('changes', 'words'),
+    [
+        ({'server': 'policy router'}, 'give the name of a node'),
+        ({'endpoints': ()}, 'give one, such as tcp/127.0.0.1:7447'),
+        ({'client_id': '\n'}, 'give a printable name'),
+        ({'timeout_s': 0}, 'every wait is bounded'),
+        ({'timeout_s': float('inf')}, 'every wait is bounded'),
+        ({'keys': '/nowhere'}, 'zenoh_keys needs ca.pem'),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_remedy(changes, words):
+    with pytest.raises(WrongSettings, match=words):
+        settings(**changes)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        ({'endpoints': '127.0.0.1:7447'}, 'give PROTOCOL/HOST:PORT'),
+        ({'endpoints': 'tls/127.0.0.1:7447'}, 'needs zenoh_keys'),
+        ({'site': 'a b'}, 'zenoh_site'),
+    ],
+)
+def test_what_zenoh_does_not_take_is_refused_in_its_words(arguments, words):
+    with pytest.raises(WrongSettings, match=words):
+        PolicyClient.connect(**arguments)
+
+
+def test_a_server_that_is_not_there_is_unavailable_with_what_to_check():
+    endpoint = free_endpoint()
+    with pytest.raises(ServerUnavailable, match=f'nothing answers at {endpoint}; check that'):
+        PolicyClient.connect(endpoints=endpoint, timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'words'),
+    [
+        ({'codec': 'png'}, "give 'raw' or 'jpeg'"),
+        ({'jpeg_quality': 0}, 'give 1 to 100'),
+        ({'timeout_s': -1}, 'every wait is bounded'),
+    ],
+)
+def test_a_session_with_wrong_arguments_is_not_opened(changes, words):
+    server = FakeServer()
+    with PolicyClient(server.connection()) as client:
+        with pytest.raises(WrongSettings, match=words):
+            client.open(**changes)
+        assert not server.opened
+        # its name is free
+        assert client.open().client_id == 'tester'
+
+
+def test_keys_say_who_the_client_is(tmp_path):
+    folder = tmp_path / 'keys'
+    make_site(folder, 'lab', 10)
+    with opened_site(folder) as site:
+        robot = site.add(KeyRole.ROBOT, 'eval_1', 5, hosts=(), direct=False)
+        server = site.add(KeyRole.SERVER, '/policy_server', 5, hosts=('127.0.0.1',), direct=True)
+    made = settings(keys=folder / robot.folder, endpoints='tls/127.0.0.1:1')
+    assert made.client_id == 'eval_1'
+    assert made.session_name([]) == 'eval_1'
+    with pytest.raises(WrongSettings, match='the keys speak for eval_1 alone'):
+        made.session_name(['eval_1'])
+    with pytest.raises(WrongSettings, match=r"client_id is 'other', and .* speaks for eval_1"):
+        settings(keys=folder / robot.folder, endpoints='tls/127.0.0.1:1', client_id='other')
+    with pytest.raises(WrongSettings, match='a client needs those of a robot'):
+        settings(keys=folder / server.folder)

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session of the blocking client against a fake server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+import threading
+
+import numpy as np
+import pytest
+from support.waiting import wait_until
+
+from lerobot_serve.client import (
+    ClientClosed,
+    NO_CAGE,
+    NotFinite,
+    PolicyClient,
+    PolicyFailed,
+    PolicySession,
+    ServerUnavailable,
+    SessionRejected,
+    Superseded,
+    TooLate,
+    WrongObservation,
+    WrongSettings,
+)
+from lerobot_serve.client.fake_server import CAMERAS, FakeServer, NAMES
+from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
+from lerobot_serve.wire.session import SessionRefused
+
+FRONT = CAMERAS[0].name
+STATE = (0.25, -0.5)
+IMAGES = {FRONT: np.arange(72, dtype=np.uint8).reshape(4, 6, 3)}
+QUICK_S = 0.05
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def client(server) -> Iterator[PolicyClient]:
+    with PolicyClient(server.connection()) as made:
+        yield made
+
+
+@pytest.fixture
+def session(client) -> PolicySession:
+    return client.open(state_names=NAMES, action_names=NAMES, cameras=[FRONT])
+
+
+def in_thread(function) -> tuple[threading.Thread, list[object]]:
+    """Run a function in a thread; its result or error is in the list."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def test_a_prediction_has_actions_policy_and_timings(server, session):
+    chunk = session.predict(STATE, IMAGES, 'pick')
+    assert chunk.actions.tolist() == [list(STATE)] * 3
+    assert chunk.actions.flags.writeable and chunk.actions.dtype == np.float32
+    assert (chunk.slot, chunk.policy, chunk.fingerprint) == ('prod', 'fake', server.fingerprint)
+    assert (chunk.sequence, len(chunk), chunk.policy_changed) == (1, 3, False)
+    assert (chunk.timings.queue_wait_ms, chunk.timings.inference_ms) == (1.0, 2.0)
+    assert chunk.timings.network_ms == max(0.0, chunk.timings.round_trip_ms - 3.0)
+    (asked,) = server.observations
+    assert (asked.task, asked.episode_id) == ('pick', session.episode_id)
+    assert asked.images[0].codec == Codec.RAW
+    assert bytes(asked.images[0].data) == IMAGES[FRONT].tobytes()
+
+
+def test_a_session_says_who_it_is_and_what_it_lacks(server, client):
+    session = client.open(task='tidy up', tags=[('run', '7')])
+    (request,) = server.opened
+    assert (session.state_names, session.action_names) == (NAMES, NAMES)
+    assert session.camera_names == (FRONT,)
+    assert (request.client_id, request.task, request.fps) == ('tester', 'tidy up', 30.0)
+    assert dict(request.tags) == {'caller': 'lerobot_serve.client', 'cage': 'none', 'run': '7'}
+    assert request.reply_deadline_s == session.timeout_s == 5.0
+    assert session.warnings == (NO_CAGE,)
+    assert session.chunk_steps == 3
+    assert client.describe().camera_names == (FRONT,)
+
+
+@pytest.mark.parametrize(
+    ('state', 'images', 'words'),
+    [
+        ((1, 2, 3), IMAGES, 'state has 3 values, the session has 2; give one value for each of'),
+        ('no', IMAGES, 'state is no array of numbers'),
+        ((1, float('nan')), IMAGES, 'NaN or infinity in elbow.pos'),
+        (STATE, {}, f'no image of {FRONT}'),
+        (STATE, {**IMAGES, 'back': IMAGES[FRONT]}, 'unknown cameras back'),
+        (STATE, {FRONT: IMAGES[FRONT].transpose(2, 0, 1)}, r'transpose\(1, 2, 0\)'),
+        (STATE, {FRONT: IMAGES[FRONT] / 255}, r'\(image \* 255\).astype'),
+        (STATE, {FRONT: IMAGES[FRONT][:, :, 0]}, 'height x width x 3 of uint8'),
+    ],
+)
+def test_a_wrong_observation_is_refused_before_it_is_sent(server, session, state, images, words):
+    with pytest.raises(WrongObservation, match=words) as caught:
+        session.predict(state, images)
+    assert caught.value.remedy and not caught.value.may_retry
+    assert not server.observations
+
+
+@pytest.mark.parametrize(
+    ('status', 'error'),
+    [
+        (Status.BAD_OBSERVATION, WrongObservation),
+        (Status.POLICY_ERROR, PolicyFailed),
+        (Status.NOT_FINITE, NotFinite),
+        (Status.TOO_LATE, TooLate),
+        (Status.NO_SLOT, ServerUnavailable),
+        (99, PolicyFailed),
+    ],
+)
+def test_each_status_has_an_error_with_the_words_of_the_server(server, session, status, error):
+    server.receive = lambda asked: server.answer(asked, status=status, status_text='told why')
+    with pytest.raises(error, match='told why') as caught:
+        session.predict(STATE, IMAGES)
+    assert caught.value.remedy
+
+
+def test_actions_that_cannot_be_executed_are_refused(server, session):
+    server.policy = lambda state: np.full((3, 2), np.nan)
+    with pytest.raises(NotFinite):
+        session.predict(STATE, IMAGES)
+    server.policy = lambda state: np.zeros((3, 5))
+    with pytest.raises(PolicyFailed, match=r'\(3, 5\), 2 actions were agreed'):
+        session.predict(STATE, IMAGES)
+    server.policy = lambda state: np.zeros((0, 2))
+    with pytest.raises(PolicyFailed):
+        session.predict(STATE, IMAGES)
+
+
+def test_a_server_that_does_not_answer_is_too_late_and_its_late_reply_is_counted(server, session):
+    server.holds = True
+    with pytest.raises(TooLate, match='raise timeout_s'):
+        session.predict(STATE, IMAGES, timeout_s=QUICK_S)
+    server.answer()
+    server.holds = False
+    assert session.predict(STATE, IMAGES).sequence == 2
+    assert session.counts['dropped_late_reply'] == 1
+
+
+def test_a_late_reply_is_not_taken_for_that_of_the_next_request(server, session):
+    server.holds = True
+    with pytest.raises(TooLate):
+        session.predict((1, 1), IMAGES, timeout_s=QUICK_S)
+    thread, results = in_thread(lambda: session.predict((2, 2), IMAGES))
+    wait_until(lambda: len(server.held) == 2, 'the second is sent')
+    server.answer()
+    server.answer()
+    thread.join()
+    assert results[0].actions[0, 0] == 2
+    assert session.counts['dropped_late_reply'] == 1
+
+
+def test_of_three_calls_one_is_in_flight_and_the_newest_waits(server, session):
+    server.holds = True
+    first = in_thread(lambda: session.predict((1, 1), IMAGES))
+    wait_until(lambda: len(server.held) == 1, 'the first is sent')
+    second = in_thread(lambda: session.predict((2, 2), IMAGES))
+    wait_until(lambda: session._plans.turns._waiting, 'the second waits')
+    third = in_thread(lambda: session.predict((3, 3), IMAGES))
+    second[0].join()
+    assert isinstance(second[1][0], Superseded)
+    assert len(server.observations) == 1
+    server.answer()
+    wait_until(lambda: len(server.held) == 1, 'the third is sent')
+    server.answer()
+    for thread, results in (first, third):
+        thread.join()
+        assert results[0].actions.shape == (3, 2)
+    assert third[1][0].actions[0, 0] == 3
+    assert session.counts['superseded'] == 1
+
+
+def test_an_episode_has_a_number_a_name_and_a_first_request(server, session):
+    session.predict(STATE, IMAGES)
+    session.predict(STATE, IMAGES)
+    name = session.begin_episode(task='second')
+    session.predict(STATE, IMAGES)
+    assert session.begin_episode(episode_id='mine') == 'mine'
+    session.predict(STATE, IMAGES)
+    headers = [asked.header for asked in server.observations]
+    assert [header.episode for header in headers] == [0, 0, 1, 2]
+    starts = [bool(header.flags & Flag.EPISODE_START) for header in headers]
+    assert starts == [True, False, True, True]
+    assert [asked.task for asked in server.observations] == ['', '', 'second', '']
+    assert [asked.episode_id for asked in server.observations][2:] == [name, 'mine']
+    assert [(reset.episode, reset.episode_id) for reset in server.resets] == [
+        (1, name),
+        (2, 'mine'),
+    ]
+
+
+def test_a_new_episode_ends_the_prediction_of_the_one_before(server, session):
+    server.holds = True
+    thread, results = in_thread(lambda: session.predict(STATE, IMAGES))
+    wait_until(lambda: server.held, 'it is sent')
+    session.begin_episode()
+    thread.join()
+    assert isinstance(results[0], Superseded) and 'episode ended' in str(results[0])
+    server.answer()
+    assert session.counts['dropped_late_reply'] == 1
+
+
+def test_a_server_that_comes_back_costs_time_and_no_error(server, session):
+    session.predict(STATE, IMAGES)
+    server.go()
+    thread, results = in_thread(lambda: session.predict((7, 7), IMAGES))
+    wait_until(lambda: session._plans.turns._in_flight, 'it waits for the server')
+    server.come_back()
+    thread.join()
+    assert results[0].actions[0, 0] == 7
+    assert [request.client_id for request in server.opened] == ['tester', 'tester']
+    first, second = server.opened
+    assert first.instance == second.instance and first.session_epoch != second.session_epoch
+    assert session.counts['sessions'] == 2
+
+
+def test_a_server_that_goes_with_a_request_gets_it_again(server, session):
+    server.holds = True
+    thread, results = in_thread(lambda: session.predict((7, 7), IMAGES))
+    wait_until(lambda: server.held, 'it is sent')
+    server.go()
+    server.holds = False
+    server.come_back()
+    thread.join()
+    assert results[0].sequence == 2
+    assert [asked.state[0, 0] for asked in server.observations] == [7, 7]
+
+
+def test_a_server_that_stays_away_is_unavailable_with_what_to_check(server, session):
+    server.go()
+    with pytest.raises(ServerUnavailable, match='is away; call come_back') as caught:
+        session.predict(STATE, IMAGES, timeout_s=QUICK_S)
+    assert caught.value.may_retry
+
+
+@pytest.mark.parametrize('status', [Status.NO_SESSION, Status.DRAINING])
+def test_a_lost_session_is_opened_again_within_the_call(server, session, status):
+    answers = iter([{'status': status, 'status_text': 'who?'}, {}])
+    server.receive = lambda asked: server.answer(asked, **next(answers))
+    assert session.predict(STATE, IMAGES).sequence == 2
+    assert session.counts['sessions'] == 2
+
+
+def test_a_server_that_loses_each_session_is_given_up(server, session):
+    server.receive = lambda asked: server.answer(
+        asked, status=Status.NO_SESSION, status_text='who?'
+    )
+    with pytest.raises(ServerUnavailable, match='lost 5 times: who'):
+        session.predict(STATE, IMAGES)
+
+
+def test_another_policy_is_flagged_once(server, session):
+    assert not session.predict(STATE, IMAGES).policy_changed
+    server.fingerprint = 'other@1'
+    changed = session.predict(STATE, IMAGES)
+    assert changed.policy_changed and changed.policy == 'other'
+    assert not session.predict(STATE, IMAGES).policy_changed
+
+
+def test_a_policy_change_that_the_server_flags_is_flagged(server, session):
+    def answer(asked) -> None:
+        header = asked.header.for_reply(Flag.POLICY_CHANGED)
+        server.answer(asked, header=header)
+
+    server.receive = answer
+    assert session.predict(STATE, IMAGES).policy_changed
+
+
+def test_a_refusal_has_its_code_and_a_loading_server_is_waited_for(server, client):
+    server.refusals.extend(
+        [SessionRefused(Refusal.NOT_READY, 'loading'), SessionRefused(Refusal.NOT_READY, '...')]
+    )
+    client.open().close()
+    server.refusals.append(SessionRefused(Refusal.ACTION_NAMES, 'the order differs'))
+    with pytest.raises(SessionRejected, match='the order differs') as caught:
+        client.open()
+    assert caught.value.code is Refusal.ACTION_NAMES and not caught.value.may_retry
+    server.refusals.append(SessionRefused(Refusal.CAPACITY, 'full'))
+    with pytest.raises(SessionRejected) as caught:
+        client.open()
+    assert caught.value.may_retry
+
+
+def test_a_server_that_stays_unready_is_unavailable_in_its_words(server, client):
+    server.refusals.extend([SessionRefused(Refusal.NOT_READY, 'no weights')] * 50)
+    with pytest.raises(ServerUnavailable, match='no weights'):
+        client.open(timeout_s=0.2)
+
+
+def test_each_session_has_a_name_of_its_own(server, client):
+    sessions = [client.open(), client.open(), client.open(client_id='third')]
+    assert [each.client_id for each in sessions] == ['tester', 'tester.2', 'third']
+    with pytest.raises(WrongSettings, match='third has a session already'):
+        client.open(client_id='third')
+    sessions[0].close()
+    assert client.open().client_id == 'tester'
+    for number, each in enumerate(sessions[1:]):
+        assert each.predict((number, number), IMAGES).actions[0, 0] == number
+
+
+def test_messages_that_are_no_reply_are_counted(server, session):
+    server.deliver('tester', b'?')
+    session.predict(STATE, IMAGES)
+    other = server.observations[0]
+    server.links['other'] = server.links['tester']
+    server.answer(other)
+    server.answer(replace(other, client_id='other'))
+    server.answer(replace(other, header=replace(other.header, session_epoch=1)))
+    counts = session.counts
+    assert counts['dropped_encapsulation'] == 1
+    assert counts['dropped_late_reply'] == 2
+    assert counts['dropped_wrong_client'] == 1
+
+
+def test_what_is_closed_says_so(server, client, session):
+    session.close()
+    session.close()
+    assert [request.client_id for request in server.closed] == ['tester']
+    for call in (lambda: session.predict(STATE, IMAGES), session.begin_episode):
+        with pytest.raises(ClientClosed, match='open another'):
+            call()
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.open()
+
+
+def test_closing_ends_a_prediction(server, session):
+    server.holds = True
+    thread, results = in_thread(lambda: session.predict(STATE, IMAGES))
+    wait_until(lambda: server.held, 'it is sent')
+    session.close()
+    thread.join()
+    assert isinstance(results[0], ClientClosed)
+
+
+def test_a_policy_with_a_history_gets_it():
+    server = FakeServer(observation_steps=3, stride_steps=2)
+    with PolicyClient(server.connection()) as client:
+        session = client.open()
+        assert 'call observe() at each control step' in session.warnings[-1]
+        session.predict((0, 0), IMAGES)
+        for step in range(1, 5):
+            session.observe((step, step), IMAGES)
+        session.predict((5, 5), IMAGES)
+        first, second = server.observations
+        assert first.state[:, 0].tolist() == [0, 0, 0]
+        assert second.state[:, 0].tolist() == [1, 3, 5]
+        assert [image.steps_back for image in second.images] == [4, 2, 0]
+        session.begin_episode()
+        session.predict((9, 9), IMAGES)
+        assert server.observations[-1].state[:, 0].tolist() == [9, 9, 9]
