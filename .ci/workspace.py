@@ -109,7 +109,7 @@ class Workspace:
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
         if not self.bin('pip').exists():
             self.make_venv()
-        sections = pins.read(REQUIREMENTS.read_text(), self.distro)
+        sections = pins.read(REQUIREMENTS.read_text(), self.distro, self.version)
         names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
         wheels = [line for name in names for line in sections[name]]
         keep = self.keep_numpy()

@@ -29,11 +29,16 @@ def disable_network() -> None:
     constants: Any = sys.modules.get('huggingface_hub.constants')
     if constants:
         constants.HF_HUB_OFFLINE = True
-        # close existing connections
-        sys.modules['huggingface_hub.utils'].reset_sessions()
+        _close_connections(sys.modules['huggingface_hub.utils'])
     hub: Any = sys.modules.get('transformers.utils.hub')
-    if hub:
-        hub._is_offline_mode = True
+    if hub and hasattr(hub, '_is_offline_mode'):
+        hub._is_offline_mode = True  # later versions ask huggingface_hub
+
+
+def _close_connections(hub_utils: Any) -> None:
+    """Close the existing connections of huggingface_hub: the function is named by its version."""
+    names = ('close_session', 'reset_sessions')
+    next(getattr(hub_utils, name) for name in names if hasattr(hub_utils, name))()
 
 
 def refuse_code() -> None:

@@ -20,6 +20,7 @@ from lerobot_serve.policies.files.file_headers import read_json
 from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import check_config, CONFIG_RULES
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import check_step, STEP_RULES
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_version
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
 ADAPTER_FILE = 'adapter_config.json'
@@ -97,6 +98,7 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
             "give the directory that LeRobot's training wrote, pretrained_model"
         )
     _required_file(folder, WEIGHTS_FILE, 'copy the whole directory')
+    check_version(policy_type, config, str(folder / CONFIG_FILE))
     if policy_type in CONFIG_RULES:
         check_config(policy_type, config, str(folder / CONFIG_FILE))
     pre, post = (
