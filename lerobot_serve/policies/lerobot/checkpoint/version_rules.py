@@ -57,11 +57,14 @@ def check_version(policy_type: str, config: Mapping[str, Any], where: str) -> No
 
     Without LeRobot nothing is checked: the files may be read on another machine than the server.
     """
-    installed = installed_version()
-    if installed is None:
-        return
     needed, name = max(_settings(policy_type, config), default=(LAST_OF_OLD_PYTHON, ''))
-    if installed < needed:
+    check_known(where, name, needed)
+
+
+def check_known(where: str, name: str, needed: Version) -> None:
+    """Raise PolicyError for something that only a later LeRobot than the installed one knows."""
+    installed = installed_version()
+    if installed is not None and installed < needed:
         raise too_new(where, name, needed)
 
 

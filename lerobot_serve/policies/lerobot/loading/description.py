@@ -11,6 +11,7 @@ from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, policy_id
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import GUIDED, TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import Features
+from lerobot_serve.policies.lerobot.hub.repository import commit_of
 from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
 from lerobot_serve.wire.schema import StateClass
 
@@ -61,8 +62,8 @@ def describe_policy(
 
 def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
     """
-    Return the fingerprint of all files that are read, and of the precision if the operator sets
-    one.
+    Return the fingerprint of all files that are read, of the precision if the operator sets one,
+    and of the commit if the policy is of the hub.
     """
     assets = {
         f'{number}/{file.name}': file
@@ -70,6 +71,8 @@ def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
         for file in asset.files
     }
     settings = {'dtype': options.dtype} if options.dtype else {}
+    if of_hub := commit_of(folder.path):
+        settings['hub'] = str(of_hub)
     return fingerprint(policy_id(options), folder.files, assets, settings)
 
 
