@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 MARK = r'kilted|py3\.\d+'
-OTHER = re.compile(rf'({MARK}): (\S+)')
+OTHER = re.compile(rf'({MARK}): ([\w.]+)')
 MORE = re.compile(rf'# ({MARK}) also: (\S+)$')
 
 
