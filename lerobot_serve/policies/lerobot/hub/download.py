@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The process that downloads a policy from the Hugging Face hub: `python -m ... REPOSITORY REVISION`.
+The process that downloads a policy from the Hugging Face hub:
+`python -m ... REPOSITORY REVISION PARENT`, the last being the process id of the one that waits.
 
 Downloads the files that a policy may have and no others, at the commit that the revision is at
 that time. Prints one JSON object: `folder`, or `refused` (and `is_offline`). Ends with its parent.
@@ -37,10 +38,10 @@ class Refused(Exception):
     """The repository cannot be used; the text says why."""
 
 
-def main(arguments: list[str]) -> None:
+def main(repository: str, revision: str, parent: str) -> None:
     """Print the folder of a downloaded policy, or why there is none."""
-    threading.Thread(target=end_with_parent, args=[os.getppid()], daemon=True).start()
-    print(json.dumps(answer(*arguments)))
+    threading.Thread(target=end_with_parent, args=[int(parent)], daemon=True).start()
+    print(json.dumps(answer(repository, revision)))
 
 
 def end_with_parent(parent: int) -> None:
@@ -111,4 +112,4 @@ def check_files(names: list[str], size_bytes: int) -> None:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

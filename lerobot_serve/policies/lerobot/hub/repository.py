@@ -69,7 +69,8 @@ def commit_of(folder: Path) -> HubPolicy | None:
 
 
 def _download(wanted: HubPolicy, limit_s: float) -> Path:
-    command = [sys.executable, '-m', DOWNLOAD_MODULE, wanted.repository, wanted.revision]
+    arguments = [wanted.repository, wanted.revision, str(os.getpid())]
+    command = [sys.executable, '-m', DOWNLOAD_MODULE, *arguments]
     try:
         done = subprocess.run(
             command,
