@@ -34,8 +34,8 @@ def check_policy_path_change(present: ServerParameters, wanted: ServerParameters
         )
     if hub_policy(wanted.policy_path):
         raise ParameterError(
-            f'policy_path {wanted.policy_path!r} is not a folder; a policy of the Hugging Face hub '
-            f'is named at start, at runtime give a folder below policy_root ({root!r})'
+            f'policy_path {wanted.policy_path!r} is not a folder; a policy of the Hugging Face '
+            f'hub is named at start, at runtime give a folder below policy_root ({root!r})'
         )
     # resolve() follows links, so that a link to outside of the folder is refused
     if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):

@@ -180,8 +180,7 @@ def _load_config(
 
 
 def _default_rtc(config: Any) -> Any:
-    """Return the RTC settings of a policy that has none: trained RTC if it was trained for that."""
-    rtc = lerobot().rtc_config()
-    if hasattr(rtc, 'mode') and getattr(config, 'rtc_training_max_delay', 0):
-        return replace(rtc, mode=TRAINED)
-    return rtc
+    """Return the RTC settings of a policy that has none, by what it was trained for."""
+    rtc: Any = lerobot().rtc_config()
+    trained_steps = getattr(config, 'rtc_training_max_delay', 0)
+    return replace(rtc, mode=TRAINED) if hasattr(rtc, 'mode') and trained_steps else rtc

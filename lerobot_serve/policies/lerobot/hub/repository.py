@@ -91,8 +91,8 @@ def _download(wanted: HubPolicy, limit_s: float) -> Path:
         if cached := cached_commit(wanted.repository, wanted.revision):
             return cached
         raise PolicyError(
-            f'{wanted.repository} is not a folder on this machine, and the Hugging Face hub, where '
-            f'it may be a policy, cannot be reached ({answer["refused"]}); {_advice(wanted)}'
+            f'{wanted.repository} is not a folder on this machine, and the Hugging Face hub, '
+            f'where it may be a policy, cannot be reached ({answer["refused"]}); {_advice(wanted)}'
         )
     last_line = (done.stderr.strip().splitlines() or [f'exit status {done.returncode}'])[-1]
     raise PolicyError(f'{wanted}: {answer.get("refused") or last_line}')

@@ -15,7 +15,6 @@ from lerobot_serve.tools.cli.link_options import add_link_options, link_settings
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.doctor.examination import ExaminationRequest
-    from lerobot_serve.tools.doctor.finding import Finding
 
 HELP = 'check machine, policy, robot file, ROS graph and Zenoh link; print remedies'
 EXAMPLE = (

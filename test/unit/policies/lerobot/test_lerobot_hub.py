@@ -14,25 +14,29 @@ import pytest
 
 pytest.importorskip('huggingface_hub', reason='huggingface_hub is not installed')
 
-from support.policies.fake_hub import FakeHub, Repository  # noqa: E402
-from support.waiting import wait_until  # noqa: E402
+from support.policies.fake_hub import FakeHub, Repository
+from support.waiting import wait_until
 
-from lerobot_serve.parameters import ParameterError  # noqa: E402
-from lerobot_serve.policies.base import LoadOptions, PolicyError  # noqa: E402
-from lerobot_serve.policies.lerobot import hardening  # noqa: E402
-from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (  # noqa: E402
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.lerobot import hardening
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     policy_id,
     read_checkpoint,
 )
-from lerobot_serve.policies.lerobot.hub.download import check_files, POLICY_FILES, Refused  # noqa: E402, E501
-from lerobot_serve.policies.lerobot.hub.repository import (  # noqa: E402
+from lerobot_serve.policies.lerobot.hub.download import (
+    check_files,
+    POLICY_FILES,
+    Refused,
+)
+from lerobot_serve.policies.lerobot.hub.repository import (
     commit_of,
     hub_policy,
     HubPolicy,
     local_folder,
 )
-from lerobot_serve.server.assembly import check_policy_path_change  # noqa: E402
-from lerobot_serve.server.parameters import ServerParameters  # noqa: E402
+from lerobot_serve.server.assembly import check_policy_path_change
+from lerobot_serve.server.parameters import ServerParameters
 
 OLD, NEW = '0' * 39 + '1', 'f' * 40
 STATE_FILE = 'policy_preprocessor_step_0_normalizer_processor.safetensors'
@@ -61,7 +65,12 @@ REFUSED_FILES = {
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache of the hub, and an address at which there is none."""
-    for name in ('HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE', 'HF_TOKEN', *hardening.OFFLINE_VARIABLES):
+    for name in (
+        'HF_HUB_CACHE',
+        'HUGGINGFACE_HUB_CACHE',
+        'HF_TOKEN',
+        *hardening.OFFLINE_VARIABLES,
+    ):
         monkeypatch.delenv(name, raising=False)
     # what an earlier test has set for the process
     monkeypatch.setattr(hardening, '_before', {})
@@ -124,7 +133,7 @@ def test_what_the_hub_does_not_give_is_said(hub, path, text):
 
 def test_an_operator_who_forbids_the_network_is_obeyed(hub, monkeypatch):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    with pytest.raises(PolicyError, match='cannot be reached.*give it as policy_path'):
+    with pytest.raises(PolicyError, match=r'cannot be reached.*give it as policy_path'):
         local_folder('user/act')
     assert not hub.paths
 
