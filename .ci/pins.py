@@ -1,24 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading requirements.txt: one pip file that serves several distributions."""
+"""
+Reading requirements.txt: one pip file that serves several distributions and Python versions.
+
+A comment names where it holds: a distribution (`kilted`), or a Python version and all later ones
+(`py3.12`).
+"""
 
 from __future__ import annotations
 
 import re
 
+MARK = r'kilted|py3\.\d+'
+OTHER = re.compile(rf'({MARK}): ([\w.]+)')
+MORE = re.compile(rf'# ({MARK}) also: (\S+)$')
 
-def read(text: str, distro: str) -> dict[str, list[str]]:
-    """Return the pins of each section, for one distribution."""
+
+def read(text: str, distro: str, python: str) -> dict[str, list[str]]:
+    """
+    Return the pins of each section, for one distribution and one Python, for example '3.12'.
+
+    Raises ValueError for a line on which two comments hold.
+    """
     sections: dict[str, list[str]] = {}
     pins: list[str] = []
     for line in text.splitlines():
         header = re.match(r'# \[(\w+)\]', line)
-        more = re.match(rf'# {distro} also: (\S+)$', line)
+        more = MORE.match(line)
         if header:
             pins = sections.setdefault(header[1], [])
         elif more:
-            pins.append(more[1])
+            pins += [more[2]] if holds(more[1], distro, python) else []
         elif line and not line.startswith('#'):
-            pin, _, comment = line.partition('#')
-            other = re.search(rf'{distro}: (\S+)', comment)
-            pins.append(re.sub(r'==.*', f'=={other[1]}', pin.strip()) if other else pin.strip())
+            pins.append(pin_of(line, distro, python))
     return sections
+
+
+def pin_of(line: str, distro: str, python: str) -> str:
+    """Return the pin of a line, in the version that its comment gives. Raises ValueError."""
+    pin, _, comment = line.partition('#')
+    others = [found[1] for found in OTHER.findall(comment) if holds(found[0], distro, python)]
+    if len(others) > 1:
+        raise ValueError(f'two versions hold for {distro} and Python {python}: {line}')
+    return re.sub(r'==.*', f'=={others[0]}', pin.strip()) if others else pin.strip()
+
+
+def holds(mark: str, distro: str, python: str) -> bool:
+    """Return whether what a mark names is installed for."""
+    if not mark.startswith('py'):
+        return mark == distro
+    return minor(python) >= minor(mark.removeprefix('py'))
+
+
+def minor(python: str) -> int:
+    return int(python.split('.')[1])

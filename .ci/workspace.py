@@ -109,7 +109,7 @@ class Workspace:
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
         if not self.bin('pip').exists():
             self.make_venv()
-        sections = pins.read(REQUIREMENTS.read_text(), self.distro)
+        sections = pins.read(REQUIREMENTS.read_text(), self.distro, self.version)
         names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
         wheels = [line for name in names for line in sections[name]]
         keep = self.keep_numpy()
@@ -279,6 +279,8 @@ class Workspace:
         elif 'No matching distribution' in text:
             missing = re.findall(r'No matching distribution found for (\S+)', text)
             blame += f': no build of {", ".join(missing)} for Python {self.version} can be found'
+            if any(name.endswith('+cpu') for name in missing):
+                blame += f' at {TORCH_CPU_INDEX}; TORCH=cuda installs the one of PyPI instead'
         raise Problem(f'{blame} (log: {log.relative_to(ROOT)})')
 
     def read_stamp(self, name: str) -> str:

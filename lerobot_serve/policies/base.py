@@ -67,7 +67,8 @@ class PolicyDescription:
     `batch_limit` requests are predicted together (0: no limit). `denoise_steps` is the number of
     denoising steps of a chunk, 0 for none. `notes` are warnings for the operator and every
     session. `action_range` is the range of the training data in the units of Prediction.robot;
-    None if unknown or if actions are relative. A policy of `any_thread` predicts at once and may
+    None if unknown or if actions are relative. `max_delay_steps` is the longest delay that the
+    policy was trained for, 0 without a limit. A policy of `any_thread` predicts at once and may
     be called in any thread, by one at a time; the others are called in one thread, which owns
     their device.
     """
@@ -90,6 +91,7 @@ class PolicyDescription:
     notes: tuple[str, ...] = ()
     action_range: ActionRange | None = None
     any_thread: bool = False
+    max_delay_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import PolicyDescription
+from lerobot_serve.policies.lerobot.hub.repository import hub_policy
 from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
 from lerobot_serve.server.inference import schedulers
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -30,6 +31,11 @@ def check_policy_path_change(present: ServerParameters, wanted: ServerParameters
         raise ParameterError(
             f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
             'new value, or with policy_root, the folder below which it may change'
+        )
+    if hub_policy(wanted.policy_path):
+        raise ParameterError(
+            f'policy_path {wanted.policy_path!r} is not a folder; a policy of the Hugging Face '
+            f'hub is named at start, at runtime give a folder below policy_root ({root!r})'
         )
     # resolve() follows links, so that a link to outside of the folder is refused
     if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):

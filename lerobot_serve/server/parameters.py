@@ -27,7 +27,8 @@ class ServerParameters:
     )
     policy_path: str = parameter(
         '',
-        'directory of the policy; at runtime it may change only below policy_root',
+        'directory of the policy, or a LeRobot policy of the Hugging Face hub, '
+        'USER/REPOSITORY[@REVISION]; at runtime it may change only below policy_root',
         on_configure=True,
     )
     policy_root: str = parameter(

@@ -86,13 +86,21 @@ def find_asset(name: str) -> Path:
 
 def cached_snapshot(name: str) -> Path | None:
     """Return the folder in which the hub's cache holds the main revision of a repository."""
-    repository = hub_cache() / f'models--{name.replace("/", "--")}'
     try:
-        commit = (repository / 'refs' / 'main').read_text().strip()
+        commit = (_cached_repository(name) / 'refs' / 'main').read_text().strip()
     except OSError:
         return None
-    snapshot = repository / 'snapshots' / commit
+    return cached_commit(name, commit)
+
+
+def cached_commit(name: str, commit: str) -> Path | None:
+    """Return the folder in which the hub's cache holds a commit of a repository."""
+    snapshot = _cached_repository(name) / 'snapshots' / commit
     return snapshot if COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+
+
+def _cached_repository(name: str) -> Path:
+    return hub_cache() / f'models--{name.replace("/", "--")}'
 
 
 def hub_cache() -> Path:

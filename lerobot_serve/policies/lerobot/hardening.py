@@ -20,20 +20,34 @@ OFFLINE_VARIABLES = ('HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE', 'HF_DATASETS_OFFL
 # all imports of Python from a folder in transformers use these functions
 CODE_LOADERS = ('get_class_in_module', 'get_cached_module_file', 'get_class_from_dynamic_module')
 TRUST_PROMPT = 'resolve_trust_remote_code'
+# the variables as the operator set them, once they are replaced
+_before: dict[str, str | None] = {}
 
 
 def disable_network() -> None:
     """Restrict the hub's libraries to local files, whether or not they are imported already."""
     for name in OFFLINE_VARIABLES:
+        _before.setdefault(name, os.environ.get(name))
         os.environ[name] = '1'
     constants: Any = sys.modules.get('huggingface_hub.constants')
     if constants:
         constants.HF_HUB_OFFLINE = True
-        # close existing connections
-        sys.modules['huggingface_hub.utils'].reset_sessions()
+        _close_connections(sys.modules['huggingface_hub.utils'])
     hub: Any = sys.modules.get('transformers.utils.hub')
-    if hub:
-        hub._is_offline_mode = True
+    if hub and hasattr(hub, '_is_offline_mode'):
+        hub._is_offline_mode = True  # later versions ask huggingface_hub
+
+
+def environment_before() -> dict[str, str]:
+    """Return the environment with the network as the operator set it, for another process."""
+    environment = dict(os.environ) | {name: value or '' for name, value in _before.items()}
+    return {name: value for name, value in environment.items() if value or name not in _before}
+
+
+def _close_connections(hub_utils: Any) -> None:
+    """Close the existing connections of huggingface_hub: the function is named by its version."""
+    names = ('close_session', 'reset_sessions')
+    next(getattr(hub_utils, name) for name in names if hasattr(hub_utils, name))()
 
 
 def refuse_code() -> None:

@@ -17,6 +17,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     CONFIG_FILE,
     read_checkpoint,
 )
+from lerobot_serve.policies.lerobot.checkpoint.config_rules import TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import read_features
 from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
     action_range,
@@ -165,7 +166,7 @@ def _load_config(
     # LeRobot silently uses another device if that of the file is missing
     config.device = str(device)
     if kind.rtc and parts.rtc_config and hasattr(config, 'rtc_config'):
-        rtc = config.rtc_config or parts.rtc_config()
+        rtc = config.rtc_config or _default_rtc(config)
         # RTC debugging keeps every chunk in memory
         config.rtc_config = replace(rtc, enabled=True, debug=False)
     if hasattr(config, 'pretrained_backbone_weights'):
@@ -176,3 +177,10 @@ def _load_config(
             config.vlm_model_name = str(asset.folder)
     set_dtype(config, dtype)
     return config
+
+
+def _default_rtc(config: Any) -> Any:
+    """Return the RTC settings of a policy that has none, by what it was trained for."""
+    rtc: Any = lerobot().rtc_config()
+    trained_steps = getattr(config, 'rtc_training_max_delay', 0)
+    return replace(rtc, mode=TRAINED) if hasattr(rtc, 'mode') and trained_steps else rtc

@@ -62,6 +62,7 @@ POLICY_TYPES = {
 NEEDS_CODE = (
     'LeRobot loads it with Python from its folder, and code from policy folders is not loaded'
 )
+OTHER_MODELS = 'LeRobot builds it around models of others, whose files are not checked here'
 REFUSED_TYPES = {
     'sac': 'it returns single actions, not chunks',
     'reward_classifier': 'it classifies images and returns no actions',
@@ -70,6 +71,15 @@ REFUSED_TYPES = {
     'groot': f'{NEEDS_CODE} (its model and its processor)',
     'wall_x': f'{NEEDS_CODE} (its action tokenizer)',
     'xvla': 'its settings do not bound the size of its network',
+    # LeRobot 0.6 and later
+    'gaussian_actor': 'it returns single actions, not chunks',
+    'eo1': OTHER_MODELS,
+    'evo1': OTHER_MODELS,
+    'fastwam': OTHER_MODELS,
+    'lingbot_va': OTHER_MODELS,
+    'molmoact2': OTHER_MODELS,
+    'multi_task_dit': OTHER_MODELS,
+    'vla_jepa': OTHER_MODELS,
 }
 # types of other packages: their state is unknown, so they serve one session
 EXTERNAL_TYPE = PolicyTypeSpec(StateClass.EXCLUSIVE, batch_limit=1)

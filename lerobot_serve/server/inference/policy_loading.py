@@ -8,6 +8,7 @@ from collections.abc import Callable
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.lerobot.hub.repository import local_folder
 from lerobot_serve.policies.resources import memory_reservation
 from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
@@ -41,6 +42,8 @@ def load_worker(
         path = default_path
     if parameters.policy_kind in KINDS_WITH_FILES and not path:
         raise PolicyError(NO_POLICY_TEXT)
+    if parameters.policy_kind in ('', 'lerobot'):
+        path = local_folder(path)
     kind = parameters.policy_kind or detect_kind(path)
     options = load_options(parameters, path)
     reserved = reserve(options)

@@ -7,6 +7,7 @@ import argparse
 from typing import Any
 
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
+from lerobot_serve.policies.lerobot.hub.repository import local_folder
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.cli.node_flags import value_of
 
@@ -15,11 +16,16 @@ SESSIONS = 4096
 
 
 def server_parameters(options: argparse.Namespace) -> ServerParameters:
-    """Return the parameters of the policy_server. Raises ParameterError."""
+    """
+    Return the parameters of the policy_server, with the folder of a policy of the hub.
+
+    Raises ParameterError, and PolicyError for a policy that cannot be downloaded.
+    """
+    is_folder = options.kind in ('', 'lerobot')
     known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
     values: dict[str, Any] = {
         'policy_kind': options.kind,
-        'policy_path': options.policy,
+        'policy_path': local_folder(options.policy) if is_folder else options.policy,
         'device': options.device,
         'max_sessions': SESSIONS,
         'max_sessions_per_process': SESSIONS,

@@ -12,6 +12,7 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.lerobot.hub.repository import local_folder
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
@@ -108,6 +109,16 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
         FindingGroup('link', tuple(check_link(over_zenoh))),
         FindingGroup('capacity', tuple(examined.capacity)),
     ]
+
+
+def find_folder(path: str, kind: str) -> tuple[str, tuple[Finding, ...]]:
+    """Return the folder of a policy, downloaded from the hub if it is there, or a finding."""
+    if kind not in ('', 'lerobot'):
+        return path, ()
+    try:
+        return local_folder(path), ()
+    except PolicyError as error:
+        return '', (failure(policy.LOADS, str(error), policy.PAGE),)
 
 
 def find_kind(folder: str) -> tuple[str, tuple[Finding, ...]]:

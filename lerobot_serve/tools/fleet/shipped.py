@@ -14,6 +14,7 @@ import re
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
+from lerobot_serve.policies.lerobot.hub.repository import hub_policy
 
 KIND = re.compile(r'([a-z][a-z0-9_]*):(.*)', re.DOTALL)
 # what is installed below config/: folder, suffix of the files
@@ -23,7 +24,7 @@ POLICIES, ROBOTS, FLEETS = ('policies', ''), ('robots', '.yaml'), ('fleets', '.y
 def policy_of(text: str, folder: Path) -> dict[str, str]:
     """
     Return policy_path, and policy_kind for KIND:PATH, of a policy: a folder relative to `folder`,
-    KIND:PATH, or the name of a shipped policy. Raises UserError.
+    KIND:PATH, an id of the Hugging Face hub, or the name of a shipped policy. Raises UserError.
     """
     if is_path := existing(text, folder):
         return {'policy_path': str(is_path)}
@@ -31,6 +32,8 @@ def policy_of(text: str, folder: Path) -> dict[str, str]:
         path = existing(match[2], folder) if match[2] else None
         # the path of some kinds is no path: null:joints=6,chunk=30
         return {'policy_kind': match[1], 'policy_path': str(path or match[2])}
+    if hub_policy(text):
+        return {'policy_path': text}
     return {'policy_path': str(shipped_or_path('policy', text, folder, POLICIES))}
 
 

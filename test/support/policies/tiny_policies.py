@@ -47,6 +47,8 @@ SETTINGS = {
         'spatial_softmax_num_keypoints': 4,
         'num_train_timesteps': 5,
         'pretrained_backbone_weights': None,
+        'use_group_norm': True,
+        'use_separate_rgb_encoder_per_camera': False,
     },
     'vqbet': {
         'n_obs_steps': 3,
@@ -63,6 +65,7 @@ SETTINGS = {
         'vqvae_n_embed': 4,
         'spatial_softmax_num_keypoints': 4,
         'pretrained_backbone_weights': None,
+        'use_group_norm': True,
     },
     'tdmpc': {
         'horizon': 5,

@@ -158,7 +158,9 @@ def test_what_is_by_others_has_its_licence_beside_it(repository):
 def test_every_pin_is_exact(repository):
     for line in (repository / 'requirements.txt').read_text().splitlines():
         if line and not line.startswith('#'):
-            assert re.match(r'[\w-]+(\[\w+\])?==[\w.]+(\s+# kilted: [\w.]+)?$', line), line
+            assert re.match(r'[\w-]+(\[\w+\])?==[\w.]+(\s+# (kilted|py3\.\d+): [\w.]+)?$', line), (
+                line
+            )
 
 
 def test_nothing_tracked_is_large(repository, tracked):

@@ -115,7 +115,7 @@ def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
 def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
-    jazzy, kilted = (workspace.pins.read(text, distro) for distro in ('jazzy', 'kilted'))
+    jazzy, kilted = (workspace.pins.read(text, distro, '3.11') for distro in ('jazzy', 'kilted'))
     assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test', 'docs', 'bench'}
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
@@ -124,9 +124,65 @@ def test_pins_differ_by_distribution_where_they_say_so(modules):
     assert len(kilted['ros']) == len(jazzy['ros']) + 1
 
 
-def test_each_package_is_pinned_once(modules):
+@pytest.mark.parametrize(
+    ('python', 'lerobot', 'torch'),
+    [
+        ('3.10', 'lerobot==0.4.4', 'torch==2.13.0'),
+        ('3.11', 'lerobot==0.4.4', 'torch==2.13.0'),
+        ('3.12', 'lerobot==0.6.1', 'torch==2.11.0'),
+        ('3.13', 'lerobot==0.6.1', 'torch==2.11.0'),
+    ],
+)
+def test_pins_differ_by_python_where_they_say_so(modules, python, lerobot, torch):
     _, workspace = modules
-    sections = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy')
+    sections = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy', python)
+    assert [pin for pin in sections['lerobot'] if pin.startswith('lerobot==')] == [lerobot]
+    assert sections['torch'][0] == torch
+    assert ('httpcore==1.0.9' in sections['lerobot']) == (lerobot == 'lerobot==0.6.1')
+
+
+PINS = """
+# [run]
+one==1.0    # kilted: 2.0
+two==1.0    # py3.12: 2.0
+both==1.0   # kilted: 2.0, py3.12: 3.0
+# kilted also: three==1.0
+# py3.12 also: four==1.0
+# a sentence about py3.12 and kilted
+"""
+
+
+@pytest.mark.parametrize(
+    ('distro', 'python', 'expected'),
+    [
+        ('jazzy', '3.9', ['one==1.0', 'two==1.0', 'both==1.0']),
+        ('kilted', '3.11', ['one==2.0', 'two==1.0', 'both==2.0', 'three==1.0']),
+        ('jazzy', '3.12', ['one==1.0', 'two==2.0', 'both==3.0', 'four==1.0']),
+        ('jazzy', '3.13', ['one==1.0', 'two==2.0', 'both==3.0', 'four==1.0']),
+    ],
+)
+def test_a_comment_holds_for_its_distribution_or_from_its_python_on(
+    modules, distro, python, expected
+):
+    _, workspace = modules
+    assert workspace.pins.read(PINS, distro, python) == {'run': expected}
+
+
+def test_two_versions_that_both_hold_are_an_error(modules):
+    _, workspace = modules
+    with pytest.raises(ValueError, match=r'two versions hold for kilted and Python 3\.12: both'):
+        workspace.pins.read(PINS, 'kilted', '3.12')
+
+
+@pytest.mark.parametrize(
+    ('distro', 'python'),
+    [(distro, python) for distro in ('jazzy', 'kilted') for python in ('3.11', '3.12')],
+)
+def test_each_package_is_pinned_once(modules, distro, python):
+    _, workspace = modules
+    sections = workspace.pins.read(workspace.REQUIREMENTS.read_text(), distro, python)
+    # of peers: a benchmark installs them into a folder of its own
+    del sections['bench']
     names = []
     for pin in itertools.chain(*sections.values()):
         name, _, version = pin.partition('==')
@@ -149,16 +205,26 @@ def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
     prepared = workspace.Workspace(sourced='jazzy', distro='jazzy', torch=torch)
     with prepared.lock():
         prepared.install()
-    pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy')
+    pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy', prepared.version)
     last = commands[-1]
     # peers are brought by the benchmarks that measure them
-    assert not set(pins['bench']) & {str(word) for words in commands for word in words}
+    ours = {pin for name, section in pins.items() if name != 'bench' for pin in section}
+    assert not (set(pins['bench']) - ours) & {str(word) for words in commands for word in words}
     assert set(pins['lerobot']).issubset(last) == (torch != 'none')
     if torch != 'none':
         assert '--no-deps' in last
         assert 'setuptools==70.3.0' in last
         assert not set(pins['torch']) & set(last)
         assert any(pins['torch'][0] in str(word) for words in commands[:-1] for word in words)
+
+
+def test_a_torch_that_the_index_lacks_has_a_remedy(modules, monkeypatch, tmp_path):
+    machine, workspace = modules
+    monkeypatch.setattr(workspace, 'ROOT', tmp_path)
+    made = workspace.Workspace(sourced='', distro='jazzy', torch='cpu')
+    failing = 'print("ERROR: No matching distribution found for torch==9.9.9+cpu"); exit(1)'
+    with made.lock(), pytest.raises(machine.Problem, match=r'torch==9\.9\.9\+cpu.*TORCH=cuda'):
+        made.step('pip install torch', [sys.executable, '-c', failing], 'pip could not install')
 
 
 def test_modules_are_compiled_once(modules, monkeypatch):

@@ -16,6 +16,7 @@ from typing import Any
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.assets import Asset, asset_files, WEIGHTS_SUFFIX
 from lerobot_serve.policies.files.file_headers import read_json, tensor_headers
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_known
 
 VOCABULARY_LIMIT_BYTES, NUMBER_LIMIT, LAYER_LIMIT, DEPTH_LIMIT = 64 << 20, 1 << 20, 128, 8
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json')
@@ -29,6 +30,8 @@ FORBIDDEN_KEYS = {'auto_map', 'custom_pipelines', 'quantization_config', 'custom
 OUTSIDE_KEYS = re.compile(r'\w+_file|init_inputs|audio_tokenizer\w*', re.ASCII)
 MODELS = {'smolvlm', 'smolvlm_vision', 'idefics3', 'idefics3_vision', 'llama'}
 TOKENIZER_MODELS = MODELS | {'paligemma', 'gemma', 'bart', 'siglip_vision_model'}
+# the name that transformers 5 gives PreTrainedTokenizerFast
+LATER_TOKENIZERS = {'TokenizersBackend': (0, 6, 0)}
 ALLOWED_VALUES = {
     'model_type': TOKENIZER_MODELS,
     'tokenizer_class': {
@@ -36,7 +39,7 @@ ALLOWED_VALUES = {
         for name in ('GPT2Tokenizer', 'GemmaTokenizer', 'BartTokenizer')
         for fast in ('', 'Fast')
     }
-    | {'PreTrainedTokenizerFast'},
+    | {'PreTrainedTokenizerFast', *LATER_TOKENIZERS},
     'processor_class': {'SmolVLMProcessor', 'Idefics3Processor', 'PaliGemmaProcessor'},
     'image_processor_type': {
         f'{name}ImageProcessor{fast}'
@@ -111,6 +114,8 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
             f'{file}: {key} must be {" or ".join(sorted(ALLOWED_VALUES[key])) or "null"}, '
             f'got {value!r:.80}'
         )
+    if key == 'tokenizer_class' and value in LATER_TOKENIZERS:
+        check_known(str(file), value, LATER_TOKENIZERS[value])
     if isinstance(value, dict):
         for name, each in value.items():
             _check_value(file, name, each, depth + 1)

@@ -20,6 +20,8 @@ from lerobot_serve.policies.files.file_headers import read_json
 from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import check_config, CONFIG_RULES
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import check_step, STEP_RULES
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_version
+from lerobot_serve.policies.lerobot.hub.repository import commit_of, SHOWN_COMMIT
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
 ADAPTER_FILE = 'adapter_config.json'
@@ -97,6 +99,7 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
             "give the directory that LeRobot's training wrote, pretrained_model"
         )
     _required_file(folder, WEIGHTS_FILE, 'copy the whole directory')
+    check_version(policy_type, config, str(folder / CONFIG_FILE))
     if policy_type in CONFIG_RULES:
         check_config(policy_type, config, str(folder / CONFIG_FILE))
     pre, post = (
@@ -118,6 +121,8 @@ def policy_id(options: LoadOptions) -> str:
 def _readable_name(path: Path) -> str:
     """Return act_so101-020000 for .../act_so101/checkpoints/020000/pretrained_model."""
     folder = Path(os.path.abspath(path))
+    if of_hub := commit_of(folder):
+        return f'{of_hub.repository.split("/")[1]}-{of_hub.revision[:SHOWN_COMMIT]}'
     if folder.name != CHECKPOINT_FOLDER:
         return folder.name
     checkpoint = folder.resolve().parent  # `last` is a link to the step

@@ -23,6 +23,7 @@ from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     LAYERS,
     list_of,
     NAME,
+    NAMES,
     NORMALIZATION,
     NUMBER,
     number_range,
@@ -41,8 +42,11 @@ BACKBONE = one_of(*(f'resnet{depth}' for depth in (18, 34, 50, 101, 152)))
 GEMMA = one_of('gemma_300m', 'gemma_2b')
 COMPILE_MODE = one_of('default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs')
 ACTIVATION = one_of('relu', 'gelu', 'glu')
+# names of the RTC modes, as LeRobot spells them
+GUIDED, TRAINED = 'guided', 'trained'
 RTC_RULES: Rules = {
     'enabled': FLAG,
+    'mode': one_of(GUIDED, TRAINED),
     'prefix_attention_schedule': one_of('ZEROS', 'ONES', 'LINEAR', 'EXP'),
     'max_guidance_weight': number_range(0, 1e6),
     'execution_horizon': COUNT,
@@ -79,6 +83,7 @@ BASE_RULES: Rules = {
     'tags': optional(list_of(TEXT)),
     'license': optional(TEXT),
     'pretrained_path': optional(TEXT),
+    'pretrained_revision': optional(TEXT),
     # of a newer LeRobot: names of the actions
     'action_feature_names': optional(
         FieldRule('a list of names', lambda v: isinstance(v, list) and all(map(is_text, v)))
@@ -131,6 +136,8 @@ PI: Rules = {
     'image_resolution': list_of(SIZE, 2),
     'gradient_checkpointing': FLAG,
     'tokenizer_max_length': SIZE,
+    'use_relative_actions': FLAG,
+    'relative_exclude_joints': NAMES,
 }
 CONFIG_RULES: dict[str, Rules] = {
     'act': {
@@ -176,6 +183,7 @@ CONFIG_RULES: dict[str, Rules] = {
         'clip_sample_range': NUMBER,
         'num_inference_steps': optional(STEPS),
         'do_mask_loss_for_padding': FLAG,
+        'gradient_checkpointing': FLAG,
     },
     'vqbet': {
         **VISION,
@@ -256,7 +264,17 @@ CONFIG_RULES: dict[str, Rules] = {
         'expert_width_multiplier': number_range(0.01, 8),
     },
     'pi0': PI,
-    'pi05': PI,
+    'pi05': {
+        **PI,
+        # the longest prefix that training showed the network, 0 for none
+        'rtc_training_max_delay': COUNT,
+        # observations carry no past frames for these
+        'use_visual_memory': one_of(False),
+        'use_proprioceptive_memory': one_of(False),
+        'memory_frames': SIZE,
+        'memory_stride': SIZE,
+        'memory_temporal_attention_every': SIZE,
+    },
 }
 
 

@@ -96,6 +96,9 @@ REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
 TELEOPERATION = 'it belongs to teleoperation or training'
 OTHER_ACTIONS = 'it converts actions for one robot; use a robot file'
 XVLA = 'it is of xvla policies, which are not served'
+OTHER_TYPE = 'it is of a policy type that is not served'
+RENDERED = 'it selects messages for training, by a recipe of its own'
+REWARD = 'it is of a reward model'
 PART_OF_BATCH_STEP = 'it does a part of to_batch_processor, which LeRobot saves instead'
 REFUSED_STEPS = {
     'xvla_image_scale': XVLA,
@@ -141,6 +144,30 @@ REFUSED_STEPS = {
     'to_batch_processor_action': PART_OF_BATCH_STEP,
     'to_batch_processor_observation': PART_OF_BATCH_STEP,
     'to_batch_processor_complementary_data': PART_OF_BATCH_STEP,
+    # LeRobot 0.6 and later
+    'eo1_conversation_template_processor': OTHER_TYPE,
+    'eo1_qwen_processor': OTHER_TYPE,
+    'evo1_action_processor': OTHER_TYPE,
+    'evo1_pad_action_processor': OTHER_TYPE,
+    'evo1_pad_state_processor': OTHER_TYPE,
+    'fastwam_action_toggle_processor': OTHER_TYPE,
+    'molmoact2_action_frame_transform': OTHER_TYPE,
+    'molmoact2_clamp_action': OTHER_TYPE,
+    'molmoact2_clamp_normalized': OTHER_TYPE,
+    'molmoact2_masked_normalizer': OTHER_TYPE,
+    'molmoact2_masked_unnormalizer': OTHER_TYPE,
+    'molmoact2_pack_inputs': OTHER_TYPE,
+    'molmoact2_state_frame_transform': OTHER_TYPE,
+    'vla_jepa_binarize_gripper': OTHER_TYPE,
+    'vla_jepa_clip_actions': OTHER_TYPE,
+    'vla_jepa_pre_snap_gripper': OTHER_TYPE,
+    'groot_action_unpack_unnormalize_v2': REMOTE_CODE,
+    'groot_n1_7_action_decode_v1': REMOTE_CODE,
+    'groot_n1_7_pack_inputs_v1': REMOTE_CODE,
+    'groot_n1_7_vlm_encode_v1': REMOTE_CODE,
+    'render_messages_processor': RENDERED,
+    'robometer_encoder': REWARD,
+    'topreward_encoder': REWARD,
 }
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, policy_id
+from lerobot_serve.policies.lerobot.checkpoint.config_rules import GUIDED, TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import Features
+from lerobot_serve.policies.lerobot.hub.repository import commit_of
 from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
 from lerobot_serve.wire.schema import StateClass
 
@@ -53,14 +55,15 @@ def describe_policy(
         stochastic=kind.stochastic,
         batch_limit=kind.batch_limit,
         denoise_steps=denoise_steps(kind, config),
+        max_delay_steps=max_delay_steps(config) if rtc and not relative else 0,
         notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
     )
 
 
 def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
     """
-    Return the fingerprint of all files that are read, and of the precision if the operator sets
-    one.
+    Return the fingerprint of all files that are read, of the precision if the operator sets one,
+    and of the commit if the policy is of the hub.
     """
     assets = {
         f'{number}/{file.name}': file
@@ -68,6 +71,8 @@ def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
         for file in asset.files
     }
     settings = {'dtype': options.dtype} if options.dtype else {}
+    if of_hub := commit_of(folder.path):
+        settings['hub'] = str(of_hub)
     return fingerprint(policy_id(options), folder.files, assets, settings)
 
 
@@ -89,6 +94,14 @@ def denoise_steps(kind: PolicyTypeSpec, config: Any) -> int:
     return next((int(count) for count in counts if count), 0)
 
 
+def max_delay_steps(config: Any) -> int:
+    """Return the longest delay that training-time RTC was trained for, 0 without that."""
+    rtc = getattr(config, 'rtc_config', None)
+    if getattr(rtc, 'mode', GUIDED) != TRAINED:
+        return 0
+    return int(getattr(config, 'rtc_training_max_delay', 0))
+
+
 def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: bool) -> list[str]:
     notes = []
     if kind is EXTERNAL_TYPE:
@@ -98,6 +111,11 @@ def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: b
         )
     if relative:
         notes.append(RTC_OFF_NOTE)
+    elif limit_steps := max_delay_steps(config):
+        notes.append(
+            f'real-time chunking was trained for delays up to {limit_steps} steps; a request with '
+            'a longer one is refused'
+        )
     if getattr(config, 'temporal_ensemble_coeff', None) is not None:
         notes.append('temporal ensembling is not applied: chunks are served as predicted')
     if getattr(config, 'n_action_repeats', 1) > 1:

@@ -112,7 +112,8 @@ def make_guidance(
     Return the RTC inputs of a request; a prefix is never longer than the chunk.
 
     With a `reanchorer`, that of the request's own observation, the prefix in the robot's units is
-    converted. Raises PolicyError for a prefix with another number of actions.
+    converted. Raises PolicyError for a prefix with another number of actions, and for a delay that
+    the policy was not trained for.
     """
     given = request.prefix_robot if reanchorer else request.prefix_model
     rows = given[: description.chunk_size]
@@ -126,12 +127,31 @@ def make_guidance(
         raise PolicyError(
             f'the prefix in {units} must be rows x {count} actions, got {rows.shape}'
         )
+    delay_steps = _trained_delay(request, description, len(rows))
     prefix = torch.tensor(rows, dtype=torch.float32)
     if reanchorer:
         with torch.no_grad():
             prefix = reanchorer.reanchor_prefix(prefix)
     prefix = prefix.to(device)
-    return RtcGuidance(request.inference_delay_steps, request.execution_horizon or None, prefix)
+    return RtcGuidance(delay_steps, request.execution_horizon or None, prefix)
+
+
+def _trained_delay(request: PolicyRequest, description: PolicyDescription, rows: int) -> int:
+    """
+    Return the delay of a request. Raises PolicyError for one over that of the training.
+
+    Training-time RTC keeps as many rows as the delay; a shorter prefix has no more to keep.
+    """
+    delay_steps, limit_steps = request.inference_delay_steps, description.max_delay_steps
+    if not limit_steps:
+        return delay_steps
+    if delay_steps > limit_steps:
+        raise PolicyError(
+            f'the inference delay is {delay_steps} steps, but the policy was trained for at most '
+            f'{limit_steps} (rtc_training_max_delay); use a faster device or network, a lower '
+            'control rate, or a policy that was trained for longer delays'
+        )
+    return min(delay_steps, rows)
 
 
 def tensor_shapes(rows: list[Row]) -> Hashable:

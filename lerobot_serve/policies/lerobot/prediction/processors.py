@@ -19,6 +19,7 @@ import torch
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, ProcessorStepSpec
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import STEP_RULES
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_registered_step
 from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
 from lerobot_serve.policies.lerobot.prediction.relative_actions import (
     can_reanchor,
@@ -140,6 +141,7 @@ def load_processors(
 
 def _check_owner(step: ProcessorStepSpec, trusted_packages: tuple[str, ...]) -> None:
     owner = lerobot().registered_step(step.registry_name)
+    check_registered_step(step.registry_name, owner is not None)
     if step.registry_name in STEP_RULES and (owner is None or _is_of_lerobot(owner)):
         return  # LeRobot reports an unknown name
     if owner is None or not is_trusted(owner, trusted_packages):

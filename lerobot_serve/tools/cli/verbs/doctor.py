@@ -15,7 +15,6 @@ from lerobot_serve.tools.cli.link_options import add_link_options, link_settings
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.doctor.examination import ExaminationRequest
-    from lerobot_serve.tools.doctor.finding import Finding
 
 HELP = 'check machine, policy, robot file, ROS graph and Zenoh link; print remedies'
 EXAMPLE = (
@@ -84,14 +83,19 @@ def main(options: argparse.Namespace) -> int:
 def examination_request(options: argparse.Namespace) -> ExaminationRequest:
     """Return the request of a command line. Raises ParameterError."""
     from lerobot_serve.tools.cli.policy_options import server_parameters
-    from lerobot_serve.tools.doctor.examination import ExaminationRequest, find_kind
+    from lerobot_serve.tools.doctor.examination import (
+        ExaminationRequest,
+        find_folder,
+        find_kind,
+    )
 
     kind: str = options.kind
-    unknown: tuple[Finding, ...] = ()
-    if options.policy and not kind:
-        kind, unknown = find_kind(options.policy)
+    folder, unknown = find_folder(options.policy, kind) if options.policy else ('', ())
+    if folder and not kind:
+        kind, unknown = find_kind(folder)
     # reject a wrong --parameter before the slow checks
-    parameters = server_parameters(argparse.Namespace(**{**vars(options), 'kind': kind}))
+    given = {**vars(options), 'kind': kind, 'policy': folder}
+    parameters = server_parameters(argparse.Namespace(**given))
     is_requested = bool(options.policy or options.kind)
     return ExaminationRequest(
         parameters=parameters if is_requested else None,

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='POLICY',
         nargs='?',
         help='folder of the policy; KIND:PATH, such as lerobot:/models/v2 or '
-        'null:joints=6,chunk=30,cameras=,fps=30; or a shipped one: reach',
+        'null:joints=6,chunk=30,cameras=,fps=30; a LeRobot policy of the Hugging Face hub, '
+        'USER/REPOSITORY[@REVISION]; or a shipped one: reach',
     )
     add_flags(parser, node_verb())
 

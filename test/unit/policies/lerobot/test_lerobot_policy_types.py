@@ -13,7 +13,7 @@ from lerobot_serve.policies.lerobot.policy_types import (
 from lerobot_serve.wire.schema import StateClass
 
 
-@pytest.mark.parametrize('policy_type', ['sac', 'reward_classifier', 'sarm'])
+@pytest.mark.parametrize('policy_type', ['sac', 'reward_classifier', 'sarm', 'gaussian_actor'])
 def test_types_without_chunks_are_refused(policy_type):
     text = f'{policy_type!r} cannot be served.*supported are act, '
     with pytest.raises(PolicyError, match=text):

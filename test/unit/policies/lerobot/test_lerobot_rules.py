@@ -22,6 +22,13 @@ from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import (
     STEP_RULES,
     STEPS_OF_TYPE,
 )
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import (
+    ANY_TYPE,
+    installed_version,
+    RTC_SETTINGS,
+    SETTINGS,
+    STEPS,
+)
 from lerobot_serve.policies.lerobot.policy_types import (
     policy_type_spec,
     POLICY_TYPES,
@@ -41,35 +48,65 @@ def registered(registry: str, method: str) -> frozenset[str]:
         text = file.read_text(encoding='utf-8')
         if f'{registry}.{method}(' not in text:
             continue
-        for node in ast.walk(ast.parse(text)):
+        tree = ast.parse(text)
+        for node in ast.walk(tree):
             for decorator in getattr(node, 'decorator_list', []):
                 called = isinstance(decorator, ast.Call) and ast.unparse(decorator.func)
                 if called == f'{registry}.{method}':
                     values = [*decorator.args, *(each.value for each in decorator.keywords)]
-                    names.add(ast.literal_eval(values[0]) if values else node.name)
+                    names |= values_of(values[0], tree) if values else {node.name}
     return frozenset(names)
+
+
+def values_of(name: ast.expr, tree: ast.Module) -> set[str]:
+    """Return the text of an expression; of a variable, those of the table that a loop reads."""
+    if not isinstance(name, ast.Name):
+        return {ast.literal_eval(name)}
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    (table,) = {loop.iter.id for loop in loops if ast.unparse(loop.target) == name.id}
+    (values,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table
+    )
+    return set(ast.literal_eval(values))
 
 
 STEP_NAMES = registered('ProcessorStepRegistry', 'register')
 TYPE_NAMES = registered('PreTrainedConfig', 'register_subclass')
 
 
+# of LeRobot 0.6; it has made reward models a registry of their own
+LATER_TYPES = {
+    *('eo1', 'evo1', 'fastwam', 'gaussian_actor', 'lingbot_va', 'molmoact2', 'multi_task_dit'),
+    'vla_jepa',
+}
+EARLIER_TYPES = {'sac', 'reward_classifier', 'sarm'}
+LATER_STEPS = {
+    *RELATIVE_STEPS,
+    *('eo1_', 'evo1_', 'fastwam_', 'groot_n1_7_', 'molmoact2_', 'vla_jepa_', 'render_messages_'),
+    *('groot_action_unpack_unnormalize_v2', 'robometer_encoder', 'topreward_encoder'),
+}
+IS_LATER = installed_version() >= (0, 6, 0)
+
+
 def test_what_is_registered_is_found():
     assert len(STEP_NAMES) > 40
-    assert {'act', 'groot', 'reward_classifier'} <= TYPE_NAMES
+    assert {'act', 'groot', 'wall_x'} <= TYPE_NAMES
     assert {'tokenizer_processor', 'action_tokenizer_processor'} <= STEP_NAMES
 
 
 def test_each_step_is_decided_and_none_twice():
     assert STEP_NAMES - STEP_RULES.keys() - REFUSED_STEPS.keys() == set()
     assert STEP_RULES.keys() & REFUSED_STEPS.keys() == set()
-    # what is listed and gone is not kept; of these, newer releases have both or none
+    # what both releases lack is not kept
     unknown = (STEP_RULES.keys() | REFUSED_STEPS.keys()) - STEP_NAMES
-    assert unknown in (set(), set(RELATIVE_STEPS))
+    assert all(not IS_LATER and name.startswith(tuple(LATER_STEPS)) for name in unknown)
 
 
 def test_each_type_is_decided_and_none_twice():
-    assert POLICY_TYPES.keys() | REFUSED_TYPES.keys() == TYPE_NAMES
+    gone = EARLIER_TYPES if IS_LATER else LATER_TYPES
+    assert POLICY_TYPES.keys() | REFUSED_TYPES.keys() == TYPE_NAMES | gone
     assert POLICY_TYPES.keys() & REFUSED_TYPES.keys() == set()
     assert POLICY_TYPES.keys() == CONFIG_RULES.keys() == STEPS_OF_TYPE.keys()
 
@@ -117,13 +154,30 @@ def test_each_setting_of_a_type_is_lerobots_own_and_its_default_fits(policy_type
 
     chosen = lerobot().config_class.get_choice_class(policy_type)
     own = {field.name for field in dataclasses.fields(chosen)}
-    assert CONFIG_RULES[policy_type].keys() - own == set()
-    assert BASE_RULES.keys() - own == {'type', 'action_feature_names'}
+    known = {*ANY_TYPE, *SETTINGS.get(policy_type, {})}
+    assert CONFIG_RULES[policy_type].keys() - own <= known
+    assert BASE_RULES.keys() - own - known <= {'type', 'action_feature_names'}
+    # a setting has its version, or each release has it
+    for name, version in (ANY_TYPE | SETTINGS.get(policy_type, {})).items():
+        assert (name in own) == (installed_version() >= version), name
     import draccus
 
     config = draccus.encode(chosen(device='cpu'))
     assert config.keys() - {'type'} <= own
     check_config(policy_type, json.loads(json.dumps(config)), 'a file')
+
+
+def test_the_versions_of_rtc_settings_and_steps_are_lerobots():
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    import dataclasses
+
+    from lerobot_serve.policies.lerobot.compat import lerobot
+
+    own = {field.name for field in dataclasses.fields(lerobot().rtc_config)}
+    for name, version in RTC_SETTINGS.items():
+        assert (name in own) == (installed_version() >= version), name
+    for name, version in STEPS.items():
+        assert (name in STEP_NAMES) == (installed_version() >= version), name
 
 
 HUGE = {
