@@ -30,8 +30,13 @@ REQUIREMENTS = {
     'argcomplete': 'argcomplete==3.7.2',
     'cryptography': 'cryptography==50.0.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
+    'grpc': 'grpcio==1.85.1',
+    'grpc_health': 'grpcio-health-checking==1.76.0',
+    'grpc_reflection': 'grpcio-reflection==1.76.0',
+    'huggingface_hub': 'huggingface-hub==0.35.3',
     'lerobot': 'lerobot==0.4.4',
     'mcap': 'mcap==1.6.0',
+    'msgpack': 'msgpack==1.2.4',
     'numpy': 'numpy==2.2.6',
     'onnxruntime': 'onnxruntime==1.31.1',
     'prometheus_client': 'prometheus_client==0.23.1',
@@ -45,6 +50,7 @@ REQUIREMENTS = {
     'transformers': 'transformers==4.57.6',
     'yaml': 'PyYAML==6.0.3',
     'zenoh': 'eclipse-zenoh==1.10.2',
+    'zmq': 'pyzmq==27.3.0',
 }
 FROM_ROS = (
     'action_msgs',

@@ -16,13 +16,16 @@ FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
-    'aiohttp': 'no dashboard',
+    'aiohttp': 'no dashboard, and a gateway without HTTP and openpi',
     'argcomplete': 'no shell completion of verbs and options',
     'cryptography': 'no keys for the Zenoh link can be made',
+    'grpc': 'a gateway without the doors of LeRobot and PolicyService',
     'mcap': 'bags cannot be recorded or read',
+    'msgpack': 'a gateway without the doors of openpi and GR00T',
     'onnxruntime': 'policy servers cannot run ONNX programs',
     'rerun': 'bags and robots cannot be shown in Rerun',
     'rich': 'the demo has no live view',
+    'zmq': 'a gateway without the door of GR00T',
     'zenoh': 'no link over Zenoh (link:=zenoh)',
 }
 # 7400 + 250 ports per domain; Linux uses 32768 to 60999 for outgoing connections

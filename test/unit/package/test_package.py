@@ -34,7 +34,13 @@ KEYS = {
     'argcomplete': 'python3-argcomplete',
     'rich': 'python3-rich',
     'cryptography': None,
+    'grpc': None,
+    'grpc_health': None,
+    'grpc_reflection': None,
+    'huggingface_hub': None,
     'mcap': None,
+    'msgpack': None,
+    'zmq': None,
     'rerun': None,
     'zenoh': None,
     'simplejpeg': 'python3-simplejpeg-pip',
@@ -63,7 +69,15 @@ def tracked(repository) -> list[str]:
 
 
 # import name -> name on PyPI where they differ
-PACKAGES = {'rerun': 'rerun-sdk', 'zenoh': 'eclipse-zenoh'}
+PACKAGES = {
+    'grpc': 'grpcio',
+    'grpc_health': 'grpcio-health-checking',
+    'grpc_reflection': 'grpcio-reflection',
+    'huggingface_hub': 'huggingface-hub',
+    'rerun': 'rerun-sdk',
+    'zenoh': 'eclipse-zenoh',
+    'zmq': 'pyzmq',
+}
 
 
 @functools.cache
@@ -121,7 +135,8 @@ def test_both_packages_have_the_same_version(repository):
 
 
 @pytest.mark.parametrize(
-    'name', ['policy_server', 'policy_router', 'edge_controller', 'sim_robot', 'lerobot-serve']
+    'name',
+    ['policy_server', 'policy_router', 'edge_controller', 'gateway', 'sim_robot', 'lerobot-serve'],
 )
 def test_executables_are_declared(repository, name):
     text = (repository / 'setup.py').read_text()
