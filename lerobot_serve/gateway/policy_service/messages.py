@@ -90,13 +90,9 @@ def described() -> FileDescriptorProto:
             enum.value.add(name=value, number=number)
     service = file.service.add(name='PolicyService')
     for method, is_stream in METHODS.items():
-        service.method.add(
-            name=method,
-            input_type=f'.{PACKAGE}.Observation',
-            output_type=f'.{PACKAGE}.Action',
-            client_streaming=is_stream,
-            server_streaming=is_stream,
-        )
+        types = {'input_type': f'.{PACKAGE}.Observation', 'output_type': f'.{PACKAGE}.Action'}
+        streams = {'client_streaming': True, 'server_streaming': True} if is_stream else {}
+        service.method.add(name=method, **types, **streams)
     return file
 
 
