@@ -128,6 +128,10 @@ class Gateway:
         """Count what a door refused before it became a request; `reason` is one word."""
         self.counters.refused[protocol, str(reason)] += 1
 
+    def warn(self, text: str) -> None:
+        """Log what the operator should know of a caller; a door limits how often."""
+        self._log.warning(text)
+
     async def release(self, caller: Caller) -> None:
         """End the session of a caller that left; no error without one."""
         if session := self._sessions.pop(caller, None):

@@ -89,6 +89,10 @@ class GatewayParameters:
     http_certificate_file: str = door.certificate_file('http')
     http_key_file: str = door.key_file('http')
     http_mapping: str = door.mapping('http')
+    http_max_message_mb: int = door.max_message_mb('http')
+    http_read_timeout_s: float = door.read_timeout_s('http')
+    http_write_timeout_s: float = door.write_timeout_s('http')
+    http_max_connections: int = door.max_connections('http')
 
     openpi_port: int = door.port('openpi', DOORS['openpi'].port)
     openpi_host: str = door.host('openpi')
@@ -97,6 +101,11 @@ class GatewayParameters:
     openpi_certificate_file: str = door.certificate_file('openpi')
     openpi_key_file: str = door.key_file('openpi')
     openpi_mapping: str = door.mapping('openpi')
+    openpi_max_message_mb: int = door.max_message_mb('openpi')
+    openpi_read_timeout_s: float = door.read_timeout_s('openpi')
+    openpi_write_timeout_s: float = door.write_timeout_s('openpi')
+    openpi_max_connections: int = door.max_connections('openpi')
+    openpi_ping_interval_s: float = door.ping_interval_s('openpi')
 
     lerobot_port: int = door.port('lerobot', DOORS['lerobot'].port)
     lerobot_host: str = door.host('lerobot')
