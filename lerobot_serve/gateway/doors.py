@@ -68,7 +68,12 @@ DOORS = {
         'lerobot_serve.gateway.policy_service.door',
         8703,
         'PolicyService (gRPC)',
-        {**GRPC, 'google.protobuf': 'protobuf==6.31.1'},
+        {
+            **GRPC,
+            'google': 'protobuf==6.31.1',
+            'grpc_health': 'grpcio-health-checking==1.76.0',
+            'grpc_reflection': 'grpcio-reflection==1.76.0',
+        },
     ),
     'groot': DoorEntry(
         'lerobot_serve.gateway.groot.door',

@@ -23,8 +23,8 @@ from lerobot_serve.gateway.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.safe_pickle import RemotePolicyConfig, TimedObservation
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.safe_pickle import RemotePolicyConfig, TimedObservation
 
 STATE, CAMERA_PREFIX = 'observation.state', 'observation.images.'
 # of LeRobot's server, where the policy does not say its own

@@ -12,12 +12,12 @@ from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
 from lerobot_serve.gateway.lerobot_async.observations import Observations, PendingObservation
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.predictions import Prediction, PredictionRequest
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.safe_pickle import (
     RemotePolicyConfig,
     TimedObservation,
     write_actions,
 )
-from lerobot_serve.gateway.upstream import PolicyContract
 
 Chunk = tuple[bytes, Prediction]
 

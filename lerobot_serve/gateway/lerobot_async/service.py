@@ -27,7 +27,7 @@ from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
 from lerobot_serve.gateway.lerobot_async.protobuf import Malformed
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.predictions import PredictionError, Status
-from lerobot_serve.gateway.safe_pickle import (
+from lerobot_serve.peer_formats.safe_pickle import (
     Limits,
     PickleRefused,
     read_observation,
