@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 import contextlib
+import re
 from typing import Any
 
 import aiohttp
@@ -35,6 +36,8 @@ from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 KIND = 'openpi'
 RULES: dict[str, FieldRule] = {'image_layout': one_of('hwc', 'chw')}
 SHOWN_CHARACTERS = 300
+# an exception at the end of a traceback; its text may go on for some lines
+EXCEPTION = re.compile(r'[A-Za-z_][\w.]*(: |$)')
 MESSAGES = (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
 
 
@@ -119,9 +122,7 @@ class OpenpiPeer:
     def _unpacked(self, message: aiohttp.WSMessage) -> dict[str, Any]:
         """Return the map in a message; a text is an error. Raises PeerRefused, BadReply."""
         if message.type is aiohttp.WSMsgType.TEXT:
-            # a traceback; its last line says what happened
-            lines = message.data.strip().splitlines() or ['no text']
-            raise PeerRefused(f'{self._where}: {lines[-1][:SHOWN_CHARACTERS]}')
+            raise PeerRefused(f'{self._where}: {error_line(message.data)}')
         try:
             content = unpack_openpi(message.data)
         except PeerFormatError as error:
@@ -142,6 +143,13 @@ def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[s
         put(request, key, np.moveaxis(image, -1, 0) if is_chw else image)
     put(request, contract.task or 'prompt', observation.task)
     return request
+
+
+def error_line(text: str) -> str:
+    """Return the line of a traceback that says what happened, or the last line of a text."""
+    lines = text.strip().splitlines() or ['no text']
+    told = next((line for line in reversed(lines) if EXCEPTION.match(line)), lines[-1])
+    return told.strip()[:SHOWN_CHARACTERS]
 
 
 def forward_ms_of(reply: dict[str, Any]) -> float | None:

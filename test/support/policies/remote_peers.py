@@ -157,7 +157,7 @@ class OpenpiPeer(WebPeer):
             elif self.mode == 'garbage':
                 await socket.send_bytes(b'\xc1')
             elif self.mode == 'error':
-                await socket.send_str('Traceback\n  somewhere\nValueError: no such key')
+                await socket.send_str('Traceback\n  x\nValueError: no such key,\n   [1]}')
                 await socket.close(code=1011)
             else:
                 state = received['observation']
