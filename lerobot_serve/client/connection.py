@@ -20,7 +20,7 @@ from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.client.settings import ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.services import GetStatusResponse
+from lerobot_serve.wire.service_responses import GetStatusResponse
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.link import ZenohLink
 

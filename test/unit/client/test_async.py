@@ -22,8 +22,8 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.async_client import PlanRunner
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
+from lerobot_serve.client.plan_runner import PlanRunner
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
