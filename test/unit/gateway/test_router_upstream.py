@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+import threading
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.schema import Codec, Flag, Refusal
 from lerobot_serve.wire.schema import Status as ChunkStatus
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
 FRAME = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
@@ -130,11 +131,12 @@ def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(st
         session = await rig.upstream.open(ONE)
         replies = [lambda given: failed(given, status, 'gone'), ok]
         rig.link.answer = lambda given: replies.pop(0)(given)
-        found = await session.predict(request(episode_id='x', episode_start=True))
+        found = await session.predict(request(episode_start=True))
         assert found.slot == 'b'
         first, second = rig.link.requests
         assert second.header.session_epoch == first.header.session_epoch + 1
-        assert (second.header.seq, second.header.episode, second.episode_id) == (1, 0, 'x')
+        assert (second.header.seq, second.header.episode) == (1, 0)
+        assert second.episode_id == first.episode_id
         assert second.header.flags == Flag.EPISODE_START
         assert rig.link.opened[0].instance == rig.link.opened[1].instance
 
@@ -369,5 +371,30 @@ def test_a_router_that_serves_no_policy_yet_is_not_used():
         rig.link.reply = policy_reply()
         await until(lambda: not rig.upstream.problem)
         assert (await rig.upstream.describe()).action_names == ('a.pos', 'b.pos')
+
+    with_rig(test)
+
+
+def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor():
+    async def test(rig):
+        await rig.upstream.open(ONE)
+        asked, proceed = threading.Event(), threading.Event()
+
+        def lost_call(timeout_s: float) -> None:
+            asked.set()
+            proceed.wait(10)
+            raise ServerUnreachable('no response')
+
+        rig.link.status = lost_call
+        rig.upstream.deposit_presence(Presence.CLOSED)
+        await until(asked.is_set)
+        # meanwhile the successor opens a session
+        session = await rig.upstream.open(TWO)
+        proceed.set()
+        rig.link.status = FakeLink.status.__get__(rig.link)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            assert not rig.upstream.problem
+        assert (await session.predict(request())).slot == 'b'
 
     with_rig(test)
