@@ -120,7 +120,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             used = [name for name, each in self.sessions.items() if not each.is_released]
-            name = client_id or self.settings.session_name(used)
+            name = self.settings.session_name(used, client_id)
             if name in used:
                 raise WrongSettings(
                     f'{name} has a session already', 'close it, or give another client_id'

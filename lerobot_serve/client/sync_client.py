@@ -50,7 +50,7 @@ class PolicyClient:
         endpoints  its zenoh_listen as seen from here, tcp/HOST:PORT; with keys tls/ or quic/
         site       its zenoh_site
         keys       folder that `lerobot-serve keys robot NAME` made; None: no encryption
-        client_id  name of this client in logs and traces; empty: of this process, or of the keys
+        client_id  its name in logs and traces, after client/; empty: of this process or the keys
         timeout_s  of this call, and of others unless they are given one
         """
         settings = client_settings(server, endpoints, site, keys, client_id, timeout_s)
@@ -95,7 +95,7 @@ class PolicyClient:
         task       what the robot shall do, in words
         policy     id or fingerprint that must answer; empty: any
         codec      raw: the pixels as they are; jpeg: a tenth of the bytes, with losses
-        client_id  of this session; empty: that of the client, with a number for further ones
+        client_id  of this session, after client/; empty: that of the client, with a number
         tags       labels for logs and traces
         timeout_s  of this call and of each prediction; None: that of the client
         """

@@ -199,15 +199,15 @@ def test_a_name_is_free_once_its_session_has_ended_at_the_server():
                 assert may_end.wait(LIMIT_S)
                 server.closed.append(request)
 
-            server.links['tester'].close_session = close_slowly
+            server.links['client/tester'].close_session = close_slowly
             closing = asyncio.create_task(first.close())
             await until(is_asked.is_set)
             second = await client.open()
-            assert second.client_id == 'tester.2'
+            assert second.client_id == 'client/tester.2'
             may_end.set()
             await closing
             third = await client.open()
-            assert third.client_id == 'tester'
+            assert third.client_id == 'client/tester'
             for session in (second, third):
                 assert len(await session.predict((1, 1), IMAGES)) == 3
 
