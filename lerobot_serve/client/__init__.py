@@ -14,11 +14,8 @@ steps (plans and their drivers) <- turns, latest <- session_plans <- connection 
 async_client. Plans decide and never wait; a driver waits, in a thread or in an event loop.
 """
 
-from lerobot_serve.client.async_client import (
-    AsyncPolicyClient,
-    AsyncPolicySession,
-    AsyncPredictionStream,
-)
+from lerobot_serve.client.async_client import AsyncPolicyClient, AsyncPolicySession
+from lerobot_serve.client.async_prediction_stream import AsyncPredictionStream
 from lerobot_serve.client.errors import (
     ClientClosed,
     NotFinite,
@@ -31,8 +28,9 @@ from lerobot_serve.client.errors import (
     WrongObservation,
     WrongSettings,
 )
+from lerobot_serve.client.prediction_stream import PredictionStream
 from lerobot_serve.client.results import NO_CAGE, PolicyInfo, Prediction, Timings
-from lerobot_serve.client.sync_client import PolicyClient, PolicySession, PredictionStream
+from lerobot_serve.client.sync_client import PolicyClient, PolicySession
 
 __all__ = [
     'NO_CAGE',

@@ -8,21 +8,21 @@ few threads of the client; a call that is cancelled leaves its place to the next
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
+from lerobot_serve.client.async_prediction_stream import AsyncPredictionStream
 from lerobot_serve.client.connection import Connection, zenoh_connection
-from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
 from lerobot_serve.client.inputs import ObservationCheck
-from lerobot_serve.client.latest import LatestOnly, Wanted
+from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session_facts import SessionFacts
 from lerobot_serve.client.session_plans import SessionPlans
+from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.client.settings import (
     checked_timeout,
     client_settings,
@@ -31,32 +31,6 @@ from lerobot_serve.client.settings import (
     DEFAULT_TIMEOUT_S,
     session_settings,
 )
-from lerobot_serve.client.steps import LoopSignal, Plan, run_plan_async
-
-T = TypeVar('T')
-THREADS = 4
-
-
-class PlanRunner:
-    """Runs plans in one event loop, with threads for what blocks."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(THREADS, 'policy_client')
-
-    def signal(self) -> LoopSignal:
-        return LoopSignal(self._loop)
-
-    async def run(self, plan: Plan[T]) -> T:
-        return await run_plan_async(plan, self._threads)
-
-    async def call(self, function: Any, *arguments: Any) -> Any:
-        """Run a function that blocks for a moment."""
-        return await self._loop.run_in_executor(self._threads, function, *arguments)
-
-    async def close(self) -> None:
-        """End the threads, which run for a bounded time."""
-        await asyncio.to_thread(self._threads.shutdown)
 
 
 class AsyncPolicyClient:
@@ -111,7 +85,7 @@ class AsyncPolicyClient:
         limit_s = self._timeout_s(timeout_s)
         info = await self.describe(limit_s)
 
-        def settings(name: str) -> Any:
+        def settings(name: str) -> SessionSettings:
             return session_settings(
                 info,
                 name,
@@ -127,7 +101,9 @@ class AsyncPolicyClient:
                 tags=tags,
             )
 
-        session = await self._runner.call(self._connection.new_session, client_id, settings)
+        session = await self._runner.call(
+            partial(self._connection.new_session, client_id, settings)
+        )
         try:
             await self._runner.run(session.open(limit_s, self._runner.signal()))
         except BaseException:
@@ -164,7 +140,7 @@ class Connecting(Awaitable[AsyncPolicyClient]):
     async def _connect(self) -> AsyncPolicyClient:
         runner = PlanRunner()
         try:
-            connection = await runner.call(zenoh_connection, self._settings)
+            connection = await runner.call(partial(zenoh_connection, self._settings))
         except BaseException:
             await runner.close()
             raise
@@ -226,82 +202,11 @@ class AsyncPolicySession(SessionFacts):
     def stream(self, timeout_s: float | None = None) -> AsyncPredictionStream:
         """Return a stream of predictions for the newest observation."""
         limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
-        return AsyncPredictionStream(self, limit_s)
+        return AsyncPredictionStream(self._plans, self._check, self._runner, limit_s)
 
     async def close(self) -> None:
         """Close the session; a second call does nothing."""
         await self._runner.run(self._plans.close())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-class AsyncPredictionStream(AsyncIterator[Prediction]):
-    """As PredictionStream, with a task in place of the thread; use it in an `async with`."""
-
-    def __init__(self, session: AsyncPolicySession, timeout_s: float) -> None:
-        self._session, self._timeout_s = session, timeout_s
-        self._to_worker = session._runner.signal()
-        self._latest = LatestOnly(self._to_worker, session._runner.signal())
-        self._worker = asyncio.get_running_loop().create_task(self._request())
-
-    def put(
-        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
-    ) -> None:
-        """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._session._check(state, images or {}), task))
-
-    def latest(self) -> Prediction | None:
-        """Return the newest prediction that was not returned yet, None without one."""
-        return self._latest.take_result()
-
-    async def __anext__(self) -> Prediction:
-        """Wait for the next prediction. Raises the error of a request; the stream goes on."""
-        try:
-            return await self._session._runner.run(self._latest.next_result(self._timeout_s))
-        except ClientClosed:
-            raise StopAsyncIteration from None
-
-    @property
-    def superseded(self) -> int:
-        """Observations that a newer one replaced before they were requested."""
-        return self._latest.superseded
-
-    @property
-    def unread(self) -> int:
-        """Predictions that a newer one replaced before they were read."""
-        return self._latest.unread
-
-    async def close(self) -> None:
-        """End the task; a request in flight is given up."""
-        self._latest.close()
-        self._worker.cancel()
-        await asyncio.wait([self._worker])
-
-    async def _request(self) -> None:
-        while not self._latest.is_closed:
-            wanted = self._latest.take()
-            if wanted:
-                self._latest.finish(await self._result(wanted))
-            else:
-                await self._to_worker.wait(self._timeout_s)
-                self._to_worker.clear()
-
-    async def _result(self, wanted: Wanted) -> Prediction | PolicyClientError:
-        session = self._session
-        try:
-            return await session._runner.run(
-                session._plans.predict(
-                    wanted.observed, wanted.task, session.timeout_s, session._runner.signal()
-                )
-            )
-        except PolicyClientError as error:
-            return error
-        except Exception as error:
-            return unexpected_error(error)
 
     async def __aenter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.client.settings import ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.services import GetStatusResponse
+from lerobot_serve.wire.service_responses import GetStatusResponse
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.link import ZenohLink
 
@@ -120,7 +120,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             used = [name for name, each in self.sessions.items() if not each.is_released]
-            name = client_id or self.settings.session_name(used)
+            name = self.settings.session_name(used, client_id)
             if name in used:
                 raise WrongSettings(
                     f'{name} has a session already', 'close it, or give another client_id'

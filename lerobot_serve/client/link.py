@@ -17,12 +17,12 @@ import zenoh
 
 from lerobot_serve.wire import services
 from lerobot_serve.wire.names import KEY_ROOT
-from lerobot_serve.wire.services import (
+from lerobot_serve.wire.service_responses import (
     GetStatusResponse,
     OpenSessionResponse,
-    ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
+from lerobot_serve.wire.services import ResetEpisodeRequest
 from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink

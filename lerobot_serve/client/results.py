@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.wire.services import GetStatusResponse
+from lerobot_serve.wire.service_responses import GetStatusResponse
 from lerobot_serve.wire.session import CameraSpec
 
 # said in each session: the actions go where the caller sends them

@@ -18,7 +18,8 @@ from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, ID_LIMIT, MsgType
-from lerobot_serve.wire.services import OpenSessionResponse, ResetEpisodeRequest
+from lerobot_serve.wire.service_responses import OpenSessionResponse
+from lerobot_serve.wire.services import ResetEpisodeRequest
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
 
 

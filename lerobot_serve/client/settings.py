@@ -26,6 +26,8 @@ DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S = 5.0, 3600.0
 # where neither caller nor policy says
 DEFAULT_FPS = 30.0
 ROBOT_KEY = 'robot.'
+# the audit recognises sessions without a cage by it; keys speak for the name alone
+CLIENT_PREFIX = 'client/'
 # for the trace: who called
 TAGS = (('caller', 'lerobot_serve.client'), ('cage', 'none'))
 
@@ -41,18 +43,22 @@ class ClientSettings:
     # keys speak for this name alone
     is_name_fixed: bool
 
-    def session_name(self, used: Iterable[str]) -> str:
-        """Return a free client id. Raises WrongSettings where keys allow one alone."""
+    def session_name(self, used: Iterable[str], given: str = '') -> str:
+        """
+        Return the client id of a session: the given one, or a free one. Raises WrongSettings where
+        keys allow another one alone.
+        """
         taken = set(used)
-        if self.client_id not in taken:
-            return self.client_id
-        if self.is_name_fixed:
+        wanted = prefixed(given) if given and not self.is_name_fixed else given or self.client_id
+        if self.is_name_fixed and (wanted != self.client_id or wanted in taken):
             raise WrongSettings(
-                f'the keys speak for {self.client_id} alone, which has a session',
-                'close that session, or make keys with another name for a second client',
+                f'the keys speak for {self.client_id} alone',
+                'close its session, or make keys with another name for a second client',
             )
-        number = next(n for n in range(2, len(taken) + 3) if f'{self.client_id}.{n}' not in taken)
-        return f'{self.client_id}.{number}'
+        if given or wanted not in taken:
+            return wanted
+        number = next(n for n in range(2, len(taken) + 3) if f'{wanted}.{n}' not in taken)
+        return f'{wanted}.{number}'
 
 
 def client_settings(
@@ -74,7 +80,7 @@ def client_settings(
     if not connect:
         raise WrongSettings('endpoints is empty', f'give one, such as {DEFAULT_ENDPOINT}')
     zenoh = ZenohSettings(site, connect, keys=Path(keys) if keys else None)
-    given = client_id or default_client_id()
+    given = prefixed(client_id or default_client_id())
     if zenoh.keys:
         of_keys = key_name(zenoh.keys)
         if client_id and file_name(client_id) != of_keys:
@@ -106,7 +112,12 @@ def key_name(keys: Path) -> str:
 
 def default_client_id() -> str:
     """Return a name that no other process has."""
-    return f'client-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}'
+    return f'{socket.gethostname()[:40]}.{os.getpid()}.{secrets.token_hex(3)}'
+
+
+def prefixed(client_id: str) -> str:
+    """Return the name of a session without a cage."""
+    return client_id if client_id.startswith(CLIENT_PREFIX) else CLIENT_PREFIX + client_id
 
 
 def checked_timeout(timeout_s: float) -> float:

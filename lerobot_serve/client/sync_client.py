@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 import threading
 from typing import Any, Self
@@ -11,9 +11,8 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from lerobot_serve.client.connection import Connection, zenoh_connection
-from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
 from lerobot_serve.client.inputs import ObservationCheck
-from lerobot_serve.client.latest import LatestOnly, Wanted
+from lerobot_serve.client.prediction_stream import PredictionStream
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session_facts import SessionFacts
 from lerobot_serve.client.session_plans import SessionPlans
@@ -51,7 +50,7 @@ class PolicyClient:
         endpoints  its zenoh_listen as seen from here, tcp/HOST:PORT; with keys tls/ or quic/
         site       its zenoh_site
         keys       folder that `lerobot-serve keys robot NAME` made; None: no encryption
-        client_id  name of this client in logs and traces; empty: of this process, or of the keys
+        client_id  its name in logs and traces, after client/; empty: of this process or the keys
         timeout_s  of this call, and of others unless they are given one
         """
         settings = client_settings(server, endpoints, site, keys, client_id, timeout_s)
@@ -96,7 +95,7 @@ class PolicyClient:
         task       what the robot shall do, in words
         policy     id or fingerprint that must answer; empty: any
         codec      raw: the pixels as they are; jpeg: a tenth of the bytes, with losses
-        client_id  of this session; empty: that of the client, with a number for further ones
+        client_id  of this session, after client/; empty: that of the client, with a number
         tags       labels for logs and traces
         timeout_s  of this call and of each prediction; None: that of the client
         """
@@ -193,95 +192,11 @@ class PolicySession(SessionFacts):
     def stream(self, timeout_s: float | None = None) -> PredictionStream:
         """Return a stream of predictions for the newest observation."""
         limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
-        return PredictionStream(self, limit_s)
+        return PredictionStream(self._plans, self._check, limit_s)
 
     def close(self) -> None:
         """Close the session; a second call does nothing."""
         run_plan(self._plans.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class PredictionStream(Iterator[Prediction]):
-    """
-    Predictions while the robot moves: `put` observations at any rate, iterate over chunks. The
-    newest observation is requested as soon as the one before has its reply; the others are counted
-    in `superseded`. A thread of its own requests; any thread may put, one iterates.
-    """
-
-    def __init__(self, session: PolicySession, timeout_s: float) -> None:
-        self._session, self._timeout_s = session, timeout_s
-        self._to_worker = threading.Event()
-        self._latest = LatestOnly(self._to_worker, threading.Event())
-        self._worker = threading.Thread(
-            target=self._request, name='prediction_stream', daemon=True
-        )
-        self._worker.start()
-
-    def put(
-        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
-    ) -> None:
-        """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._session._check(state, images or {}), task))
-
-    def latest(self) -> Prediction | None:
-        """
-        Return the newest prediction that was not returned yet, None without one. Raises the error
-        of a request.
-        """
-        return self._latest.take_result()
-
-    def __next__(self) -> Prediction:
-        """
-        Wait for the next prediction. Raises the error of a request, after which the stream goes
-        on.
-        """
-        try:
-            return run_plan(self._latest.next_result(self._timeout_s))
-        except ClientClosed:
-            raise StopIteration from None
-
-    @property
-    def superseded(self) -> int:
-        """Observations that a newer one replaced before they were requested."""
-        return self._latest.superseded
-
-    @property
-    def unread(self) -> int:
-        """Predictions that a newer one replaced before they were read."""
-        return self._latest.unread
-
-    def close(self) -> None:
-        """End the thread; a request in flight is given up."""
-        self._latest.close()
-        self._session._plans.turns.end_all('the stream was closed')
-        self._worker.join()
-
-    def _request(self) -> None:
-        while True:
-            self._to_worker.wait()
-            self._to_worker.clear()
-            if self._latest.is_closed:
-                return
-            wanted = self._latest.take()
-            if wanted:
-                self._latest.finish(self._result(wanted))
-
-    def _result(self, wanted: Wanted) -> Prediction | PolicyClientError:
-        try:
-            return run_plan(
-                self._session._plans.predict(
-                    wanted.observed, wanted.task, self._session.timeout_s, threading.Event()
-                )
-            )
-        except PolicyClientError as error:
-            return error
-        except Exception as error:
-            return unexpected_error(error)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Count the sessions without safety cage and fallback ladder: those of callers of a gateway.
+Count the sessions without safety cage and fallback ladder: those of callers of a gateway and of
+Python clients.
 
 Routers and servers record their requests; no edge controller records what they executed, so that
 no check about commands covers them. One thread.
@@ -12,16 +13,17 @@ from dataclasses import dataclass
 
 from lerobot_serve.tools.traces.record_views import PlacementRecord, RecordView, RequestRecord
 
-# how the client_id of such a session begins
-GATEWAY_PREFIX = 'gateway/'
+# how the client_id of such a session begins -> what it came through
+UNCAGED = {'gateway/': 'a gateway', 'client/': 'the Python client'}
 
 
 @dataclass(frozen=True, slots=True)
 class UncagedSessions:
-    """Callers of gateways, and their sessions."""
+    """Callers without a cage, their sessions, and what they came through."""
 
     callers: int
     sessions: int
+    through: str = ''
 
     @property
     def text(self) -> str:
@@ -31,8 +33,8 @@ class UncagedSessions:
         sessions = '1 session' if self.sessions == 1 else f'{self.sessions} sessions'
         callers = '1 caller' if self.callers == 1 else f'{self.callers} callers'
         return (
-            f'{sessions} of {callers} came through a gateway, without safety cage and fallback '
-            'ladder: what these callers executed is not recorded and not judged.'
+            f'{sessions} of {callers} came through {self.through}, without safety cage and '
+            'fallback ladder: what these callers executed is not recorded and not judged.'
         )
 
 
@@ -48,9 +50,15 @@ class UncagedSessionCounter:
         if not isinstance(record, (RequestRecord, PlacementRecord)):
             return
         client_id = record.client_id
-        if client_id.startswith(GATEWAY_PREFIX):
+        if client_id.startswith(tuple(UNCAGED)):
             self._epochs.setdefault(client_id, set()).add(record.session_epoch)
 
     def found(self) -> UncagedSessions:
         """Return the counts."""
-        return UncagedSessions(len(self._epochs), sum(map(len, self._epochs.values())))
+        through = [
+            text
+            for prefix, text in UNCAGED.items()
+            if any(c.startswith(prefix) for c in self._epochs)
+        ]
+        sessions = sum(map(len, self._epochs.values()))
+        return UncagedSessions(len(self._epochs), sessions, ' or '.join(through))

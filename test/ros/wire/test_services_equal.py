@@ -15,7 +15,7 @@ from support.wire.cdr_walk import Walk
 
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
-from lerobot_serve.wire import services
+from lerobot_serve.wire import service_responses, services
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Extension
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
@@ -78,8 +78,10 @@ def test_an_empty_response_is_read(service, name):
 
 def test_the_golden_status_is_read():
     message = golden.filled(ServerStatus)
-    check_equal(services.read_status(golden.read('ServerStatus')), message)
-    assert services.read_status(golden.read('ServerStatus')).memory_mb == message.memory_mb
+    check_equal(service_responses.read_status(golden.read('ServerStatus')), message)
+    assert (
+        service_responses.read_status(golden.read('ServerStatus')).memory_mb == message.memory_mb
+    )
 
 
 @pytest.mark.parametrize(('service', 'name'), RESPONSES.items())

@@ -22,8 +22,8 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.async_client import PlanRunner
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
+from lerobot_serve.client.plan_runner import PlanRunner
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -199,15 +199,15 @@ def test_a_name_is_free_once_its_session_has_ended_at_the_server():
                 assert may_end.wait(LIMIT_S)
                 server.closed.append(request)
 
-            server.links['tester'].close_session = close_slowly
+            server.links['client/tester'].close_session = close_slowly
             closing = asyncio.create_task(first.close())
             await until(is_asked.is_set)
             second = await client.open()
-            assert second.client_id == 'tester.2'
+            assert second.client_id == 'client/tester.2'
             may_end.set()
             await closing
             third = await client.open()
-            assert third.client_id == 'tester'
+            assert third.client_id == 'client/tester'
             for session in (second, third):
                 assert len(await session.predict((1, 1), IMAGES)) == 3
 

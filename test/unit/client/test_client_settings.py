@@ -34,8 +34,10 @@ def test_a_server_is_named_as_its_node():
 
 def test_two_processes_have_two_names():
     assert settings().client_id != settings().client_id
-    assert settings(client_id='eval').session_name([]) == 'eval'
-    assert settings(client_id='eval').session_name(['eval', 'eval.2']) == 'eval.3'
+    assert settings(client_id='eval').session_name([]) == 'client/eval'
+    used = ['client/eval', 'client/eval.2']
+    assert settings(client_id='client/eval').session_name(used) == 'client/eval.3'
+    assert settings().session_name(used, 'other') == 'client/other'
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_a_session_with_wrong_arguments_is_not_opened(changes, words):
             client.open(**changes)
         assert not server.opened
         # its name is free
-        assert client.open().client_id == 'tester'
+        assert client.open().client_id == 'client/tester'
 
 
 def test_keys_say_who_the_client_is(tmp_path):
@@ -102,6 +104,8 @@ def test_keys_say_who_the_client_is(tmp_path):
     assert made.session_name([]) == 'eval_1'
     with pytest.raises(WrongSettings, match='the keys speak for eval_1 alone'):
         made.session_name(['eval_1'])
+    with pytest.raises(WrongSettings, match='the keys speak for eval_1 alone'):
+        made.session_name([], 'other')
     with pytest.raises(WrongSettings, match=r"client_id is 'other', and .* speaks for eval_1"):
         settings(keys=folder / robot.folder, endpoints='tls/127.0.0.1:1', client_id='other')
     with pytest.raises(WrongSettings, match='a client needs those of a robot'):

@@ -85,7 +85,7 @@ def test_a_session_says_who_it_is_and_what_it_lacks(server, client):
     (request,) = server.opened
     assert (session.state_names, session.action_names) == (NAMES, NAMES)
     assert session.camera_names == (FRONT,)
-    assert (request.client_id, request.task, request.fps) == ('tester', 'tidy up', 30.0)
+    assert (request.client_id, request.task, request.fps) == ('client/tester', 'tidy up', 30.0)
     assert dict(request.tags) == {'caller': 'lerobot_serve.client', 'cage': 'none', 'run': '7'}
     assert request.reply_deadline_s == session.timeout_s == 5.0
     assert session.warnings == (NO_CAGE,)
@@ -224,7 +224,7 @@ def test_a_server_that_comes_back_costs_time_and_no_error(server, session):
     server.come_back()
     thread.join()
     assert results[0].actions[0, 0] == 7
-    assert [request.client_id for request in server.opened] == ['tester', 'tester']
+    assert [request.client_id for request in server.opened] == ['client/tester', 'client/tester']
     first, second = server.opened
     assert first.instance == second.instance and first.session_epoch != second.session_epoch
     assert session.counts['sessions'] == 2
@@ -305,20 +305,24 @@ def test_a_server_that_stays_unready_is_unavailable_in_its_words(server, client)
 
 def test_each_session_has_a_name_of_its_own(server, client):
     sessions = [client.open(), client.open(), client.open(client_id='third')]
-    assert [each.client_id for each in sessions] == ['tester', 'tester.2', 'third']
-    with pytest.raises(WrongSettings, match='third has a session already'):
+    assert [each.client_id for each in sessions] == [
+        'client/tester',
+        'client/tester.2',
+        'client/third',
+    ]
+    with pytest.raises(WrongSettings, match='client/third has a session already'):
         client.open(client_id='third')
     sessions[0].close()
-    assert client.open().client_id == 'tester'
+    assert client.open().client_id == 'client/tester'
     for number, each in enumerate(sessions[1:]):
         assert each.predict((number, number), IMAGES).actions[0, 0] == number
 
 
 def test_messages_that_are_no_reply_are_counted(server, session):
-    server.deliver('tester', b'?')
+    server.deliver('client/tester', b'?')
     session.predict(STATE, IMAGES)
     other = server.observations[0]
-    server.links['other'] = server.links['tester']
+    server.links['other'] = server.links['client/tester']
     server.answer(other)
     server.answer(replace(other, client_id='other'))
     server.answer(replace(other, header=replace(other.header, session_epoch=1)))
@@ -331,7 +335,7 @@ def test_messages_that_are_no_reply_are_counted(server, session):
 def test_what_is_closed_says_so(server, client, session):
     session.close()
     session.close()
-    assert [request.client_id for request in server.closed] == ['tester']
+    assert [request.client_id for request in server.closed] == ['client/tester']
     for call in (lambda: session.predict(STATE, IMAGES), session.begin_episode):
         with pytest.raises(ClientClosed, match='open another'):
             call()

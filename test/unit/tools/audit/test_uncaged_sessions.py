@@ -8,8 +8,11 @@ import json
 
 from support.tools.audit_rig import drive, write
 
+from lerobot_serve.client.settings import CLIENT_PREFIX
+from lerobot_serve.gateway.caller import CLIENT_PREFIX as GATEWAY_PREFIX
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.audit.report import as_json, as_text
+from lerobot_serve.tools.audit.uncaged_sessions import UNCAGED
 
 SENTENCE = '2 callers came through a gateway, without safety cage and fallback ladder'
 
@@ -27,7 +30,11 @@ def test_the_report_counts_sessions_without_a_cage_beside_those_of_robots(tmp_pa
     assert sessions >= 2
     assert f'{sessions} sessions of {SENTENCE}' in as_text(found)
     counts = as_json(found)['without_cage']
-    assert json.loads(json.dumps(counts)) == {'callers': 2, 'sessions': sessions}
+    assert json.loads(json.dumps(counts)) == {
+        'callers': 2,
+        'sessions': sessions,
+        'through': 'a gateway',
+    }
 
 
 def test_callers_alone_are_no_proof_about_commands(tmp_path):
@@ -48,3 +55,15 @@ def test_robots_are_not_marked(tmp_path):
     assert found.uncaged.text == ''
     assert 'gateway, without' not in as_text(found)
     assert replace(found.uncaged, callers=1, sessions=1).text.startswith('1 session of 1 caller')
+
+
+def test_a_python_client_is_named_as_what_its_sessions_came_through(tmp_path):
+    for number, client in enumerate(('client/notebook', 'gateway/http/10.0.0.5:1')):
+        caller = drive(number, client=client)
+        write(tmp_path / str(number), 'router', 'router', caller.router, {}, 0)
+    text = as_text(run_audit([tmp_path]))
+    assert '2 callers came through a gateway or the Python client, without safety cage' in text
+
+
+def test_the_prefixes_are_those_that_callers_have():
+    assert set(UNCAGED) == {GATEWAY_PREFIX, CLIENT_PREFIX}
