@@ -11,7 +11,13 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover  # noqa: E402
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES  # noqa: E402
+from lerobot_serve.policies.lerobot.checkpoint.version_rules import (  # noqa: E402
+    installed_version,
+)
 from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
+
+# the rule of the installed release
+RULE = DELAY_RULES['lerobot' if installed_version() < (0, 5, 0) else 'elapsed_time']
 
 SCRIPTS = 4_000
 STEPS = 24
@@ -24,7 +30,7 @@ class Pair:
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
         self.model_columns, self.robot_columns = random.integers(1, 5, size=2)
-        self.ours = ActionQueue(DELAY_RULES['lerobot'])
+        self.ours = ActionQueue(RULE)
         self.begin()
 
     def begin(self) -> None:
