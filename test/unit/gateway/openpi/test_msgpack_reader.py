@@ -123,6 +123,13 @@ def test_a_picture_as_lists_is_refused_with_a_remedy():
     assert 'numpy arrays' in text or 'too many' in text
 
 
+def test_values_of_nested_lists_count_together():
+    inner = 300
+    outer = OBJECTS_LIMIT - inner - 2
+    assert read_message(msgpack.packb([[0] * inner, *[0] * (outer - 1)]))
+    assert 'more than' in refusal(msgpack.packb([[0] * inner, [0] * inner, *[0] * (outer - 2)]))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     try:
