@@ -89,6 +89,7 @@ class HttpDoor:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
+                self._check_connections()
                 self._gate.check_origin(request)
                 return await self._sent(request, await handler(request))
             except PredictionError as error:
@@ -107,6 +108,14 @@ class HttpDoor:
                 return response
 
         return guarded
+
+    def _check_connections(self) -> None:
+        """Raise Refused above the limit; the connection ends with it."""
+        limit, count = self._settings.max_connections, self._site.connection_count
+        if count > limit:
+            self._on_refused('max_connections')
+            text = f'{count} connections are open, max_connections is {limit}; retry later'
+            raise Refused(503, 'max_connections', text)
 
     async def _sent(
         self, request: web.Request, response: web.StreamResponse
