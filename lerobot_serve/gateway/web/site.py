@@ -42,6 +42,11 @@ class Site:
         shown = f'[{host}]' if ':' in host else host
         return f'{"https" if self._exposure.tls else "http"}://{shown}:{self.port}'
 
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._runner.server.connections) if self._runner.server else 0
+
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
         exposure, runner = self._exposure, self._runner

@@ -15,6 +15,7 @@ from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import CAMERA, in_loop, until
 from support.gateway.http_rig import body, HEIGHT, HttpRig, WIDTH
 
+from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.caller import NO_CAGE
@@ -224,6 +225,31 @@ async def test_a_client_that_stops_reading_is_disconnected(rig):
     await until(lambda: rig.refused.get('stopped_reading'))
     writer.close()
     del reader
+
+
+@http_test(max_connections=1)
+async def test_more_connections_than_allowed_are_refused(rig):
+    assert (await rig.ask('GET', '/health')).status == 200
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    head = await reader.readuntil(b'\r\n\r\n')
+    assert b' 503 ' in head and b'Retry-After' in head
+    await reader.read()
+    writer.close()
+    assert (await rig.ask('GET', '/health')).status == 200
+    assert rig.refused == {'max_connections': 1}
+
+
+@http_test()
+async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
+    monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(b'POST /act HTTP/1.1\r\nHost: loc')
+    with pytest.raises(ConnectionError):
+        assert await reader.read() == b''
+        raise ConnectionResetError
+    assert rig.refused == {'no_request': 1}
+    writer.close()
 
 
 @http_test()

@@ -292,6 +292,20 @@ async def test_the_end_of_the_door_ends_its_connections(rig):
     assert not rig.upstream.open_sessions
 
 
+@openpi_test()
+async def test_a_reply_in_work_is_sent_before_the_end(rig):
+    rig.upstream.hold()
+    async with rig.client() as client:
+        await client.socket.send_bytes(packed(observation()))
+        await until(lambda: rig.upstream.requests)
+        stopping = asyncio.create_task(rig.door.stop())
+        await until(lambda: next(iter(rig.door._connections))._last)
+        rig.upstream.release()
+        assert (await client.socket.receive()).type is aiohttp.WSMsgType.BINARY
+        assert (await client.socket.receive()).data == 1001
+        await stopping
+
+
 def test_tls(tmp_path):
     authority, certificate, key = certificate_files(tmp_path)
 
