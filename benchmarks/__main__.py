@@ -34,6 +34,7 @@ NAMES = (
     'batching',
     'control_loop',
     'dashboard',
+    'gateways',
     'hunt',
 )
 OUT = Path('out/bench')

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import json
 import os
@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from benchmarks.harness.processes import child, module_command
-from benchmarks.peers.peer_process import ImageSet, READY_S, write_line
+from benchmarks.peers.peer_process import Address, ImageSet, READY_S, write_line
 from benchmarks.peers.pinned_packages import PeerUnavailable
 
 LOCALHOST = '127.0.0.1'
@@ -74,32 +74,66 @@ def running_peer(
     server's address; the prefixes stand before the two commands, for example
     ('ip', 'netns', 'exec', 'far'), and become the process that they run. Raises PeerUnavailable.
     """
-    root = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join([str(packages), str(root), os.environ.get('PYTHONPATH', '')])
-    environment = {**os.environ, 'PYTHONPATH': path}
-    # LeRobot writes its own logs below the folder it is started in
-    within = ['env', f'--chdir={packages}']
+    address, log = Address(host, free_port()), folder / f'{peer}_server.log'
+    command = peer_command(peer, packages, 'server', host, address.port)
+    with (
+        child([*server_prefix, *command], log, environment_of(packages)) as server,
+        running_client(
+            peer, packages, folder, address, role=role, prefix=client_prefix, beside={log: server}
+        ) as met,
+    ):
+        yield met
+
+
+@contextlib.contextmanager
+def running_client(
+    peer: str,
+    packages: Path,
+    folder: Path,
+    address: Address,
+    *,
+    role: str = 'client',
+    name: str = '',
+    prefix: Sequence[str] = (),
+    beside: Mapping[Path, subprocess.Popen] | None = None,
+) -> Iterator[Peer]:
+    """
+    Start a peer's client of a server that runs, and give it once it can be asked. `beside` has the
+    server's process by its log, where it is of the peer; `name` is of the log. Raises
+    PeerUnavailable.
+    """
     with contextlib.ExitStack() as stack:
         # in a short path: the name of a socket is bounded
         place = stack.enter_context(tempfile.TemporaryDirectory())
         door = stack.enter_context(socket.socket(socket.AF_UNIX))
         door.bind(f'{place}/door')
         door.listen()
-        port = free_port()
-        processes = {}
-        for prefix, arguments in (
-            (server_prefix, ('server', host, port)),
-            (client_prefix, (role, host, port, f'{place}/door')),
-        ):
-            log = folder / f'{peer}_{arguments[0]}.log'
-            command = [*prefix, *within, *module_command(f'peers.{peer}', *arguments)]
-            processes[log] = stack.enter_context(child(command, log, environment))
-        met = Peer(accept_client(door, processes), *processes.values())
+        log = folder / f'{name or f"{peer}_{role}"}.log'
+        given = (role, address.host, address.port, f'{place}/door')
+        command = [*prefix, *peer_command(peer, packages, *given)]
+        client = stack.enter_context(child(command, log, environment_of(packages)))
+        processes = {**(beside or {}), log: client}
+        server = next(iter(processes.values()))
+        met = Peer(accept_client(door, processes), server, client)
         stack.callback(met.close)
         yield met
 
 
-def accept_client(door: socket.socket, processes: dict[Path, subprocess.Popen]) -> socket.socket:
+def peer_command(peer: str, packages: Path, *arguments: object) -> list[str]:
+    """Return the command of a peer's process. LeRobot writes logs below the folder it runs in."""
+    return ['env', f'--chdir={packages}', *module_command(f'peers.{peer}', *arguments)]
+
+
+def environment_of(packages: Path) -> dict[str, str]:
+    """Return the environment in which a peer finds its packages."""
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(packages), str(root), os.environ.get('PYTHONPATH', '')])
+    return {**os.environ, 'PYTHONPATH': path}
+
+
+def accept_client(
+    door: socket.socket, processes: Mapping[Path, subprocess.Popen]
+) -> socket.socket:
     """Return the client's call. Raises PeerUnavailable when it does not come."""
     door.settimeout(POLL_S)
     deadline = time.monotonic() + READY_S

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 import json
 from pathlib import Path
 import random
-import resource
 import sys
 from typing import Any
 
@@ -39,11 +38,21 @@ from support.gateway.lerobot_helpers import (
 
 # what a pickle must not cause; `object.__getattr__` and the like are not of it
 FORBIDDEN = ('import', 'exec', 'compile', 'open', 'os.', 'subprocess.', 'socket.', 'ctypes.')
-READERS = (read_observation, read_policy_config, read_actions)
+Reader = Callable[[bytes], object]
+Seed = tuple[bytes, Reader]
+READERS: tuple[Reader, ...] = (read_observation, read_policy_config, read_actions)
 EXTREMES = (0, 1, 127, 128, 255)
 SIZES = (b'\xff' * 4, b'\xff\xff\xff\x7f', b'\x00' * 4, b'\xff' * 8, b'\x00' * 7 + b'\x80')
 OPCODES = b'().0125BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}' + bytes(range(0x80, 0x99))
 KEPT = 20
+CHECKED_BYTES = 60 * 2**20
+# noticed, or the results of a run mean nothing
+HARM: tuple[Reader, ...] = (
+    lambda _: __import__('antigravity_that_is_not_there'),
+    lambda _: compile('1', '', 'eval'),
+    lambda _: open('/dev/null').close(),
+    lambda _: [][1],
+)
 
 
 class Watch:
@@ -59,98 +68,124 @@ class Watch:
             self.events.append(f'{event} {str(arguments)[:80]}')
 
 
-def seeds() -> list[bytes]:
-    """Return the pickles that are mutated: real messages, and a few exploits."""
+def seeds() -> list[Seed]:
+    """Return what is mutated, each with its reader: real messages, and a few exploits."""
     observation = exploits.plain_observation()
     config = RemotePolicyConfig('act', 'm', features(('a', 'b'), {'front': (4, 5, 3)}), 50)
-    messages = [pickled(each, n) for each in (observation, config) for n in (2, 4, 5)]
-    hostile = list(exploits.all_exploits().values())
-    return (
-        messages * 4 + [CHUNK_OF_SERVER] * 4 + [each for each in hostile if len(each) < 1000][::9]
-    )
+    messages = [
+        (pickled(message, protocol), reader)
+        for message, reader in ((observation, read_observation), (config, read_policy_config))
+        for protocol in (2, 4, 5)
+    ]
+    messages.append((CHUNK_OF_SERVER, read_actions))
+    hostile = [each for each in exploits.all_exploits().values() if len(each) < 1000]
+    return messages * 8 + [(each, read_observation) for each in hostile[::9]]
 
 
-def mutated(pool: list[bytes], chance: random.Random) -> bytes:
-    """Return one pickle with one to four changes."""
-    data = bytearray(chance.choice(pool))
+def mutated(pool: list[Seed], chance: random.Random) -> Seed:
+    """Return one pickle with one to four changes, and its reader."""
+    seed, reader = chance.choice(pool)
+    data = bytearray(seed)
     for _ in range(chance.choice((1, 1, 2, 4))):
         chance.choice(CHANGES)(data, pool, chance)
-    return bytes(data)
+    return bytes(data), reader
 
 
-def set_byte(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def set_byte(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     data[chance.randrange(len(data))] = chance.choice((chance.randrange(256), *EXTREMES))
 
 
-def set_opcode(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def set_opcode(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     data[chance.randrange(len(data))] = chance.choice(OPCODES)
 
 
-def insert_opcode(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def insert_opcode(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     at = chance.randrange(len(data))
     data[at:at] = bytes((chance.choice(OPCODES),)) * chance.choice((1, 1, 2, 50))
 
 
-def set_size(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def set_size(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     size, at = chance.choice(SIZES), chance.randrange(len(data))
     data[at : at + len(size)] = size
 
 
-def cut(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def cut(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     at = chance.randrange(len(data))
     del data[at : at + chance.randrange(1, 30)]
     if not data:
         data.append(0)
 
 
-def repeat(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
+def repeat(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
     at = chance.randrange(len(data))
     piece = data[at : at + chance.randrange(1, 30)]
     data[at:at] = piece * chance.choice((1, 2, 40))
 
 
-def splice(data: bytearray, pool: list[bytes], chance: random.Random) -> None:
-    other, at = chance.choice(pool), chance.randrange(len(data))
+def splice(data: bytearray, pool: list[Seed], chance: random.Random) -> None:
+    (other, _), at = chance.choice(pool), chance.randrange(len(data))
     begin = chance.randrange(max(len(other), 1))
     data[at:at] = other[begin : begin + chance.randrange(1, 60)]
 
 
-CHANGES: tuple[Callable[[bytearray, list[bytes], random.Random], None], ...] = (
+CHANGES: tuple[Callable[[bytearray, list[Seed], random.Random], None], ...] = (
     *(set_byte, set_byte, set_opcode, insert_opcode, set_size, cut, repeat, splice),
 )
 
 
-def attempts(count: int, seed: int) -> Iterator[bytes]:
+def attempts(count: int, seed: int) -> Iterator[Seed]:
     chance, pool = random.Random(seed), seeds()
     return (mutated(pool, chance) for _ in range(count))
 
 
-def peak_kib() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def forget_peak() -> None:
+    """Let the peak of memory begin at what is used now."""
+    Path('/proc/self/clear_refs').write_text('5')
+
+
+def memory_mib(name: str) -> float:
+    """Return VmRSS or VmHWM, its peak, of this process."""
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return int(line.split()[1]) / 1024
+    raise OSError(f'the kernel does not give {name}')
 
 
 def fuzz(count: int, seed: int) -> dict[str, Any]:
     """Read all exploits and `count` mutated pickles with each reader in turn."""
     np.seterr(all='ignore')
     hostile, watch = exploits.all_exploits(), Watch()
+    check_watch(watch, HARM)
     found = {'exploits': len(hostile), 'mutated': 0, 'read': 0, 'refused': 0}
     crashed: list[str] = []
     chosen = attempts(count, seed)
-    before = peak_kib()
+    forget_peak()
+    before_mib = memory_mib('VmRSS')
     for reader in READERS:
         for data in hostile.values():
             read_once(reader, data, watch, crashed)
-    for number, data in enumerate(chosen):
-        outcome = read_once(READERS[number % len(READERS)], data, watch, crashed)
+    for data, reader in chosen:
+        outcome = read_once(reader, data, watch, crashed)
         found['mutated'] += 1
         found[outcome] += 1
-    peak_mib = (peak_kib() - before) / 1024
+    peak_mib = memory_mib('VmHWM') - before_mib
     return {**found, 'crashed': crashed, 'executed': watch.events, 'peak_mib': peak_mib}
 
 
-def read_once(
-    reader: Callable[[bytes], object], data: bytes, watch: Watch, crashed: list[str]
-) -> str:
+def check_watch(watch: Watch, harm: tuple[Reader, ...]) -> None:
+    """Raise AssertionError unless what a pickle must not cause would be noticed."""
+    crashed: list[str] = []
+    for number, reader in enumerate(harm):
+        noticed = len(watch.events) + len(crashed)
+        read_once(reader, b'', watch, crashed)
+        assert len(watch.events) + len(crashed) > noticed, f'harm {number} is not noticed'
+    watch.events.clear()
+    forget_peak()
+    before_mib = memory_mib('VmRSS')
+    assert len(b'x' * CHECKED_BYTES) and memory_mib('VmHWM') - before_mib >= 50
+
+
+def read_once(reader: Reader, data: bytes, watch: Watch, crashed: list[str]) -> str:
     """Return whether a pickle was read or refused; any other error is a crash."""
     watch.is_on = True
     try:

@@ -67,6 +67,11 @@ class Gateway:
         self._is_draining = False
 
     @property
+    def log(self) -> Log:
+        """The log of the doors."""
+        return self._log
+
+    @property
     def callers(self) -> tuple[Caller, ...]:
         """The callers with a session."""
         return tuple(self._sessions)
@@ -122,6 +127,10 @@ class Gateway:
     def on_refused(self, protocol: str, reason: str) -> None:
         """Count what a door refused before it became a request; `reason` is one word."""
         self.counters.refused[protocol, str(reason)] += 1
+
+    def warn(self, text: str) -> None:
+        """Log what the operator should know of a caller; a door limits how often."""
+        self._log.warning(text)
 
     async def release(self, caller: Caller) -> None:
         """End the session of a caller that left; no error without one."""

@@ -69,3 +69,62 @@ def mapping(door: str) -> str:
         'are those of the policy',
         name=f'{door}.mapping',
     )
+
+
+def max_message_mb(door: str) -> int:
+    """Return the parameter `max_message_mb` of a door."""
+    return parameter(
+        16,
+        'largest body or message of a caller; a larger one is refused before it is read',
+        unit='MB',
+        low=1,
+        high=256,
+        name=f'{door}.max_message_mb',
+    )
+
+
+def read_timeout_s(door: str) -> float:
+    """Return the parameter `read_timeout_s` of a door."""
+    return parameter(
+        10.0,
+        'longest time from the first to the last byte of a body or message',
+        unit='s',
+        low=0.1,
+        high=3600.0,
+        name=f'{door}.read_timeout_s',
+    )
+
+
+def write_timeout_s(door: str) -> float:
+    """Return the parameter `write_timeout_s` of a door."""
+    return parameter(
+        10.0,
+        'longest time that a caller may leave a reply unread before it is disconnected',
+        unit='s',
+        low=0.1,
+        high=3600.0,
+        name=f'{door}.write_timeout_s',
+    )
+
+
+def max_connections(door: str) -> int:
+    """Return the parameter `max_connections` of a door."""
+    return parameter(
+        256,
+        'maximum number of open connections; further ones are refused',
+        low=1,
+        high=65536,
+        name=f'{door}.max_connections',
+    )
+
+
+def ping_interval_s(door: str) -> float:
+    """Return the parameter `ping_interval_s` of a door."""
+    return parameter(
+        20.0,
+        'silence after which a caller is pinged; after twice as long it is disconnected',
+        unit='s',
+        low=0.1,
+        high=3600.0,
+        name=f'{door}.ping_interval_s',
+    )

@@ -56,7 +56,7 @@ AIOHTTP, GRPC = {'aiohttp': 'aiohttp==3.14.5'}, {'grpc': 'grpcio==1.85.1'}
 DOORS = {
     'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', AIOHTTP),
     'openpi': DoorEntry(
-        'lerobot_serve.gateway.http.openpi_door',
+        'lerobot_serve.gateway.openpi.door',
         8701,
         'openpi websocket',
         {**AIOHTTP, 'msgpack': 'msgpack==1.2.4'},
@@ -68,7 +68,12 @@ DOORS = {
         'lerobot_serve.gateway.policy_service.door',
         8703,
         'PolicyService (gRPC)',
-        {**GRPC, 'google.protobuf': 'protobuf==6.31.1'},
+        {
+            **GRPC,
+            'google': 'protobuf==6.31.1',
+            'grpc_health': 'grpcio-health-checking==1.76.0',
+            'grpc_reflection': 'grpcio-reflection==1.76.0',
+        },
     ),
     'groot': DoorEntry(
         'lerobot_serve.gateway.groot.door',

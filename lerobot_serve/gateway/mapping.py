@@ -143,19 +143,24 @@ def read_mapping(path: str) -> NameMapping:
     """Return the mapping of a file, that of equal names for an empty path. Raises UserError."""
     if not path:
         return EQUAL_NAMES
-    try:
-        text = Path(path).expanduser().read_bytes()[: FILE_LIMIT_BYTES + 1]
-        if len(text) > FILE_LIMIT_BYTES:
-            raise UserError(f'mapping {path}: has more than {FILE_LIMIT_BYTES} bytes')
-        content = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f'mapping {path}: {error.strerror or error}') from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f'mapping {path}: is no YAML: {str(error)[:200]}') from None
+    content = read_content(path)
     try:
         return parsed_mapping(content)
     except ValueError as error:
         raise UserError(f'mapping {path}: {error}') from None
+
+
+def read_content(path: str) -> Any:
+    """Return the decoded YAML of a mapping file. Raises UserError."""
+    try:
+        text = Path(path).expanduser().read_bytes()[: FILE_LIMIT_BYTES + 1]
+        if len(text) > FILE_LIMIT_BYTES:
+            raise UserError(f'mapping {path}: has more than {FILE_LIMIT_BYTES} bytes')
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise UserError(f'mapping {path}: {error.strerror or error}') from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f'mapping {path}: is no YAML: {str(error)[:200]}') from None
 
 
 def parsed_mapping(content: Any) -> NameMapping:

@@ -28,6 +28,7 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
+from lerobot_serve.wire.names import node_name
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 
@@ -54,7 +55,7 @@ class GatewayNode(SteadyClockNode):
         self._upstream: RouterUpstream | None = None
         self._link: RosServerLink | ZenohServerLink | None = None
         # the subscriptions of the link are made here, by the thread that builds the node
-        self._ros_link = self._open_ros_link() if parameters.link == 'ros' else None
+        self._ros_link = None if parameters.is_over_zenoh else self._open_ros_link()
         self._loop = GatewayLoop(self._build, parameters.drain_timeout_s + END_LIMIT_S)
         self._endpoint = start_endpoint(
             parameters, partial(collect, self._counters), self._why_not_ready
@@ -139,7 +140,7 @@ class GatewayNode(SteadyClockNode):
 
         return ZenohServerLink(
             ZenohLink(zenoh_settings(self.parameters)),
-            self.parameters.server,
+            node_name(self.parameters.server),
             self.get_fully_qualified_name(),
             self._callbacks(),
         )

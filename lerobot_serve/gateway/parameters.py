@@ -16,7 +16,7 @@ from lerobot_serve.parameters import (
     ParameterSpec,
 )
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.wire.names import is_over_zenoh, is_topic
+from lerobot_serve.wire.names import is_over_zenoh, is_topic, node_name
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 
@@ -89,6 +89,10 @@ class GatewayParameters:
     http_certificate_file: str = door.certificate_file('http')
     http_key_file: str = door.key_file('http')
     http_mapping: str = door.mapping('http')
+    http_max_message_mb: int = door.max_message_mb('http')
+    http_read_timeout_s: float = door.read_timeout_s('http')
+    http_write_timeout_s: float = door.write_timeout_s('http')
+    http_max_connections: int = door.max_connections('http')
 
     openpi_port: int = door.port('openpi', DOORS['openpi'].port)
     openpi_host: str = door.host('openpi')
@@ -97,6 +101,11 @@ class GatewayParameters:
     openpi_certificate_file: str = door.certificate_file('openpi')
     openpi_key_file: str = door.key_file('openpi')
     openpi_mapping: str = door.mapping('openpi')
+    openpi_max_message_mb: int = door.max_message_mb('openpi')
+    openpi_read_timeout_s: float = door.read_timeout_s('openpi')
+    openpi_write_timeout_s: float = door.write_timeout_s('openpi')
+    openpi_max_connections: int = door.max_connections('openpi')
+    openpi_ping_interval_s: float = door.ping_interval_s('openpi')
 
     lerobot_port: int = door.port('lerobot', DOORS['lerobot'].port)
     lerobot_host: str = door.host('lerobot')
@@ -105,6 +114,26 @@ class GatewayParameters:
     lerobot_certificate_file: str = door.certificate_file('lerobot')
     lerobot_key_file: str = door.key_file('lerobot')
     lerobot_mapping: str = door.mapping('lerobot')
+    lerobot_action_order_confirmed: bool = parameter(
+        False,
+        'confirms that the action_features of the robots are in the order of the policy, where '
+        'their state names are others; LeRobot sends no names of actions',
+        name='lerobot.action_order_confirmed',
+    )
+    lerobot_policy_names: tuple[str, ...] = parameter(
+        (),
+        'further values of pretrained_name_or_path that are accepted, * for any; nothing is '
+        'loaded by them; without them a client must name the policy that is served',
+        name='lerobot.policy_names',
+    )
+    lerobot_max_observation_mib: int = parameter(
+        32,
+        'longest observation of a RobotClient, uncompressed images included',
+        unit='MiB',
+        low=1,
+        high=256,
+        name='lerobot.max_observation_mib',
+    )
 
     policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
     policy_service_host: str = door.host('policy_service')
@@ -123,16 +152,28 @@ class GatewayParameters:
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other or have no effect."""
         self._check_doors()
-        if is_over_zenoh(self.server) or not is_topic(self.server):
+        if not is_topic(node_name(self.server)):
             raise ParameterError(
-                'server must be the full name of a node, such as /policy_router, got '
-                f'{self.server!r}; link says how it is reached'
+                'server must be the full name of a node, such as /policy_router or '
+                f'zenoh:/policy_router, got {self.server!r}'
             )
-        if self.link == 'zenoh' and not (self.zenoh_connect or self.zenoh_listen):
+        if self.is_over_zenoh and not (self.zenoh_connect or self.zenoh_listen):
             raise ParameterError(
-                'link is zenoh and zenoh_connect is empty; set it to the endpoint of the router, '
-                'such as tcp/192.168.1.5:7447'
+                f'{self.server} is reached over Zenoh; set zenoh_connect to its endpoint or that '
+                'of a Zenoh router, such as tcp/192.168.1.5:7447'
             )
+        if not self.is_over_zenoh and any(
+            (self.zenoh_connect, self.zenoh_listen, self.zenoh_keys)
+        ):
+            raise ParameterError(
+                'zenoh_connect, zenoh_listen or zenoh_keys is set, and the router is not reached '
+                'over Zenoh; set link to zenoh'
+            )
+
+    @property
+    def is_over_zenoh(self) -> bool:
+        """Whether the router is reached over Zenoh."""
+        return self.link == 'zenoh' or is_over_zenoh(self.server)
 
     def _check_doors(self) -> None:
         if not self.doors:

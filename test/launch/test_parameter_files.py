@@ -10,6 +10,7 @@ import yaml
 
 from lerobot_serve.edge.network_profiles import PROFILES
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -20,11 +21,13 @@ PARAMETERS = {
     'policy_server': ServerParameters,
     'policy_router': RouterParameters,
     'edge_controller': EdgeParameters,
+    'gateway': GatewayParameters,
     'sim_robot': SimParameters,
 }
 NODES = {
     'server.yaml': ['policy_server'],
     'edge.yaml': ['edge_controller'],
+    'gateway.yaml': ['gateway'],
     'router.yaml': ['policy_router'],
     'fleet.yaml': ['edge_controller', 'sim_robot'],
 }

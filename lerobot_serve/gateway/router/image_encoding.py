@@ -46,7 +46,8 @@ class ImageEncoder:
                 ready.append(self._encode(name, frame, size))
             else:
                 waiting.append(loop.run_in_executor(self._pool, self._encode, name, frame, size))
-        return (*ready, *await asyncio.gather(*waiting))
+        # an empty gather costs a turn of the loop
+        return (*ready, *await asyncio.gather(*waiting)) if waiting else tuple(ready)
 
     def _size(self, name: str, contract: PolicyContract) -> tuple[int, int]:
         if not self._settings.downscale:

@@ -18,6 +18,7 @@ from lerobot_serve.tools.audit.prefix_policy import PrefixPolicyCheck
 from lerobot_serve.tools.audit.request_ends import RequestEndCheck
 from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.audit.trace_integrity import TraceIntegrityCheck
+from lerobot_serve.tools.audit.uncaged_sessions import UncagedSessionCounter, UncagedSessions
 from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.tools.traces.record_views import RecordView
@@ -76,12 +77,16 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """Result of an audit; `joined` of the `episodes` appear in more than one trace."""
+    """
+    Result of an audit; `joined` of the `episodes` appear in more than one trace, `uncaged` are
+    sessions that no check about commands covers.
+    """
 
     runs: tuple[TraceRun, ...]
     results: tuple[CheckResult, ...]
     episodes: int
     joined: int
+    uncaged: UncagedSessions
 
     @property
     def outcome(self) -> CheckStatus:
@@ -108,7 +113,7 @@ def run_audit(
 ) -> AuditResult:
     """Run all checks over traces and further sources. Raises TraceError."""
     query = TraceQuery(paths, sources=sources, on_bytes_read=on_bytes_read)
-    sticky = StickySlotCheck(show=show)
+    sticky, uncaged = StickySlotCheck(show=show), UncagedSessionCounter()
     checks: dict[int, list[RunCheck[Any]]] = {}
     observers: dict[int, dict[type[RecordView], list[Observe]]] = {}
     for _, run, record in query.by_time():
@@ -118,13 +123,16 @@ def run_audit(
         for observe in observers[run.number].get(type(record), ()):
             observe(record)
         sticky.observe(run, record)
+        uncaged.observe(record)
     for check in (each for of_run in checks.values() for each in of_run):
         check.finish()
     sticky.finish(query.runs)
     tallies = [tally for of_run in checks.values() for each in of_run for tally in each.tallies]
     tallies += sticky.tallies
     results = [combine(name, [t for t in tallies if t.check == name], show) for name in CHECKS]
-    return AuditResult(tuple(query.runs), tuple(results), sticky.episodes, sticky.joined)
+    return AuditResult(
+        tuple(query.runs), tuple(results), sticky.episodes, sticky.joined, uncaged.found()
+    )
 
 
 def checks_for(run: TraceRun, show: int) -> list[RunCheck[Any]]:

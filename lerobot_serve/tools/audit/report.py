@@ -37,6 +37,8 @@ def as_text(audit: AuditResult) -> str:
     ]
     for each in audit.results:
         lines += _result_lines(each)
+    if audit.uncaged.text:
+        lines += ['', audit.uncaged.text]
     return '\n'.join([*lines, '', SUMMARY_TEXT[audit.outcome]])
 
 
@@ -46,6 +48,7 @@ def as_json(audit: AuditResult) -> dict[str, Any]:
         'outcome': audit.outcome.value,
         'episodes': audit.episodes,
         'episodes_joined': audit.joined,
+        'without_cage': asdict(audit.uncaged),
         'runs': [_run_json(run) for run in audit.runs],
         'checks': [
             asdict(each) | {'outcome': each.outcome.value, 'about': CHECKS[each.check]}

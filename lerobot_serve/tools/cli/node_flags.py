@@ -26,6 +26,7 @@ METAVARS = {int: 'N', float: 'X', str: 'TEXT', tuple: 'A,B', bool: 'true|false'}
 SEPARATOR = re.compile('[._]')
 # title in --help, and how the names of its parameters begin; the first that fits
 TOPICS = (
+    ('doors', ('http.', 'openpi.', 'lerobot.', 'policy_service.', 'groot.')),
     ('canary', ('canary.',)),
     ('shadow', ('shadow_',)),
     ('link over Zenoh', ('link', 'zenoh_')),

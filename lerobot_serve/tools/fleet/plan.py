@@ -16,6 +16,7 @@ from typing import Any
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -33,15 +34,16 @@ from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 
-SECTIONS = ('servers', 'router', 'robots', 'dashboard', 'namespace', 'log_level')
+SECTIONS = ('servers', 'router', 'gateway', 'robots', 'dashboard', 'namespace', 'log_level')
 SERVER_KEYS = ('policy', 'slot', 'replicas')
 ROBOT_KEYS = ('robot', 'simulated', 'simulation')
 SLOTS = ('prod', 'a', 'b', 'shadow')
-PATHS = ('_file', '_keys', '_folder', '_root')
+PATHS = ('_file', '_keys', '_folder', '_root', '.mapping')
 MOST_REPLICAS, MOST_ROBOTS = 64, 200
 PARAMETERS: dict[str, type[Any]] = {
     'policy_server': ServerParameters,
     'policy_router': RouterParameters,
+    'gateway': GatewayParameters,
     'sim_robot': SimParameters,
     'edge_controller': EdgeParameters,
 }
@@ -79,6 +81,8 @@ class _Planner:
         robots = list(self._robots(names, router))
         processes = [server.process for server in servers]
         processes += [router] if router else []
+        if 'gateway' in self._file.content:
+            processes.append(self._gateway(names))
         if 'dashboard' in self._file.content:
             processes.append(dashboard_process(self._file, self._absolute))
         planned = tuple(sorted([*processes, *robots], key=lambda process: process.stage))
@@ -179,6 +183,23 @@ class _Planner:
         """Return whether the router itself names the servers of the slot that has none."""
         missing = 'slot_b' if 'a' in by_slot else 'slot_a'
         return missing in (self._file.content['router'] or {})
+
+    # the gateway
+
+    def _gateway(self, servers: list[str]) -> FleetProcess:
+        """Return the gateway; its callers reach the router of the file, or its only server."""
+        place = ('gateway',)
+        given = self._file.section(place, self._file.content['gateway'])
+        values = self._values(place, given, 'gateway', ())
+        if 'server' not in values and servers:
+            if len(servers) > 1:
+                raise self._file.error(
+                    place,
+                    f'reaches one server, and the file has {len(servers)} without a router; add '
+                    '`router:`, or `server: /NAME/policy_server`',
+                )
+            values['server'] = servers[0]
+        return self._process(place, 'gateway', Stage.GATEWAY, 'gateway', '', values)
 
     # robots
 

@@ -16,8 +16,9 @@ class Stage(IntEnum):
     DASHBOARD = 0
     SERVER = 1
     ROUTER = 2
-    SIMULATION = 3
-    ROBOT = 4
+    GATEWAY = 3
+    SIMULATION = 4
+    ROBOT = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORDS = {
     Stage.ROBOT: 'robots',
     Stage.SIMULATION: 'simulations',
+    Stage.GATEWAY: 'gateway',
     Stage.ROUTER: 'router',
     Stage.SERVER: 'servers',
 }

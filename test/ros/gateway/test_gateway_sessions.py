@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import numpy as np
 import pytest
 from support.gateway.node_rig import caller, GatewayNodeRig, STATE
+from support.network.ports import free_port
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.gateway.predictions import PredictionError, Status
@@ -32,7 +36,9 @@ def gateway(router_rig, monkeypatch, link):
 
 
 @both_links
-def test_two_callers_at_once_each_get_their_slot_and_keep_it(router_rig, gateway):
+def test_two_callers_keep_their_slots_also_when_the_router_was_killed_and_is_back(
+    router_rig, gateway
+):
     router_rig.slots(split_percent=50)
     rig = gateway()
     names = {slot: router_rig.episode(slot) for slot in ('a', 'b')}
@@ -51,6 +57,21 @@ def test_two_callers_at_once_each_get_their_slot_and_keep_it(router_rig, gateway
         assert {line.split()[1].partition('#')[0] for line in seen} <= sessions
     router_rig.wait(lambda: router_rig.state.sessions == 2, 'two sessions')
     assert not rig.gateway.counters.dropped
+    router_rig.kill('router')
+    # until its lease has expired, a request waits for the reply
+    refused = refusal(rig.ask('a', episode_id=names['a']))
+    assert refused.status in (Status.UNAVAILABLE, Status.TOO_LATE)
+    router_rig.wait(lambda: rig.node._why_not_ready(), 'the gateway is not ready')
+    refused = refusal(rig.ask('a'))
+    assert refused.status is Status.UNAVAILABLE
+    assert refused.retry_after_s > 0
+    assert 'retry later' in refused.text
+    assert refusal(rig.ask('new')).status is Status.UNAVAILABLE
+    router_rig.router(slot_a=['a'], slot_b=['b'])
+    router_rig.wait_for_health('healthy')
+    router_rig.wait(lambda: not rig.node._why_not_ready(), 'the gateway is ready')
+    for slot in names:
+        assert rig.predict(slot, episode_id=names[slot]).slot == slot
 
 
 def refusal(asked) -> PredictionError:
@@ -59,43 +80,28 @@ def refusal(asked) -> PredictionError:
     return refused.value
 
 
-@both_links
-def test_a_router_that_is_killed_refuses_callers_and_serves_them_again_when_it_is_back(
+def test_a_server_that_restarts_in_order_is_used_again_as_soon_as_it_is_ready(router_rig, gateway):
+    router_rig.server('a', 'prod')
+    rig = gateway(server=SERVER, request_timeout_s=20.0)
+    assert rig.predict('one').sequence == 1
+    router_rig.fleet.processes['a'].terminate()
+    router_rig.fleet.processes['a'].wait(30)
+    router_rig.server('a', 'prod')
+
+    def served() -> bool:
+        try:
+            return bool(rig.predict('one').sequence)
+        except PredictionError as error:
+            # it does not wait for a reply that cannot come
+            assert (error.status, error.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+            return False
+
+    router_rig.wait(served, 'a prediction of the new server')
+
+
+def test_a_caller_that_is_faster_than_the_policy_gets_its_newest_request_or_too_late(
     router_rig, gateway
 ):
-    router_rig.slots()
-    rig = gateway()
-    episode = router_rig.episode('a')
-    assert rig.predict('one', episode_id=episode).slot == 'a'
-    router_rig.kill('router')
-    # until its lease has expired, a request waits for the reply
-    refused = refusal(rig.ask('one', episode_id=episode))
-    assert refused.status in (Status.UNAVAILABLE, Status.TOO_LATE)
-    router_rig.wait(lambda: rig.node._why_not_ready(), 'the gateway is not ready')
-    refused = refusal(rig.ask('one'))
-    assert refused.status is Status.UNAVAILABLE
-    assert refused.retry_after_s > 0
-    assert 'retry later' in refused.text
-    assert refusal(rig.ask('two')).status is Status.UNAVAILABLE
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_health('healthy')
-    router_rig.wait(lambda: not rig.node._why_not_ready(), 'the gateway is ready')
-    assert rig.predict('one', episode_id=episode).slot == 'a'
-
-
-def test_a_router_that_restarts_in_order_costs_a_caller_nothing_but_time(router_rig, gateway):
-    router_rig.slots()
-    rig = gateway(request_timeout_s=30.0)
-    assert rig.predict('one').slot in ('a', 'b')
-    router_rig.fleet.processes['router'].terminate()
-    router_rig.fleet.processes['router'].wait(30)
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_health('healthy')
-    router_rig.wait(lambda: not rig.node._why_not_ready(), 'the gateway is ready')
-    assert rig.predict('one').slot in ('a', 'b')
-
-
-def test_a_caller_that_sends_faster_than_the_policy_gets_its_newest_request(router_rig, gateway):
     router_rig.server('a', 'prod')
     steering = router_rig.steering('a')
     steering.turns.close_gate()
@@ -109,21 +115,16 @@ def test_a_caller_that_sends_faster_than_the_policy_gets_its_newest_request(rout
     newest = third.result(30)
     assert newest.sequence == 2
     assert np.allclose(newest.actions[0], 2 * STATE)
-
-
-def test_a_reply_that_comes_too_late_is_counted_and_the_caller_goes_on(router_rig, gateway):
-    router_rig.server('a', 'prod')
-    steering = router_rig.steering('a')
-    rig = gateway(server=SERVER)
-    rig.predict('slow')
-    steering.turns.close_gate()
-    late = rig.ask('slow', timeout_s=0.2)
-    assert refusal(late).status is Status.TOO_LATE
+    assert refusal(rig.ask('fast', timeout_s=0.2)).status is Status.TOO_LATE
     steering.turns.open_gate()
-    assert rig.predict('slow').sequence == 3
+    assert rig.predict('fast').sequence == 4
     counters = rig.gateway.counters
     router_rig.wait(lambda: counters.dropped == {'late_chunk': 1}, 'the late reply is counted')
-    assert counters.requests == {('http', 'ok'): 2, ('http', 'too_late'): 1}
+    assert counters.requests == {
+        ('http', 'ok'): 3,
+        ('http', 'superseded'): 1,
+        ('http', 'too_late'): 1,
+    }
 
 
 @both_links
@@ -178,3 +179,17 @@ def test_a_policy_with_a_memory_begins_anew_with_each_episode_of_a_caller(router
     assert remembers(5.0)
     assert not remembers(6.0, episode_start=True)
     assert 'rejected the reset' not in router_rig.log('a')
+
+
+def test_without_a_router_callers_are_refused_and_the_endpoint_says_why(gateway):
+    port = free_port()
+    rig = gateway(server='/nobody', metrics_port=port)
+    refused = refusal(rig.ask('one'))
+    assert (refused.status, refused.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+    assert '/nobody' in refused.text
+    with pytest.raises(HTTPError) as not_ready:
+        urlopen(f'http://127.0.0.1:{port}/readyz', timeout=10)
+    assert b'/nobody' in not_ready.value.read()
+    with urlopen(f'http://127.0.0.1:{port}/metrics', timeout=10) as page:
+        refusals = b'gateway_refused_total{protocol="http",reason="unavailable"} 1.0'
+        assert refusals in page.read()

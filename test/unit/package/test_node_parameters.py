@@ -8,6 +8,7 @@ import re
 import pytest
 
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.parameters import (
     build_parameters,
     markdown_table,
@@ -19,7 +20,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
 
-NODES = (ServerParameters, EdgeParameters, RouterParameters, SimParameters)
+NODES = (ServerParameters, EdgeParameters, GatewayParameters, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
 ENDINGS['h'] = ('_hours',)
 ENDINGS['MB'] = ('_mb',)
@@ -80,6 +81,17 @@ def test_the_table_has_every_parameter(parameters):
             {'slot_b': ['slot_a/policy_server']},
             'in slot_b and in slot_a',
         ),
+        (GatewayParameters, {'doors': ['htp']}, "doors: 'htp' is not one of .*did you mean http"),
+        (GatewayParameters, {'doors': []}, 'doors is empty; name one or more of http, openpi'),
+        (GatewayParameters, {'doors': ['http', 'http']}, 'names a door twice'),
+        (
+            GatewayParameters,
+            {'groot.port': 9000},
+            'groot.port is set, and doors does not name groot; add groot to doors',
+        ),
+        (GatewayParameters, {'server': 'router'}, "full name of a node, .* got 'router'"),
+        (GatewayParameters, {'link': 'zenoh'}, 'reached over Zenoh; set zenoh_connect'),
+        (GatewayParameters, {'zenoh_keys': '/k'}, 'not reached over Zenoh; set link to zenoh'),
         (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic .*, got 'outcome'"),
     ],
 )

@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from lerobot_serve.access.connections import Connections
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.http.connections import Connections
 
 START_LIMIT_S, CLOSE_LIMIT_S = 10.0, 5.0
 KEEP_ALIVE_S = 15.0

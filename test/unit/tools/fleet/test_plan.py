@@ -207,6 +207,30 @@ def test_a_mistake_is_named_with_its_place(text):
     assert '\n' not in str(refused.value)
 
 
+def test_a_gateway_reaches_the_router_or_the_only_server():
+    servers = f"servers: {{a: {{policy: '{NULL}', slot: a}}, b: {{policy: '{NULL}', slot: b}}}}"
+    planned = plan(f"""
+        gateway: {{doors: [openpi], openpi: {{mapping: droid.yaml, port: 9000}}}}
+        router: {{}}
+        robots: {{count: 1, simulated: true}}
+        {servers}
+    """)
+    assert [*planned][2:] == ['router', 'gateway', 'robot_1.sim', 'robot_1']
+    assert planned['gateway'].node == '/gateway'
+    assert planned['gateway'].values == {
+        'doors': ('openpi',),
+        'openpi.mapping': '/nowhere/droid.yaml',
+        'openpi.port': 9000,
+        'server': '/policy_router',
+    }
+    one = plan(f"gateway:\nservers: {{one: {{policy: '{NULL}'}}}}\n")
+    assert one['gateway'].values == {'server': '/one/policy_server'}
+    with pytest.raises(UserError, match='gateway: reaches one server, and the file has 2'):
+        plan(f'gateway:\n{servers}\n')
+    with pytest.raises(UserError, match='doors does not name groot'):
+        plan(f'gateway: {{groot: {{port: 1}}}}\n{servers}\nrouter: {{}}\n')
+
+
 def test_a_dashboard_is_the_verb_with_its_flags():
     planned = plan(f"""
         dashboard:

@@ -16,13 +16,14 @@ from typing import Any
 from aiohttp import web
 import pytest
 
+from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.commands.runner import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
-from lerobot_serve.tools.dashboard.http import application, connections, viewers
+from lerobot_serve.tools.dashboard.http import application, viewers
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
 from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, Site
 from lerobot_serve.tools.dashboard.http.page_files import read_page

@@ -8,6 +8,7 @@ The event loop's thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 import time
 
 from aiohttp import web
@@ -20,7 +21,11 @@ CONNECTIONS = 256
 class Connections:
     """The connections of one server; `closed` counts those that were closed by a bound."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, limit: int = CONNECTIONS, on_closed: Callable[[], object] = lambda: None
+    ) -> None:
+        """`limit` is of open connections; `on_closed` is called for each that was closed."""
+        self._limit, self._on_closed = limit, on_closed
         self._asked: set[asyncio.BaseProtocol] = set()
         self._since_s: dict[asyncio.BaseProtocol, float] = {}
         self.closed = 0
@@ -36,7 +41,7 @@ class Connections:
         return note
 
     async def watch(self, server: web.Server) -> None:
-        """Close what asks nothing for HEAD_LIMIT_S, and what is more than CONNECTIONS."""
+        """Close what asks nothing for HEAD_LIMIT_S, and what is above the limit."""
         while True:
             await asyncio.sleep(CHECK_S)
             self.check(server.connections, time.monotonic())
@@ -46,9 +51,10 @@ class Connections:
         self._since_s = {each: self._since_s.get(each, now_s) for each in connections}
         self._asked &= self._since_s.keys()
         idle = [each for each in connections if each not in self._asked]
-        excess = max(0, len(connections) - CONNECTIONS)
+        excess = max(0, len(connections) - self._limit)
         late = [each for each in idle if now_s - self._since_s[each] > HEAD_LIMIT_S]
         for connection in {*late, *idle[:excess]}:
             self.closed += 1
+            self._on_closed()
             if transport := connection.transport:
                 transport.abort()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who calls, and whether the call is allowed. Pure but for the context of the call."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.predictions import PredictionError, Status
+
+Context: TypeAlias = 'grpc.aio.ServicerContext[Any, Any]'
+SCHEME = 'bearer '
+NAME_KEY, NAME = 'client-name', re.compile(r'[\w.@-]{1,64}', re.ASCII)
+
+
+def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
+    """
+    Return the caller of a call: its connection, and the name of its token. Raises PredictionError
+    (UNAUTHORIZED, INVALID).
+    """
+    token = token_of(context)
+    if not exposure.lets_in(token):
+        given = 'a wrong token' if token else 'no token'
+        raise PredictionError(
+            Status.UNAUTHORIZED,
+            f'the call has {given}; send metadata authorization: Bearer TOKEN, with a token of '
+            f'{exposure.door}.tokens_file',
+        )
+    names = filter(None, (exposure.name_of(token), client_name(context)))
+    return Caller(protocol, address_of(context.peer()), '/'.join(names))
+
+
+def token_of(context: Context) -> str:
+    """Return the token of the metadata; empty for none."""
+    for key, value in context.invocation_metadata() or ():
+        if key == 'authorization' and isinstance(value, str):
+            is_bearer = value[: len(SCHEME)].lower() == SCHEME
+            return value[len(SCHEME) :].strip() if is_bearer else value.strip()
+    return ''
+
+
+def client_name(context: Context) -> str:
+    """
+    Return what a client calls itself: clients that share one connection, as channels of one
+    process and a proxy do, are told apart by it. Raises PredictionError (INVALID).
+    """
+    for key, value in context.invocation_metadata() or ():
+        if key == NAME_KEY:
+            name = value if isinstance(value, str) else ''
+            if not NAME.fullmatch(name):
+                raise PredictionError(
+                    Status.INVALID,
+                    f'metadata {NAME_KEY} must be 1 to 64 letters, digits or ._@-, got '
+                    f'{name[:80]!r}',
+                )
+            return name
+    return ''
+
+
+def address_of(peer: str) -> str:
+    """Return host and port of a peer such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    return unquote(peer.partition(':')[2]) or peer

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A gRPC server in the event loop, with bounds on messages, calls and dead connections.
+
+The event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.access import Exposure
+
+# LeRobot sends pieces of 2 MiB; a little is around each
+MESSAGE_BYTES = 4 * 2**20 + 2**16
+KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
+STOP_GRACE_S = 0.5
+OPTIONS = (
+    ('grpc.keepalive_time_ms', KEEPALIVE_MS),
+    ('grpc.keepalive_timeout_ms', KEEPALIVE_ANSWER_MS),
+    ('grpc.keepalive_permit_without_calls', 1),
+    # a second server on the same port would take every other caller
+    ('grpc.so_reuseport', 0),
+)
+
+
+class GrpcServer:
+    """Listens at the address of an exposure."""
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        *,
+        max_calls: int,
+        message_bytes: int = MESSAGE_BYTES,
+    ) -> None:
+        self._exposure = exposure
+        self._handlers, self._max_calls = handlers, max_calls
+        self._message_bytes = message_bytes
+        self._server: grpc.aio.Server | None = None
+        self._port = exposure.port
+
+    @property
+    def address(self) -> str:
+        """Host and port, as the server_address of a client."""
+        return f'{_bracketed(self._exposure.host)}:{self._port}'
+
+    async def start(self) -> None:
+        """Listen. Raises UserError for an address that cannot be used."""
+        size = ('grpc.max_receive_message_length', self._message_bytes)
+        server = grpc.aio.server(options=(*OPTIONS, size), maximum_concurrent_rpcs=self._max_calls)
+        server.add_generic_rpc_handlers(self._handlers)
+        try:
+            self._port = self._bind(server)
+        except RuntimeError:
+            self._port = 0
+        if not self._port:
+            door, port = self._exposure.door, self._exposure.port
+            raise UserError(
+                f'the door {door} cannot listen on {self._exposure.host} port {port}: the port is '
+                f'in use, or the address is not of this machine; set {door}.port or {door}.host'
+            )
+        await server.start()
+        self._server = server
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        address = f'{_bracketed(self._exposure.host)}:{self._exposure.port}'
+        if not self._exposure.certificate:
+            return server.add_insecure_port(address)
+        pair = (self._exposure.key, self._exposure.certificate)
+        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+
+    async def stop(self) -> None:
+        """End the connections. May be called twice."""
+        server, self._server = self._server, None
+        if server:
+            await server.stop(STOP_GRACE_S)
+
+
+def _bracketed(host: str) -> str:
+    """Return a host as it stands before a port."""
+    return f'[{host}]' if ':' in host else host

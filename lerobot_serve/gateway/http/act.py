@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+POST /act: reads and decodes a body, finds the session of its caller, and asks it.
+
+The event loop calls; a large body is decoded in a thread of this route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+import time
+
+from aiohttp import web
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
+from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
+from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
+from lerobot_serve.gateway.mapping import read_mapping
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.upstream import UpstreamSession
+from lerobot_serve.gateway.web.gate import Gate
+from lerobot_serve.gateway.web.once import Once
+from lerobot_serve.gateway.web.settings import WebSettings
+
+# larger bodies take longer than a millisecond
+INLINE_BYTES = 1 << 18
+JSON_TYPE = 'application/json'
+
+
+class ActRoute:
+    """See the module."""
+
+    def __init__(
+        self, gateway: Gateway, exposure: Exposure, settings: WebSettings, gate: Gate
+    ) -> None:
+        """Raise UserError for a mapping file that cannot be used."""
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._mapping, self._gate = read_mapping(settings.mapping), gate
+        self._episodes, self._warned = EpisodeCallers(), Once()
+        self._on_refused = partial(gateway.on_refused, exposure.door)
+        self._decoder = ThreadPoolExecutor(1, 'http_decoder')
+
+    def close(self) -> None:
+        """End the thread. May be called twice."""
+        self._decoder.shutdown(wait=True, cancel_futures=True)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer a request. Raises PredictionError and Refused."""
+        token_name = await self._gate.name_of(request)
+        body = await self._decoded(await self._read(request))
+        caller = caller_of(
+            self._exposure.door,
+            request.remote or '?',
+            token_name=token_name,
+            client_id=body.client_id,
+            episode_id=body.episode_id,
+        )
+        session = await self._session(caller, body)
+        wanted = request_of(body, self._mapping, session.contract)
+        prediction = await session.predict(wanted)
+        return prediction_reply(
+            body,
+            prediction,
+            session.contract,
+            key=body.episode_id or caller.client_id,
+            warns=self._warns(caller, body),
+        )
+
+    def _warns(self, caller: Caller, body: ActBody) -> bool:
+        """Return whether a caller is warned now: once, and in the log too."""
+        warns = not body.episode_id and self._warned.is_first(caller.client_id)
+        if warns:
+            self._gateway.warn(f'{caller.client_id}: {NO_EPISODE}')
+        return warns
+
+    async def _read(self, request: web.Request) -> bytes:
+        """Return the body. Raises Refused for one that is too large, too slow, or no JSON."""
+        limit = self._settings.max_message_bytes
+        if request.content_type != JSON_TYPE:
+            self._on_refused('no_json')
+            raise Refused(415, 'no_json', f'send the header "Content-Type: {JSON_TYPE}"')
+        try:
+            if (request.content_length or 0) > limit:
+                raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
+            async with asyncio.timeout(self._settings.read_timeout_s):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            self._on_refused('too_big')
+            text = (
+                f'the body has {request.content_length or "too many"} bytes, {limit} are allowed; '
+                'send images as JPEG, or raise max_message_mb of the door'
+            )
+            raise Refused(413, 'too_big', text) from None
+        except TimeoutError:
+            self._on_refused('slow')
+            limit_s = self._settings.read_timeout_s
+            raise Refused(408, 'slow', f'the body did not arrive within {limit_s:g} s') from None
+
+    async def _decoded(self, data: bytes) -> ActBody:
+        """Return the content of a body. Raises FieldError."""
+        if len(data) <= INLINE_BYTES:
+            return read_body(data)
+        return await asyncio.get_running_loop().run_in_executor(self._decoder, read_body, data)
+
+    async def _session(self, caller: Caller, body: ActBody) -> UpstreamSession:
+        """Return the session of a caller; one of an idle episode gives way. Raises the error."""
+        is_by_episode = bool(body.episode_id) and not body.client_id
+        now_s = time.monotonic()
+        try:
+            session = await self._gateway.session(caller)
+        except PredictionError as error:
+            self._episodes.keep(self._gateway.callers)
+            idle = self._episodes.take_idle(now_s)
+            if error.status != Status.OVERLOADED or idle is None:
+                raise
+            await self._gateway.release(idle)
+            session = await self._gateway.session(caller)
+        if is_by_episode:
+            self._episodes.note(caller, now_s)
+        return session

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Pictures of a JSON body -> RGB arrays. Sizes are read from the head of a file before it is decoded.
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.gateway.http.fields import check_known, FieldError
+
+# of all pictures of one request
+PIXELS_LIMIT = 16_777_216
+PNG = b'\x89PNG\r\n\x1a\n'
+JPEG = b'\xff\xd8'
+# of a file that is pasted from a web page
+DATA_URL = 'data:image/'
+KEYS = ('data', 'shape')
+ALLOWED = (
+    'base64 of a JPEG or PNG file; or {"data": base64 of height*width*3 bytes, "shape": [height, '
+    'width, 3]}; or nested lists [height][width][3] of 0 to 255'
+)
+
+
+class PixelBudget:
+    """The pixels that the pictures of one request may still have."""
+
+    def __init__(self, left: int = PIXELS_LIMIT) -> None:
+        self._left = left
+
+    def take(self, field: str, height: int, width: int) -> None:
+        """Raise FieldError where a picture is too large, before it is decoded."""
+        if min(height, width) < 1 or height * width > self._left:
+            raise FieldError(
+                field,
+                f'{height}x{width} pixels',
+                f'1 to {self._left} pixels in all images',
+            )
+        self._left -= height * width
+
+
+def image_of(field: str, given: Any, budget: PixelBudget) -> Uint8Array:
+    """Return a picture, height x width x 3 in RGB. Raises FieldError."""
+    if isinstance(given, str):
+        return _from_file(field, _decoded(field, given), budget)
+    if isinstance(given, dict):
+        return _from_object(field, given, budget)
+    if isinstance(given, list):
+        return _from_lists(field, given, budget)
+    raise FieldError(field, given, ALLOWED)
+
+
+def _decoded(field: str, given: object) -> bytes:
+    if not isinstance(given, str):
+        raise FieldError(f'{field}.data', given, 'base64')
+    if given.startswith(DATA_URL):
+        given = given.partition(',')[2]
+    try:
+        return base64.b64decode(given, validate=True)
+    except (binascii.Error, ValueError):
+        raise FieldError(field, given, ALLOWED) from None
+
+
+def _from_object(field: str, given: dict[str, Any], budget: PixelBudget) -> Uint8Array:
+    check_known(given, KEYS, f'{field}.')
+    data = _decoded(field, given.get('data'))
+    if 'shape' not in given:
+        return _from_file(field, data, budget)
+    shape = given['shape']
+    is_shape = isinstance(shape, list) and len(shape) == 3 and shape[2] == 3
+    if not (is_shape and all(type(size) is int and size > 0 for size in shape)):
+        raise FieldError(f'{field}.shape', str(shape), '[height, width, 3]')
+    budget.take(field, shape[0], shape[1])
+    if len(data) != math.prod(shape):
+        raise FieldError(
+            f'{field}.data', f'{len(data)} bytes', f'{math.prod(shape)} bytes, by its shape'
+        )
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _from_file(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
+    decode = _decode_png if data.startswith(PNG) else _decode_jpeg
+    if not data.startswith((PNG, JPEG)):
+        raise FieldError(field, f'{len(data)} bytes of another kind', ALLOWED)
+    try:
+        return decode(field, data, budget)
+    except (ValueError, struct.error, cv2.error) as error:
+        raise FieldError(field, f'a damaged file ({error})', 'a JPEG or PNG file') from None
+
+
+def _decode_jpeg(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
+    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    budget.take(field, height, width)
+    return np.asarray(simplejpeg.decode_jpeg(data, 'RGB'), np.uint8)
+
+
+def _decode_png(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
+    # the first chunk of a PNG is its header
+    kind, width, height = struct.unpack_from('>4sII', data, len(PNG) + 4)
+    if kind != b'IHDR':
+        raise ValueError('its first chunk is not IHDR')
+    budget.take(field, height, width)
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    if pixels is None:
+        raise ValueError('it cannot be decoded')
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _from_lists(field: str, given: list[Any], budget: PixelBudget) -> Uint8Array:
+    try:
+        # checked as numbers of 64 bits: uint8 would wrap, or take truth values
+        pixels = np.array(given)
+    except (ValueError, OverflowError):
+        raise FieldError(field, 'lists of different lengths', ALLOWED) from None
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype.kind != 'i':
+        raise FieldError(field, f'lists of {pixels.shape}, {pixels.dtype}', ALLOWED)
+    budget.take(field, pixels.shape[0], pixels.shape[1])
+    if pixels.min() < 0 or pixels.max() > 255:
+        raise FieldError(field, f'{pixels.min()} to {pixels.max()}', 'pixels of 0 to 255')
+    return pixels.astype(np.uint8)

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+LeRobot's `transport.AsyncInference` for unmodified RobotClients of 0.4.4 to 0.6.1.
+
+`door` -> `service` -> `clients` -> `client` -> `agreement`, `observations`; `protobuf` and
+`pieces` read the messages. No module knows LeRobot, torch or ROS.
+"""

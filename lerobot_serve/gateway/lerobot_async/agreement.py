@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a RobotClient asks for against what the policy is: agreed before the first observation, or
+refused with the reason. Pure. Raises PredictionError (INVALID).
+
+The client never says the names of its actions: it assigns the columns of a chunk to the
+`action_features` of its robot in their order. LeRobot's robots have the same names, in the same
+order, for their state and their actions, and those of the state are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.gateway.lerobot_async.settings import ANY_POLICY, LeRobotSettings
+from lerobot_serve.gateway.predictions import (
+    Prediction,
+    PredictionError,
+    PredictionRequest,
+    Status,
+)
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.safe_pickle import RemotePolicyConfig, TimedObservation
+
+STATE, CAMERA_PREFIX = 'observation.state', 'observation.images.'
+# of LeRobot's server, where the policy does not say its own
+DEFAULT_HZ = 30.0
+# in which LeRobot's training leaves a policy: RUN/checkpoints/STEP/pretrained_model
+CHECKPOINT_FOLDER = 'pretrained_model'
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the observations of one client become requests, and predictions its chunks."""
+
+    contract: PolicyContract
+    settings: LeRobotSettings
+    state_names: tuple[str, ...]
+    cameras: tuple[str, ...]
+    # columns of the policy, in the order of the client; None: as they are
+    columns: tuple[int, ...] | None
+    actions_per_chunk: int
+
+    @property
+    def step_s(self) -> float:
+        """Time from one action to the next."""
+        return 1.0 / (self.contract.control_hz or DEFAULT_HZ)
+
+    def request(self, seen: TimedObservation, *, episode_start: bool) -> PredictionRequest:
+        """Return the request for an observation. Raises PredictionError."""
+        missing = [n for n in (*self.state_names, *self.cameras) if n not in seen.values]
+        if missing:
+            raise invalid(f'the observation lacks {", ".join(missing)}, which were announced')
+        mapping, task = self.settings.mapping, seen.values.get('task', '')
+        state = {name: seen.values[name] for name in self.state_names}
+        frames = {name: as_image(name, seen.values[name]) for name in self.cameras}
+        return PredictionRequest(
+            state=mapping.state_vector(state, self.contract),
+            images=mapping.images(frames, self.contract),
+            task=task if isinstance(task, str) else '',
+            episode_start=episode_start,
+        )
+
+    def rows(self, prediction: Prediction) -> Float32Array:
+        """Return the actions for the client."""
+        rows = prediction.actions[: self.actions_per_chunk]
+        return rows if self.columns is None else rows[:, list(self.columns)]
+
+
+def agree(
+    asked: RemotePolicyConfig, contract: PolicyContract, settings: LeRobotSettings
+) -> Agreement:
+    """Return the agreement with a new client."""
+    check_policy(asked.pretrained_name_or_path, contract, settings)
+    if asked.rename_map:
+        raise invalid('rename_map is not supported; name the cameras in lerobot.mapping')
+    check_chunk(asked.actions_per_chunk, contract.chunk_steps)
+    return agreed(asked, contract, settings)
+
+
+def agree_again(
+    asked: RemotePolicyConfig, contract: PolicyContract, before: Agreement
+) -> Agreement:
+    """Return the agreement once the operator serves another policy, by whatever name."""
+    return agreed(asked, contract, before.settings)
+
+
+def agreed(
+    asked: RemotePolicyConfig, contract: PolicyContract, settings: LeRobotSettings
+) -> Agreement:
+    names = asked.features.get(STATE, ())
+    cameras = tuple(camera_names(asked.features))
+    check_inputs(names, cameras, contract, settings)
+    return Agreement(
+        contract=contract,
+        settings=settings,
+        state_names=names,
+        cameras=cameras,
+        columns=action_columns(names, contract, settings),
+        actions_per_chunk=asked.actions_per_chunk,
+    )
+
+
+def camera_names(features: Mapping[str, object]) -> Iterator[str]:
+    for name in features:
+        if name.startswith(CAMERA_PREFIX):
+            yield name.removeprefix(CAMERA_PREFIX)
+
+
+def check_policy(asked: str, contract: PolicyContract, settings: LeRobotSettings) -> None:
+    """Compare the policy that the client names; nothing is loaded by that name."""
+    served = {*contract.policy.split('|'), *contract.fingerprint.split('|'), contract.policy}
+    accepted = {asked, ANY_POLICY} & {*settings.policy_names}
+    if accepted or any(is_name_of(asked, policy) for policy in served):
+        return
+    raise invalid(
+        f'the client asks for the policy {asked[:200]!r}, and {contract.policy} is served; the '
+        f'gateway loads nothing that a client names: set --pretrained_name_or_path='
+        f'{contract.policy}, or add the name to lerobot.policy_names'
+    )
+
+
+def is_name_of(asked: str, policy: str) -> bool:
+    """Return whether a path or hub id names a policy: act_so101/checkpoints/020000/... too."""
+    parts = [part for part in asked.split('/') if part]
+    if parts[-1:] == [CHECKPOINT_FOLDER]:
+        run, step = parts[-4:-3], parts[-2:-1]
+        if not run:
+            return policy in step
+        begin = f'{run[0]}-'
+        # `last` is a link that only the server resolves
+        return policy.startswith(begin) and step[0] in ('last', policy.removeprefix(begin))
+    return policy in (asked, *parts[-1:])
+
+
+def check_chunk(asked: int, steps: int) -> None:
+    if asked < 1:
+        raise invalid(f'actions_per_chunk must be at least 1, got {asked}')
+    if steps and asked > steps:
+        raise invalid(
+            f'actions_per_chunk is {asked}, and the policy predicts {steps} actions; set '
+            f'--actions_per_chunk to at most {steps}'
+        )
+
+
+def check_inputs(
+    names: tuple[str, ...],
+    cameras: tuple[str, ...],
+    contract: PolicyContract,
+    settings: LeRobotSettings,
+) -> None:
+    """Map an example, so that a name without a partner is refused before the robot moves."""
+    settings.mapping.check(contract)
+    if len(set(names)) < len(names):
+        raise invalid('the client announces a state name twice')
+    if not settings.mapping.state:
+        settings.mapping.state_vector(dict.fromkeys(names, 0.0), contract)
+    settings.mapping.images({name: np.zeros((1, 1, 3), np.uint8) for name in cameras}, contract)
+
+
+def action_columns(
+    names: tuple[str, ...], contract: PolicyContract, settings: LeRobotSettings
+) -> tuple[int, ...] | None:
+    """Return the columns of the policy in the order of the client."""
+    mapping = settings.mapping.actions
+    ours = tuple(mapping) if mapping else contract.action_names
+    if names != ours and not settings.action_order_confirmed:
+        raise invalid(
+            'LeRobot sends no names of actions, so the columns of a chunk are those of the state '
+            f'({", ".join(names)}), and the policy has the actions {", ".join(ours)}; if the '
+            "robot's action_features are in the order of the policy, set "
+            'lerobot.action_order_confirmed, or name the actions in lerobot.mapping'
+        )
+    if not mapping:
+        return None
+    columns = settings.mapping.action_columns(contract)
+    return tuple(column for each in columns.values() for column in each)
+
+
+def as_image(name: str, value: object) -> Uint8Array:
+    if not isinstance(value, np.ndarray):
+        raise invalid(f'the camera {name} is not an image')
+    return value
+
+
+def invalid(text: str) -> PredictionError:
+    return PredictionError(Status.INVALID, text)

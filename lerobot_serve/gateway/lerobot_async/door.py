@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for LeRobot's RobotClient: its service behind a gRPC server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import time
+from typing import Any
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
+from lerobot_serve.gateway.lerobot_async.service import AsyncInference
+from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_settings
+
+# GetActions, SendObservations and one that is about to end, for each client
+CALLS_PER_CLIENT = 3
+
+
+class LeRobotDoor:
+    """A Door. The event loop owns it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        exposure: Exposure,
+        settings: LeRobotSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.service = AsyncInference(gateway, exposure, settings, clock=clock)
+        self._server = GrpcServer(
+            exposure,
+            [self.service.handlers],
+            max_calls=CALLS_PER_CLIENT * gateway.settings.max_callers + 8,
+        )
+
+    @property
+    def address(self) -> str:
+        """Host and port, for --server_address of a RobotClient."""
+        return self._server.address
+
+    async def start(self) -> None:
+        """Listen. Raises UserError."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End the connections. May be called twice."""
+        await self._server.stop()
+
+
+def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> LeRobotDoor:
+    """Return the door. Raises UserError for a mapping that cannot be read."""
+    return LeRobotDoor(gateway, exposure, read_settings(settings))

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The four methods of `transport.AsyncInference`, on raw bytes. The event loop owns it.
+
+Every refusal is counted, ends the call with a status and a sentence, and never has a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+import time
+
+import grpc
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
+from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
+from lerobot_serve.gateway.lerobot_async import protobuf
+from lerobot_serve.gateway.lerobot_async.agreement import agree
+from lerobot_serve.gateway.lerobot_async.client import RobotClient
+from lerobot_serve.gateway.lerobot_async.clients import Clients
+from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
+from lerobot_serve.gateway.lerobot_async.protobuf import Malformed
+from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.peer_formats.safe_pickle import (
+    Limits,
+    PickleRefused,
+    read_observation,
+    read_policy_config,
+    TimedObservation,
+)
+
+PROTOCOL = 'lerobot'
+SERVICE = 'transport.AsyncInference'
+EMPTY = b''
+# the client waits for the next observation, and asks again
+NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
+Work = Callable[[Caller], Awaitable[bytes]]
+
+
+class AsyncInference:
+    """See the module."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        exposure: Exposure,
+        settings: LeRobotSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._clock = clock
+        self.clients = Clients(gateway.settings.max_callers, clock=clock)
+        self._limits = Limits(pickle_bytes=settings.max_observation_bytes)
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The methods, for a server."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                'Ready': unary(self.ready),
+                'SendPolicyInstructions': unary(self.send_policy_instructions),
+                'SendObservations': grpc.stream_unary_rpc_method_handler(self.send_observations),
+                'GetActions': unary(self.get_actions),
+            },
+        )
+
+    async def ready(self, message: bytes, context: Context) -> bytes:
+        """Begin: what the connection had before is forgotten."""
+        return await self._answer(context, partial(self._ready, context))
+
+    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
+        """Agree on the policy, or refuse."""
+        return await self._answer(context, partial(self._instruct, message))
+
+    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
+        """Keep an observation for GetActions."""
+        return await self._answer(context, partial(self._observe, pieces))
+
+    async def get_actions(self, message: bytes, context: Context) -> bytes:
+        """Return the chunk of the newest observation; empty when none comes."""
+        return await self._answer(context, partial(self._chunk, context))
+
+    async def _answer(self, context: Context, work: Work) -> bytes:
+        """Return the reply of a method, or end the call with its error."""
+        try:
+            return await work(caller_of(context, self._exposure, PROTOCOL))
+        except PredictionError as refused:
+            error = refused
+        except PickleRefused as refused:
+            error = PredictionError(Status.INVALID, str(refused))
+        except Malformed as refused:
+            error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
+        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
+            self._gateway.on_refused(PROTOCOL, error.status)
+        return await abort(context, error)
+
+    async def _ready(self, context: Context, caller: Caller) -> bytes:
+        await self._gateway.describe()
+        self.clients.forget(caller)
+        await self._gateway.release(caller)
+        await context.send_initial_metadata(NOTE)
+        return EMPTY
+
+    async def _instruct(self, message: bytes, caller: Caller) -> bytes:
+        asked = read_policy_config(protobuf.read_policy_setup(message))
+        agreement = agree(asked, await self._gateway.describe(), self._settings)
+        self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
+        self._gateway.log.info(
+            f'{caller.client_id}: robot client with {", ".join(agreement.state_names)} gets '
+            f'{agreement.actions_per_chunk} actions per chunk of '
+            f'{agreement.contract.policy}; policy_type and policy_device of the client have no '
+            f'effect; {NO_CAGE}'
+        )
+        return EMPTY
+
+    async def _observe(self, pieces: AsyncIterator[bytes], caller: Caller) -> bytes:
+        with self.clients.calling(caller) as client:
+            if client.is_receiving:
+                raise PredictionError(
+                    Status.OVERLOADED, 'another observation of this client is still being sent'
+                )
+            client.is_receiving = True
+            try:
+                dropped = client.observe(await self._read(pieces))
+            finally:
+                client.is_receiving = False
+        if dropped:
+            self._gateway.on_refused(PROTOCOL, dropped)
+        return EMPTY
+
+    async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:
+        limit_s = self._settings.observation_limit_s
+        try:
+            data = await read_pieces(pieces, self._settings.max_observation_bytes, limit_s)
+        except TimeoutError:
+            raise Malformed(f'the observation was not complete within {limit_s:g} s') from None
+        return read_observation(data, self._limits)
+
+    async def _chunk(self, context: Context, caller: Caller) -> bytes:
+        try:
+            with self.clients.calling(caller) as client:
+                chunk = await client.chunk(self._gateway, self._settings)
+        except asyncio.CancelledError:
+            self._leave(caller)
+            raise
+        except PredictionError as error:
+            if error.status in NO_CHUNK:
+                return EMPTY
+            if error.status is Status.INVALID:
+                # the client asks again at once
+                await asyncio.sleep(self._settings.refusal_pause_s)
+            raise
+        if chunk is None:
+            return EMPTY
+        context.set_trailing_metadata(prediction_metadata(chunk[1]))
+        return protobuf.write_actions(chunk[0])
+
+    def _leave(self, caller: Caller) -> None:
+        """Free the place of a client whose connection ended; one that goes on opens it again."""
+        task = asyncio.get_running_loop().create_task(self._gateway.release(caller))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)

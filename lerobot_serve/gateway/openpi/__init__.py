@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The door for openpi's client: msgpack over a websocket.
+
+    frames.py          frames of the websocket, read into one buffer
+    msgpack_reader.py  messages, with every length checked before anything is built
+    mapping_file.py    names and layout of observations, from YAML
+    observation.py     a message -> PredictionRequest
+    episodes.py        where an episode of a connection begins
+    replies.py         the metadata frame and the replies
+    connection.py      one client: turns, bounds, the end
+    door.py            the aiohttp application
+
+aiohttp reads the HTTP part of each connection; after the upgrade it passes the bytes to frames.py,
+which takes a third of the CPU of its own websocket reader for pictures.
+"""

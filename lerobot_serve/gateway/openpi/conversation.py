@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said on one connection: metadata first, then a reply to each observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.openpi.episodes import Episodes
+from lerobot_serve.gateway.openpi.frames import Opcode
+from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
+from lerobot_serve.gateway.openpi.msgpack_reader import read_message
+from lerobot_serve.gateway.openpi.observation import (
+    invalid,
+    Observation,
+    request_of,
+    RESET,
+    sorted_observation,
+)
+from lerobot_serve.gateway.openpi.replies import (
+    Columns,
+    error_text,
+    metadata_frame,
+    reply_frame,
+    RESET_DONE,
+)
+from lerobot_serve.gateway.predictions import PredictionError
+from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
+
+
+class Messages(Protocol):
+    """The messages of a connection. Both methods raise ConnectionClosed."""
+
+    async def next_message(self) -> tuple[memoryview, Opcode]: ...
+
+    async def send(self, opcode: Opcode, payload: bytes) -> None: ...
+
+
+class Conversation:
+    """One caller of the door. The event loop owns it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: Caller,
+        mapping: ObservationMapping,
+        clock: Callable[[], float],
+        contract: PolicyContract,
+    ) -> None:
+        """Raise PredictionError where the mapping does not fit the policy."""
+        self._gateway, self._caller, self._mapping = gateway, caller, mapping
+        self._clock, self._contract = clock, contract
+        self._columns: Columns = mapping.names.action_columns(contract)
+        self._episodes = Episodes(by_task=mapping.new_episode == 'task')
+        self._previous_ms = 0.0
+
+    @classmethod
+    async def begin(
+        cls,
+        gateway: Gateway,
+        caller: Caller,
+        mapping: ObservationMapping,
+        clock: Callable[[], float],
+    ) -> Conversation:
+        """Open the session of the caller. Raises PredictionError; then no session is left."""
+        session = await gateway.session(caller)
+        try:
+            return cls(gateway, caller, mapping, clock, session.contract)
+        except PredictionError as error:
+            await gateway.release(caller)
+            gateway.on_refused(caller.protocol, error.status)
+            raise
+
+    async def run(self, connection: Messages) -> None:
+        """Converse until the connection ends, with ConnectionClosed."""
+        first = metadata_frame(self._contract, self._mapping.metadata)
+        await connection.send(Opcode.BINARY, first)
+        while True:
+            data, opcode = await connection.next_message()
+            begin_s = self._clock()
+            await connection.send(*await self._answer(data, opcode, begin_s))
+            self._previous_ms = 1e3 * (self._clock() - begin_s)
+
+    async def _answer(
+        self, data: memoryview, opcode: Opcode, begin_s: float
+    ) -> tuple[Opcode, bytes]:
+        """Return the reply to one message."""
+        try:
+            found = self._read(data, opcode)
+        except PredictionError as error:
+            self._gateway.on_refused(self._caller.protocol, 'malformed')
+            return Opcode.TEXT, error_text(error).encode()
+        if found.endpoint == RESET:
+            self._episodes.on_reset()
+            return Opcode.TEXT, RESET_DONE.encode()
+        try:
+            return Opcode.BINARY, await self._predict(found, begin_s)
+        except PredictionError as error:
+            return Opcode.TEXT, error_text(error).encode()
+
+    def _read(self, data: memoryview, opcode: Opcode) -> Observation:
+        if opcode != Opcode.BINARY:
+            raise invalid('an observation is a binary message of msgpack, got text')
+        return sorted_observation(read_message(data), self._mapping.task_key)
+
+    async def _predict(self, found: Observation, begin_s: float) -> bytes:
+        """Return the frame of a prediction. Raises PredictionError."""
+        session = await self._gateway.session(self._caller)
+        self._follow(session)
+        request = request_of(
+            found,
+            self._mapping,
+            self._contract,
+            episode_start=self._episodes.is_start(found),
+        )
+        prediction = await session.predict(request)
+        timing = {'gateway_ms': 1e3 * (self._clock() - begin_s)}
+        if self._previous_ms:
+            timing['prev_total_ms'] = self._previous_ms
+        return reply_frame(prediction, self._columns, timing)
+
+    def _follow(self, session: UpstreamSession) -> None:
+        """Take over the contract of a session that was opened again. Raises PredictionError."""
+        if session.contract is not self._contract:
+            self._columns = self._mapping.names.action_columns(session.contract)
+            self._contract = session.contract

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The door for openpi's client: each websocket is a caller with a session of its own.
+
+Within a connection, requests are answered in turn; a refusal is a text frame, and the connection
+stays open. The event loop of the gateway runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+import contextlib
+from functools import partial
+import time
+from typing import Any, cast
+
+from aiohttp import web
+
+from lerobot_serve.access.connections import Connections
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed
+from lerobot_serve.gateway.openpi.conversation import Conversation
+from lerobot_serve.gateway.openpi.frames import CloseCode
+from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
+from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
+from lerobot_serve.gateway.openpi.settings import OpenpiSettings
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
+from lerobot_serve.gateway.web.once import Once
+from lerobot_serve.gateway.web.site import Site
+
+CHECK_S = 0.5
+HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
+Clock = Callable[[], float]
+
+
+def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> OpenpiDoor:
+    """Return the door. Raises UserError."""
+    return OpenpiDoor(gateway, exposure, OpenpiSettings.from_parameters(settings))
+
+
+class OpenpiDoor:
+    """See the module."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        exposure: Exposure,
+        settings: OpenpiSettings,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Raise UserError for a mapping file that cannot be used."""
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._mapping = read_observation_mapping(settings.mapping)
+        self._clock, self._gate, self._logged = clock, Gate(gateway, exposure), Once()
+        self._on_refused = partial(gateway.on_refused, exposure.door)
+        self._connections: set[Connection] = set()
+        bounds = Connections(settings.max_connections, partial(self._on_refused, 'no_request'))
+        application = web.Application(middlewares=[bounds.middleware()])
+        application.router.add_get('/healthz', self._health)
+        application.router.add_get('/{path:.*}', self._attend)
+        application.on_shutdown.append(self._end_all)
+        self._site = Site(exposure, application, bounds)
+        self._checks: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Return the URL that a client is given."""
+        return self._site.address.replace('http', 'ws', 1)
+
+    async def start(self) -> None:
+        """Listen. Raises UserError."""
+        await self._site.start()
+        self._checks = asyncio.create_task(self._check_repeatedly())
+
+    async def stop(self) -> None:
+        """Close all connections. May be called twice."""
+        checks, self._checks = self._checks, None
+        if checks:
+            checks.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await checks
+        await self._site.stop()
+
+    async def _end_all(self, _: web.Application) -> None:
+        for connection in list(self._connections):
+            connection.end_when_idle(CloseCode.GOING_AWAY, 'the gateway ends')
+
+    async def _check_repeatedly(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.check_connections()
+
+    def check_connections(self) -> None:
+        """Disconnect the clients that are over a bound now."""
+        settings = self._settings
+        for connection in list(self._connections):
+            connection.check(
+                read_timeout_s=settings.read_timeout_s, ping_interval_s=settings.ping_interval_s
+            )
+
+    # routes
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text='OK\n')
+
+    async def _attend(self, request: web.Request) -> web.StreamResponse:
+        """Serve one client until it leaves."""
+        try:
+            self._gate.check_origin(request)
+            name = await self._gate.name_of(request)
+            response = upgrade_response(request)
+            caller = self._caller(request, name)
+            conversation = await Conversation.begin(
+                self._gateway, caller, self._mapping, self._clock
+            )
+        except ForbiddenOrigin as error:
+            return web.Response(status=403, text=f'{error}\n')
+        except NoWebsocket as error:
+            self._on_refused('no_websocket')
+            return web.Response(status=426, text=f'{error}\n', headers={'Upgrade': 'websocket'})
+        except PredictionError as error:
+            self._log_refusal(request, error)
+            return refusal(error)
+        try:
+            await response.prepare(request)
+            await self._converse(conversation, self._connect(request))
+        finally:
+            await self._gateway.release(caller)
+        return response
+
+    def _log_refusal(self, request: web.Request, error: PredictionError) -> None:
+        """Log why a client is refused, once for each host and kind: it shows a number only."""
+        if self._logged.is_first(f'{request.remote} {error.status}'):
+            self._gateway.warn(f'openpi client at {request.remote} is refused: {error.text}')
+
+    def _caller(self, request: web.Request, name: str) -> Caller:
+        """Return who this is. Raises PredictionError above the bound of connections."""
+        if len(self._connections) >= self._settings.max_connections:
+            self._on_refused('max_connections')
+            raise PredictionError(
+                Status.OVERLOADED,
+                f'{len(self._connections)} clients are connected, max_connections is '
+                f'{self._settings.max_connections}; retry when one has left, or raise it',
+                self._gateway.settings.retry_after_s,
+            )
+        peer = request.transport.get_extra_info('peername') if request.transport else None
+        host, port, *_ = peer or ('?', 0)
+        return Caller(self._exposure.door, f'{host}:{port}', name)
+
+    def _connect(self, request: web.Request) -> Connection:
+        transport, settings = request.transport, self._settings
+        if not isinstance(transport, asyncio.Transport):
+            raise ConnectionResetError
+        loop = asyncio.get_running_loop()
+        connection = Connection(
+            transport,
+            asyncio.StreamWriter(transport, request.protocol, None, loop),
+            limit_bytes=settings.max_message_bytes,
+            write_timeout_s=settings.write_timeout_s,
+            on_refused=self._on_refused,
+            clock=self._clock,
+        )
+        # aiohttp names its own reader; it calls these two methods of any
+        request.protocol.set_parser(cast(Any, connection))
+        return connection
+
+    async def _converse(self, conversation: Conversation, connection: Connection) -> None:
+        self._connections.add(connection)
+        try:
+            await conversation.run(connection)
+        except ConnectionClosed:
+            # by the client, or by a bound that was counted
+            pass
+        finally:
+            try:
+                await connection.finish()
+            finally:
+                self._connections.discard(connection)
+
+
+def refusal(error: PredictionError) -> web.Response:
+    """Return the reply to a handshake that is refused."""
+    headers = {'Retry-After': str(max(1, round(error.retry_after_s)))}
+    status = HTTP_STATUS.get(error.status, 503)
+    if status == 401:
+        headers = {'WWW-Authenticate': 'Api-Key'}
+    return web.Response(status=status, text=f'{error.status}: {error.text}\n', headers=headers)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A message of openpi's client -> what a policy observes. Pure; the event loop calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
+from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.upstream import PolicyContract
+
+# of clients that derive from openpi's: which call it is, and the name of the episode
+ENDPOINT, SESSION_ID = 'endpoint', 'session_id'
+INFER, RESET = 'infer', 'reset'
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """
+    A message by kind of value, in the names of the client.
+
+    state       numbers, and arrays of at most two dimensions
+    episode_id  empty where the client names none
+    """
+
+    images: Mapping[str, NDArray[Any]]
+    state: Mapping[str, Any]
+    task: str = ''
+    episode_id: str = ''
+    endpoint: str = INFER
+
+
+def sorted_observation(message: object, task_key: str) -> Observation:
+    """Return what a message holds; keys of nested mappings are joined with /. Raises the error."""
+    if not isinstance(message, dict):
+        raise invalid(f'an observation must be a mapping, got {type(message).__name__}')
+    images: dict[str, NDArray[Any]] = {}
+    state: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for key, value in _leaves('', message):
+        if key in images or key in state or key in texts:
+            raise invalid(f'the observation has {key[:120]!r} twice')
+        if isinstance(value, np.ndarray) and value.ndim > 2:
+            images[key] = value
+        elif isinstance(value, (np.ndarray, int, float, list)):
+            state[key] = value
+        elif isinstance(value, (str, memoryview)):
+            texts[key] = _text(key, value)
+    endpoint = texts.get(ENDPOINT, INFER)
+    if endpoint not in (INFER, RESET):
+        raise invalid(f'{ENDPOINT} must be {INFER} or {RESET}, got {endpoint[:40]!r}')
+    return Observation(images, state, texts.get(task_key, ''), texts.get(SESSION_ID, ''), endpoint)
+
+
+def _leaves(prefix: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in found.items():
+        key = f'{prefix}{name}'
+        if isinstance(value, dict):
+            yield from _leaves(f'{key}/', value)
+        else:
+            yield key, value
+
+
+def _text(key: str, value: str | memoryview) -> str:
+    try:
+        return value if isinstance(value, str) else str(value, 'utf-8')
+    except UnicodeDecodeError:
+        raise invalid(f'{key[:120]!r} must be text in UTF-8') from None
+
+
+def request_of(
+    found: Observation,
+    mapping: ObservationMapping,
+    contract: PolicyContract,
+    *,
+    episode_start: bool,
+) -> PredictionRequest:
+    """Return the request in the names of the policy. Raises PredictionError."""
+    named = mapping.names.images(found.images, contract)
+    return PredictionRequest(
+        state=mapping.names.state_vector(found.state, contract),
+        images={name: rgb_image(name, each, mapping.image_layout) for name, each in named.items()},
+        task=found.task,
+        episode_id=found.episode_id,
+        episode_start=episode_start,
+    )
+
+
+def rgb_image(name: str, array: NDArray[Any], layout: str) -> Uint8Array:
+    """Return a picture as height x width x 3 of uint8, without a copy where it is one already."""
+    if array.ndim != 3:
+        raise invalid(
+            f'picture {name!r} must have 3 dimensions, got the shape {array.shape}; send one frame'
+        )
+    is_first = _is_channel_first(name, array.shape, layout)
+    pixels = array if array.dtype == np.uint8 else _bytes_of(name, array)
+    # three times as fast as a transposed copy
+    return np.asarray(cv2.merge(list(pixels)), np.uint8) if is_first else pixels
+
+
+def _is_channel_first(name: str, shape: tuple[int, ...], layout: str) -> bool:
+    if not all(shape):
+        raise invalid(f'picture {name!r} is empty: its shape is {shape}')
+    if layout != 'chw' and shape[2] == 3:
+        return False
+    if layout != 'hwc' and shape[0] == 3:
+        return True
+    raise invalid(
+        f'picture {name!r} has the shape {shape}; image_layout {layout} of the mapping allows '
+        f'{"3 x height x width" if layout == "chw" else "height x width x 3"}'
+        f'{" and 3 x height x width" if layout == "auto" else ""}'
+    )
+
+
+def _bytes_of(name: str, array: NDArray[Any]) -> Uint8Array:
+    """Return pixels of a picture of floats in [0, 1], as openpi's servers scale them."""
+    if array.dtype.kind != 'f':
+        raise invalid(
+            f'picture {name!r} must be uint8, or floats in [0, 1], got {array.dtype.str}'
+        )
+    # not true for NaN
+    if not (array.min() >= 0 and array.max() <= 1):
+        raise invalid(f'picture {name!r} has floats outside of [0, 1]; send uint8')
+    return np.asarray(array * 255, np.uint8)
+
+
+def invalid(text: str) -> PredictionError:
+    return PredictionError(Status.INVALID, text)

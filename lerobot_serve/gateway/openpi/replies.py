@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata frame and the replies of the door for openpi's client. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from lerobot_serve.arrays import Float32Array
+from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.predictions import Prediction, PredictionError
+from lerobot_serve.gateway.upstream import PolicyContract
+
+OURS = 'lerobot_serve'
+RESET_DONE = 'reset successful'
+Columns = Mapping[str, list[int]]
+
+
+def metadata_frame(contract: PolicyContract, more: Mapping[str, Any]) -> bytes:
+    """Return the first message of a connection."""
+    ours = {
+        'note': NO_CAGE,
+        'policy': contract.policy,
+        'fingerprint': contract.fingerprint,
+        'state_names': contract.state_names,
+        'action_names': contract.action_names,
+        'cameras': {name: list(shape) for name, shape in contract.cameras.items()},
+        'chunk_steps': contract.chunk_steps,
+        'control_hz': contract.control_hz,
+    }
+    return _packed({**more, OURS: ours})
+
+
+def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, float]) -> bytes:
+    """
+    Return the reply to an observation. Only actions are arrays: openpi's ActionChunkBroker cuts
+    every array of a reply into steps. `timing` has times of the gateway [ms].
+    """
+    actions = {key: array_map(prediction.actions[:, at]) for key, at in columns.items()}
+    ours = {
+        'slot': prediction.slot,
+        'policy': prediction.policy,
+        'fingerprint': prediction.fingerprint,
+        'sequence': prediction.sequence,
+        'policy_changed': prediction.policy_changed,
+        'text': prediction.text,
+    }
+    server = {'infer_ms': prediction.inference_ms, 'queue_wait_ms': prediction.queue_wait_ms}
+    return _packed(
+        {
+            **actions,
+            'server_timing': {**server, **timing},
+            'policy_timing': {'infer_ms': prediction.inference_ms},
+            OURS: ours,
+        }
+    )
+
+
+def array_map(array: Float32Array) -> dict[bytes, object]:
+    """Return an array as openpi's client reads it."""
+    whole = np.ascontiguousarray(array)
+    return {
+        b'__ndarray__': True,
+        b'data': whole.tobytes(),
+        b'dtype': whole.dtype.str,
+        b'shape': whole.shape,
+    }
+
+
+def error_text(error: PredictionError) -> str:
+    """Return the text frame of a refusal; openpi's client raises it as RuntimeError."""
+    retry = f'; retry after {error.retry_after_s:g} s' if error.retry_after_s else ''
+    return f'{error.status}: {error.text}{retry}'
+
+
+def _packed(content: dict[str, Any]) -> bytes:
+    return bytes(msgpack.packb(content))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door PolicyService: the service, reflection and health behind one gRPC server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
+from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
+from lerobot_serve.gateway.policy_service.health import Health
+from lerobot_serve.gateway.policy_service.messages import POOL, SERVICE
+from lerobot_serve.gateway.policy_service.service import PolicyService
+
+# one message holds all images of an observation
+MESSAGE_BYTES = 32 * 2**20
+CALLS_PER_CALLER = 4
+
+
+class HandlerList:
+    """Collects what the generated functions of grpc add to a server."""
+
+    def __init__(self) -> None:
+        self.found: list[grpc.GenericRpcHandler] = []
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self.found.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """The same methods again, which grpc.aio does not use."""
+
+
+class PolicyServiceDoor:
+    """A Door. The event loop owns it."""
+
+    def __init__(
+        self, gateway: Gateway, exposure: Exposure, mapping: NameMapping = EQUAL_NAMES
+    ) -> None:
+        self._health = Health(gateway)
+        others = HandlerList()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, others)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        servicer = reflection.aio.ReflectionServicer(names, pool=POOL)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)
+        self._server = GrpcServer(
+            exposure,
+            [PolicyService(gateway, exposure, mapping).handlers, *others.found],
+            max_calls=CALLS_PER_CALLER * gateway.settings.max_callers + 8,
+            message_bytes=MESSAGE_BYTES,
+        )
+
+    @property
+    def address(self) -> str:
+        """Host and port, as the target of a channel."""
+        return self._server.address
+
+    async def start(self) -> None:
+        """Listen. Raises UserError."""
+        await self._server.start()
+        await self._health.start()
+
+    async def stop(self) -> None:
+        """End the connections. May be called twice."""
+        await self._health.stop()
+        await self._server.stop()
+
+
+def make_door(
+    gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]
+) -> PolicyServiceDoor:
+    """Return the door. Raises UserError for a mapping that cannot be read."""
+    return PolicyServiceDoor(gateway, exposure, read_mapping(settings['mapping']))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Predict and PredictStream, on raw bytes. The event loop owns it.
+
+A caller is its connection and its name (metadata client-name, and the name of its token). Streams
+of one caller share its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import grpc
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
+from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
+from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
+from lerobot_serve.gateway.policy_service import conversion
+from lerobot_serve.gateway.policy_service.messages import SERVICE
+from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
+
+PROTOCOL = 'policy_service'
+# observations of one stream that wait for a reply: one runs, one waits, others are superseded
+STREAM_LIMIT = 4
+
+
+class PolicyService:
+    """See the module."""
+
+    def __init__(
+        self, gateway: Gateway, exposure: Exposure, mapping: NameMapping = EQUAL_NAMES
+    ) -> None:
+        self._gateway, self._exposure, self._mapping = gateway, exposure, mapping
+        self._streams: Counter[Caller] = Counter()
+
+    @property
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The methods, for a server."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                'Predict': grpc.unary_unary_rpc_method_handler(self.predict),
+                'PredictStream': grpc.stream_stream_rpc_method_handler(self.predict_stream),
+            },
+        )
+
+    async def predict(self, message: bytes, context: Context) -> bytes:
+        """Answer one observation, or end the call with a status."""
+        try:
+            caller = caller_of(context, self._exposure, PROTOCOL)
+            seen = conversion.read_observation(message)
+            prediction = await self._predicted(caller, seen, context.time_remaining())
+        except PredictionError as error:
+            self._count(error)
+            return await abort(context, error)
+        await context.send_initial_metadata(NOTE)
+        context.set_trailing_metadata(prediction_metadata(prediction))
+        return conversion.action_of(prediction, seen.step_index)
+
+    async def predict_stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        """Answer each observation of a stream."""
+        try:
+            caller = caller_of(context, self._exposure, PROTOCOL)
+        except PredictionError as error:
+            self._count(error)
+            await abort(context, error)
+        await context.send_initial_metadata(NOTE)
+        self._streams[caller] += 1
+        try:
+            await self._answer_all(messages, context, caller)
+        finally:
+            await self._end_stream(caller)
+
+    async def _answer_all(
+        self, messages: AsyncIterator[bytes], context: Context, caller: Caller
+    ) -> None:
+        places, writing = asyncio.Semaphore(STREAM_LIMIT), asyncio.Lock()
+
+        async def answer(message: bytes) -> None:
+            try:
+                reply = await self._reply(caller, message, context.time_remaining())
+                # a client that reads slowly holds its own places only
+                async with writing:
+                    await context.write(reply)
+            finally:
+                places.release()
+
+        async with asyncio.TaskGroup() as group:
+            async for message in messages:
+                await places.acquire()
+                group.create_task(answer(message))
+
+    async def _reply(self, caller: Caller, message: bytes, left_s: float | None) -> bytes:
+        step_index = 0
+        try:
+            seen = conversion.read_observation(message)
+            step_index = seen.step_index
+            prediction = await self._predicted(caller, seen, left_s)
+            return conversion.action_of(prediction, step_index)
+        except PredictionError as error:
+            self._count(error)
+            return conversion.refused_action(error, step_index)
+
+    async def _predicted(self, caller: Caller, seen: object, left_s: float | None) -> Prediction:
+        session = await self._gateway.session(caller)
+        request = conversion.request_of(seen, session.contract, self._mapping, left_s)
+        return await session.predict(request)
+
+    def _count(self, error: PredictionError) -> None:
+        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
+            self._gateway.on_refused(PROTOCOL, error.status)
+
+    async def _end_stream(self, caller: Caller) -> None:
+        """Free the place of a caller with its last stream."""
+        self._streams[caller] -= 1
+        if not self._streams[caller]:
+            del self._streams[caller]
+            await self._gateway.release(caller)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening site of a door over HTTP. The event loop calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from lerobot_serve.access.connections import Connections
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.access import Exposure
+
+KEEP_ALIVE_S, CLOSE_LIMIT_S, LINGER_S = 75.0, 2.0, 1.0
+
+
+class Site:
+    """Serves one aiohttp application, from `start` to `stop`."""
+
+    def __init__(
+        self, exposure: Exposure, application: web.Application, connections: Connections
+    ) -> None:
+        self._exposure, self._connections = exposure, connections
+        # a request ends when its client leaves, and with it its prediction
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE_S,
+            shutdown_timeout=CLOSE_LIMIT_S,
+            lingering_time=LINGER_S,
+        )
+        self._watch: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Return the URL; the port is 0 before the start."""
+        host = self._exposure.host
+        shown = f'[{host}]' if ':' in host else host
+        return f'{"https" if self._exposure.tls else "http"}://{shown}:{self.port}'
+
+    async def start(self) -> None:
+        """Listen. Raises UserError for an address that cannot be used."""
+        exposure, runner = self._exposure, self._runner
+        await runner.setup()
+        site = web.TCPSite(runner, exposure.host, exposure.port, ssl_context=exposure.tls)
+        try:
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise UserError(
+                f'{exposure.door}.port: cannot listen on {exposure.host}:{exposure.port} '
+                f'({error.strerror or error}); set {exposure.door}.port to a free one, or to 0'
+            ) from None
+        self.port = runner.addresses[0][1]
+        assert runner.server
+        self._watch = asyncio.create_task(self._connections.watch(runner.server))
+
+    async def stop(self) -> None:
+        """Close the site and its connections. May be called twice."""
+        watch, self._watch = self._watch, None
+        if watch:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+        await self._runner.cleanup()

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A link to a router that is a few lines of the test: it answers, refuses, goes and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from lerobot_serve.gateway.router.server_link import Presence
+from lerobot_serve.gateway.router.upstream import RouterUpstream
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Status
+from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+
+NAMES = ['a.pos', 'b.pos']
+CAMERA = CameraSpec('observation.images.front', 24, 32)
+FINGERPRINT = 'one@11|two@22'
+
+
+def policy_reply(**changes: Any) -> SimpleNamespace:
+    """Return what the responses of OpenSession and GetStatus have, together."""
+    given = {
+        'state_names': NAMES,
+        'action_names': NAMES,
+        'cameras': [CAMERA],
+        'chunk_size': 3,
+        'trained_fps': 10.0,
+        'observation_steps': 1,
+        'policy': FINGERPRINT,
+        'schema_version': 1,
+        'warnings': [],
+        'status': SimpleNamespace(policy=FINGERPRINT, text=''),
+    }
+    return SimpleNamespace(**{**given, **changes})
+
+
+@dataclass
+class FakeLink:
+    """A ServerLink; its methods run in the event loop and in threads of the pool."""
+
+    server: str = '/policy_router'
+    reply: SimpleNamespace = field(default_factory=policy_reply)
+    is_away: bool = False
+    refusal: Exception | None = None
+    # what a request is answered with; None: nothing
+    answer: Callable[[Observation], Chunk | None] = lambda request: ok(request)
+    opened: list[SessionRequest] = field(default_factory=list)
+    closed: list[SessionRequest] = field(default_factory=list)
+    announced: list[tuple[str, int, int, str]] = field(default_factory=list)
+    requests: list[Observation] = field(default_factory=list)
+    upstream: RouterUpstream | None = None
+
+    def is_available(self) -> bool:
+        return not self.is_away
+
+    def reply_topic(self, session_epoch: int) -> str:
+        return f'/gateway/replies/{session_epoch}'
+
+    def send(self, raw: bytes) -> None:
+        request = wire_observation.decode(raw)
+        self.requests.append(request)
+        chunk = self.answer(request)
+        if chunk is not None:
+            self.deliver(chunk)
+
+    def deliver(self, chunk: Chunk) -> None:
+        assert self.upstream
+        self.upstream.deposit_chunk(wire_chunk.encode(chunk))
+
+    def announce(self, *arguments: Any) -> None:
+        *announced, _ = arguments
+        self.announced.append(tuple(announced))
+
+    def status(self, timeout_s: float) -> Any:
+        self._check()
+        return self.reply
+
+    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
+        self._check()
+        if self.refusal:
+            raise self.refusal
+        self.opened.append(session_request)
+        return self.reply
+
+    def wait_until_matched(self, timeout_s: float) -> bool:
+        return True
+
+    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+        self._check()
+        self.closed.append(session_request)
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise ServerUnreachable(f'{self.server} is away')
+
+    def go_away(self, presence: Presence = Presence.LOST) -> None:
+        self.is_away = True
+        assert self.upstream
+        self.upstream.deposit_presence(presence)
+
+    def come_back(self) -> None:
+        self.is_away = False
+        assert self.upstream
+        self.upstream.deposit_presence(Presence.THERE)
+
+
+def ok(request: Observation, **changes: Any) -> Chunk:
+    """Return the reply to a request: its state, three times."""
+    chunk = Chunk(
+        request.header.for_reply(0),
+        request.client_id,
+        request.episode_id,
+        robot=np.tile(request.state[-1], (3, 1)),
+        model=np.tile(request.state[-1], (3, 1)),
+        policy='two@22',
+        slot='b',
+        inference_ms=4.0,
+        queue_wait_ms=1.0,
+    )
+    return replace(chunk, **changes)
+
+
+def failed(request: Observation, status: Status, text: str = '') -> Chunk:
+    empty = np.zeros((0, 0), np.float32)
+    return ok(request, robot=empty, model=empty, status=status, status_text=text)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for openpi's client over the fake upstream, and clients of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+import contextlib
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
+from lerobot_serve.gateway.openpi.door import OpenpiDoor
+from lerobot_serve.gateway.openpi.settings import OpenpiSettings
+from support.gateway.gateway_rig import CAMERA, GatewayRig
+from support.gateway.openpi_messages import packed, unpacked
+
+STATE = 'observation/state'
+MAPPING = f"""
+cameras: {{observation/image: {CAMERA}}}
+state: [{STATE}]
+openpi: {{metadata: {{reset_pose: [1, 2]}}}}
+"""
+
+
+def observation(**changes: Any) -> dict[str, Any]:
+    """Return an observation that fits the example contract."""
+    height, width, channels = EXAMPLE_CONTRACT.cameras[CAMERA]
+    image = np.full((height, width, channels), 7, np.uint8)
+    return {'observation/image': image, STATE: np.arange(3.0), 'prompt': 'pick'} | changes
+
+
+class OpenpiRig(GatewayRig):
+    """A gateway with this one door; `refused` counts by reason."""
+
+    def __init__(self, folder, exposure: dict[str, Any] | None = None, **settings: Any) -> None:
+        super().__init__(**settings.pop('gateway', {}))
+        mapping = folder / 'mapping.yaml'
+        mapping.write_text(settings.pop('mapping', MAPPING))
+        self.door = OpenpiDoor(
+            self.gateway,
+            Exposure('openpi', **(exposure or {})),
+            OpenpiSettings(mapping=str(mapping), **settings),
+            clock=lambda: self.now_s,
+        )
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[OpenpiRig]:
+        await self.door.start()
+        try:
+            yield self
+        finally:
+            await self.door.stop()
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
+        return host, int(port)
+
+    @contextlib.asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[Client]:
+        """Connect, by another implementation of websockets."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(self.door.address, max_msg_size=0, **options) as socket,
+        ):
+            yield Client(socket, unpacked(await socket.receive_bytes()))
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a connection after the upgrade, whose frames a test writes itself."""
+        reader, writer = await asyncio.open_connection(*self.host_and_port)
+        writer.write(
+            b'GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+            b'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n'
+        )
+        await reader.readuntil(b'\r\n\r\n')
+        head = await reader.readexactly(4)
+        await reader.readexactly(int.from_bytes(head[2:], 'big'))
+        return reader, writer
+
+
+class Client:
+    """One websocket, after its metadata frame."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, metadata: Any) -> None:
+        self.socket, self.metadata = socket, metadata
+
+    async def infer(self, content: dict[str, Any]) -> Any:
+        """Return the reply to an observation: a mapping, or the text of a refusal."""
+        await self.socket.send_bytes(packed(content))
+        answer = await self.socket.receive()
+        return unpacked(answer.data) if answer.type is aiohttp.WSMsgType.BINARY else answer.data

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door PolicyService over the fake upstream, and its callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+import contextlib
+from typing import Any
+
+import grpc
+import numpy as np
+
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
+from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
+from lerobot_serve.gateway.policy_service.messages import Action, Image, Observation, SERVICE
+from support.gateway.gateway_rig import GatewayRig
+
+LIMIT_S = 20.0
+HEIGHT, WIDTH = 48, 64
+EXPOSURE = Exposure('policy_service')
+
+
+def observation(**changes: Any) -> bytes:
+    """Return an observation that fits the example contract."""
+    frame = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
+    image = Image(name='front', data=frame.tobytes(), height=HEIGHT, width=WIDTH)
+    given = {'features': [0.0, 0.5, 1.0], 'images': [image], **changes}
+    return Observation(**given).SerializeToString()
+
+
+class PolicyServiceRig(GatewayRig):
+    """Build it in the event loop."""
+
+    def __init__(
+        self, exposure: Exposure = EXPOSURE, mapping: NameMapping = EQUAL_NAMES, **settings: Any
+    ) -> None:
+        super().__init__(**{'max_callers': 4, **settings})
+        self.door = PolicyServiceDoor(self.gateway, exposure, mapping)
+        self._channels: list[grpc.aio.Channel] = []
+
+    def channel(self, certificate: bytes = b'') -> grpc.aio.Channel:
+        """Return a connection of its own."""
+        options = [('grpc.use_local_subchannel_pool', 1)]
+        if certificate:
+            credentials = grpc.ssl_channel_credentials(certificate)
+            made = grpc.aio.secure_channel(self.door.address, credentials, options)
+        else:
+            made = grpc.aio.insecure_channel(self.door.address, options)
+        self._channels.append(made)
+        return made
+
+    def call(self, channel: grpc.aio.Channel, data: bytes, **given: Any) -> Any:
+        method = channel.unary_unary(f'/{SERVICE}/Predict')
+        return method(data, **{'timeout': LIMIT_S, **given})
+
+    async def predict(self, channel: grpc.aio.Channel, data: bytes, **given: Any) -> Action:
+        return Action.FromString(await self.call(channel, data, **given))
+
+    def stream(self, channel: grpc.aio.Channel, **given: Any) -> Any:
+        return channel.stream_stream(f'/{SERVICE}/PredictStream')(**given)
+
+    async def refused(self, call: Any) -> tuple[str, str]:
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ''
+        raise AssertionError(f'answered with {answer!r}')
+
+    @property
+    def counted(self) -> dict[str, int]:
+        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+        await self.door.stop()
+        await self.gateway.drain()
+
+
+@contextlib.asynccontextmanager
+async def policy_service_rig(*given: Any, **settings: Any) -> AsyncIterator[PolicyServiceRig]:
+    rig = PolicyServiceRig(*given, **settings)
+    await rig.door.start()
+    try:
+        yield rig
+    finally:
+        async with asyncio.timeout(LIMIT_S):
+            await rig.close()

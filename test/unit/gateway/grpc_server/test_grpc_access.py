@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens, TLS and addresses of the doors that speak gRPC."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from support.gateway.gateway_rig import in_loop
+from support.gateway.policy_service_rig import observation, policy_service_rig
+from support.gateway.robot_client_rig import robot_client_rig
+from support.gateway.tls import make_certificate
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.access import Exposure, open_exposure
+from lerobot_serve.gateway.grpc_server.callers import address_of
+
+pytestmark = pytest.mark.usefixtures('grpc_thread')
+TOKEN = 'a-token-of-sixteen-or-more'
+
+
+def exposure(door: str, **changes: object) -> Exposure:
+    given = {
+        'host': '127.0.0.1',
+        'port': 0,
+        'tokens_file': '',
+        'allow_anyone': False,
+        'certificate_file': '',
+        'key_file': '',
+    }
+    return open_exposure(door, {**given, **changes})
+
+
+@pytest.fixture
+def tokens(tmp_path) -> str:
+    file = tmp_path / 'tokens'
+    file.touch(0o600)
+    file.write_text(f'arm {TOKEN}\n')
+    return str(file)
+
+
+def test_a_robot_client_needs_its_token(tokens):
+    async def scene():
+        async with robot_client_rig(exposure('lerobot', tokens_file=tokens)) as rig:
+            for wrong, said in (('', 'no token'), ('x' * 20, 'a wrong token')):
+                client = rig.client(token=wrong)
+                for call in (client.call('Ready'), client.instruct(b''), client.actions_call()):
+                    code, text = await client.refused(call)
+                    assert code.name == 'UNAUTHENTICATED'
+                    assert said in text
+                    assert 'lerobot.tokens_file' in text
+            right = rig.client(token=TOKEN)
+            await right.start()
+            assert rig.refused == {'unauthorized': 6}
+            (caller,) = rig.door.service.clients._entries
+            assert caller.name == 'arm'
+
+    in_loop(scene)
+
+
+def test_policy_service_needs_its_token(tokens):
+    bearer = (('authorization', f'Bearer {TOKEN}'), ('client-name', 'left'))
+
+    async def scene():
+        async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+            channel = rig.channel()
+            assert (await rig.refused(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
+            stream = rig.stream(channel)
+            await stream.write(observation())
+            assert (await stream.code()).name == 'UNAUTHENTICATED'
+            await rig.predict(channel, observation(), metadata=bearer)
+            who = rig.upstream.requests[0][0]
+            assert who.startswith('gateway/policy_service/arm/left@127.0.0.1:')
+
+    in_loop(scene)
+
+
+def test_tls_is_required_where_it_is_set(tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    files = {'certificate_file': str(certificate), 'key_file': str(key)}
+
+    async def scene():
+        async with robot_client_rig(exposure('lerobot', **files)) as rig:
+            code, _ = await rig.client().refused(rig.client().call('Ready'))
+            assert code.name == 'UNAVAILABLE'
+            await rig.client(certificate=certificate.read_bytes()).start()
+        async with policy_service_rig(exposure('policy_service', **files)) as rig:
+            channel = rig.channel(certificate.read_bytes())
+            assert (await rig.predict(channel, observation())).chunk_steps == 4
+
+    in_loop(scene)
+
+
+def test_a_port_in_use_is_refused_with_the_remedy():
+    async def scene():
+        with socket.create_server(('127.0.0.1', 0)) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(UserError, match=f'port {port}: the port is in use.*lerobot.port'):
+                async with robot_client_rig(Exposure('lerobot', port=port)):
+                    pass
+
+    in_loop(scene)
+
+
+def test_a_door_can_be_stopped_twice_and_gives_its_address():
+    async def scene():
+        async with robot_client_rig() as rig:
+            host, port = rig.door.address.split(':')
+            assert host == '127.0.0.1'
+            assert int(port) > 0
+            await rig.door.stop()
+            await rig.door.stop()
+
+    in_loop(scene)
+
+
+@pytest.mark.parametrize(
+    ('peer', 'address'),
+    [
+        ('ipv4:127.0.0.1:5000', '127.0.0.1:5000'),
+        ('ipv6:%5B::1%5D:5000', '[::1]:5000'),
+        ('unix:', 'unix:'),
+    ],
+)
+def test_the_address_of_a_peer(peer, address):
+    assert address_of(peer) == address

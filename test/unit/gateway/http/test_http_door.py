@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP door over real sockets: replies and headers, refusals, bounds, sessions of callers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import ssl
+
+import aiohttp
+import numpy as np
+import pytest
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import CAMERA, in_loop, until
+from support.gateway.http_rig import body, HEIGHT, HttpRig, WIDTH
+
+from lerobot_serve.access.token_file import Tokens
+from lerobot_serve.gateway.access import open_exposure
+from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
+from lerobot_serve.gateway.http import callers
+from lerobot_serve.gateway.http.act import INLINE_BYTES
+from lerobot_serve.gateway.http.body import KEYS
+from lerobot_serve.gateway.http.door import make_door
+from lerobot_serve.gateway.http.openapi import document
+from lerobot_serve.gateway.predictions import PredictionError, Status
+
+TOKEN = 'a-token-of-kim-for-tests'
+WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
+BEARER = {'Authorization': f'Bearer {TOKEN}'}
+
+
+def http_test(**options):
+    """Run an async test with a running door; `options` are those of HttpRig."""
+
+    def decorate(test):
+        takes_patch = 'monkeypatch' in inspect.signature(test).parameters
+
+        def run(monkeypatch):
+            async def in_rig():
+                async with HttpRig(**options).running() as rig:
+                    await (test(rig, monkeypatch) if takes_patch else test(rig))
+
+            in_loop(in_rig)
+
+        run.__name__ = test.__name__
+        return run
+
+    return decorate
+
+
+@http_test()
+async def test_act(rig):
+    reply = await rig.act(body(request_id='r1'))
+    assert reply.status == 200
+    assert reply.content['actions'] == [[1 + i, 2.5 + i, 3 + i] for i in range(4)]
+    assert reply.content['action_names'] == list(EXAMPLE_CONTRACT.action_names)
+    assert reply.content['model_version'] == EXAMPLE_CONTRACT.fingerprint
+    assert (reply.content['request_id'], reply.content['episode_id']) == ('r1', 'ep_xyz')
+    expected = {'slot': 'prod', 'routing_key': 'ep_xyz', 'degraded': False}
+    assert reply.content['routing'] == expected and 'warning' not in reply.content
+    for prefix in ('X-Reflex', 'X-Lerobot-Serve'):
+        assert reply.headers[f'{prefix}-Policy-Slot'] == 'prod'
+        assert reply.headers[f'{prefix}-Model-Version'] == EXAMPLE_CONTRACT.fingerprint
+        assert reply.headers[f'{prefix}-Routing-Key'] == 'ep_xyz'
+        assert reply.headers[f'{prefix}-Routing-Degraded'] == 'false'
+    client_id, asked = rig.upstream.requests[0]
+    assert client_id == 'gateway/http/ep_xyz@127.0.0.1'
+    assert asked.images[CAMERA].shape == (HEIGHT, WIDTH, 3) and asked.task == 'pick'
+
+
+@http_test()
+async def test_without_an_episode_routing_is_degraded_and_warned_once_a_client(rig):
+    first = await rig.act(body(episode_id=None))
+    again = await rig.act(body(episode_id=None))
+    other = await rig.act(body(episode_id=None, client_id='other'))
+    for reply in (first, again, other):
+        assert reply.headers['X-Reflex-Routing-Degraded'] == 'true'
+        assert reply.content['routing']['degraded']
+    assert [('warning' in each.content) for each in (first, again, other)] == [True, False, True]
+    assert len([line for line in rig.log.lines if 'no episode_id' in line]) == 2
+
+
+@http_test()
+async def test_a_routing_key_of_any_text_is_a_header(rig):
+    reply = await rig.act(body(episode_id='größe 5%'))
+    assert reply.headers['X-Reflex-Routing-Key'] == 'gr%C3%B6%C3%9Fe 5%25'
+
+
+@http_test()
+async def test_who_shares_a_session(rig):
+    for changes in (
+        {'client_id': 'arm', 'episode_id': 'e1'},
+        {'client_id': 'arm', 'episode_id': 'e2'},
+        {'episode_id': 'e1'},
+        {'episode_id': 'e1'},
+        {'episode_id': None},
+        {'episode_id': None},
+    ):
+        assert (await rig.act(body(**changes))).status == 200
+    asked = [client_id.removeprefix('gateway/http/') for client_id, _ in rig.upstream.requests]
+    assert asked == [*['arm@127.0.0.1'] * 2, *['e1@127.0.0.1'] * 2, *['127.0.0.1'] * 2]
+    assert rig.upstream.opened == 3
+
+
+@http_test(gateway={'max_callers': 2})
+async def test_an_idle_episode_gives_way_to_a_new_one(rig, monkeypatch):
+    for name in ('e1', 'e2'):
+        assert (await rig.act(body(episode_id=name))).status == 200
+    refused = await rig.act(body(episode_id='e3'))
+    assert refused.status == 429 and refused.headers['Retry-After'] == '1'
+    monkeypatch.setattr(callers, 'EPISODE_IDLE_S', 0.0)
+    assert (await rig.act(body(episode_id='e3'))).status == 200
+    assert sorted(rig.upstream.open_sessions) == [
+        'gateway/http/e2@127.0.0.1',
+        'gateway/http/e3@127.0.0.1',
+    ]
+
+
+@http_test()
+async def test_a_wrong_field_says_what_was_given_and_what_is_allowed(rig):
+    reply = await rig.act(body(state=[1, 2]))
+    assert reply.status == 400
+    assert reply.error['field'] == 'state' and reply.error['given'] == 'a list of 2'
+    assert 'joint_1.pos' in reply.error['allowed'] and reply.error['text']
+    assert rig.refused == {'malformed': 1}
+
+
+@pytest.mark.parametrize(
+    ('status', 'expected', 'retry'),
+    [
+        (Status.INVALID, 400, None),
+        (Status.SUPERSEDED, 409, None),
+        (Status.OVERLOADED, 429, '3'),
+        (Status.FAILED, 502, None),
+        (Status.NOT_FINITE, 502, None),
+        (Status.UNAVAILABLE, 503, '3'),
+        (Status.TOO_LATE, 504, None),
+    ],
+)
+def test_each_error_has_its_status(status, expected, retry):
+    @http_test()
+    async def run(rig):
+        rig.upstream.fail_with = PredictionError(status, 'why', 2.5 if retry else 0.0)
+        reply = await rig.act(body())
+        assert (reply.status, reply.headers.get('Retry-After')) == (expected, retry)
+        assert reply.error['status'] == status and reply.error['text'] == 'why'
+
+    run(None)
+
+
+@http_test(exposure=WITH_TOKENS)
+async def test_a_token_is_needed_where_there_are_tokens(rig):
+    for headers in ({}, {'Authorization': 'Bearer x'}, {'Authorization': f'Basic {TOKEN}'}):
+        for reply in (
+            await rig.act(body(), headers=headers),
+            await rig.ask('GET', '/config', headers=headers),
+        ):
+            assert reply.status == 401 and reply.headers['WWW-Authenticate'] == 'Bearer'
+    assert (await rig.act(body(), headers=BEARER)).status == 200
+    assert (await rig.ask('GET', '/config', headers=BEARER)).status == 200
+    assert (await rig.ask('GET', '/health')).status == 200
+    assert rig.gateway.callers[0].name == 'kim/ep_xyz'
+    assert rig.refused == {'unauthorized': 6}
+
+
+@http_test()
+async def test_a_web_page_is_refused(rig):
+    for headers in ({'Origin': 'http://evil.example'}, {'Host': 'evil.example'}):
+        assert (await rig.act(body(), headers=headers)).status == 403
+    plain = {'Content-Type': 'text/plain'}
+    reply = await rig.ask('POST', '/act', data=json.dumps(body()), headers=plain)
+    assert reply.status == 415
+    assert rig.refused == {'web_page': 2, 'no_json': 1} and not rig.upstream.requests
+
+
+@http_test(max_message_mb=0.002)
+async def test_a_large_body_is_refused_before_it_is_read(rig):
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(
+        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+        b'Content-Length: 99999999999\r\n\r\n'
+    )
+    head = await reader.readuntil(b'\r\n\r\n')
+    assert b' 413 ' in head and b'2000 are allowed' in await reader.read()
+    writer.close()
+
+    async def pieces():
+        for _ in range(10):
+            yield b' ' * 1000
+
+    headers = {'Content-Type': 'application/json'}
+    reply = await rig.ask('POST', '/act', data=pieces(), headers=headers)
+    assert reply.status == 413
+    assert rig.refused == {'too_big': 2}
+
+
+@http_test(read_timeout_s=0.1)
+async def test_a_body_that_does_not_end_is_given_up(rig):
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(
+        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+        b'Content-Length: 100\r\n\r\n{'
+    )
+    assert b' 408 ' in await reader.readuntil(b'\r\n\r\n')
+    await reader.read()
+    assert rig.refused == {'slow': 1}
+    writer.close()
+
+
+@http_test(write_timeout_s=0.2)
+async def test_a_client_that_stops_reading_is_disconnected(rig):
+    rig.upstream.actions = lambda request: np.full((100_000, 3), 0.1, np.float32)
+    content = json.dumps(body()).encode()
+    reader, writer = await asyncio.open_connection(*rig.host_and_port, limit=1024)
+    writer.transport.pause_reading()
+    for _ in range(4):
+        writer.write(
+            b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+            + f'Content-Length: {len(content)}\r\n\r\n'.encode()
+            + content
+        )
+    await until(lambda: rig.refused.get('stopped_reading'))
+    writer.close()
+    del reader
+
+
+@http_test()
+async def test_a_client_that_leaves_ends_its_prediction(rig):
+    rig.upstream.hold()
+    asked = asyncio.create_task(rig.act(body()))
+    await until(lambda: rig.upstream.requests)
+    asked.cancel()
+    await until(lambda: rig.gateway.counters.requests['http', 'cancelled'])
+    rig.upstream.release()
+
+
+@http_test()
+async def test_health_follows_the_upstream(rig):
+    reply = await rig.ask('GET', '/health')
+    assert reply.status == 200 and reply.content['note'] == NO_CAGE
+    rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router', 1.0)
+    reply = await rig.ask('GET', '/health')
+    assert reply.status == 503 and reply.headers['Retry-After'] == '1'
+
+
+@http_test(max_message_mb=0.005)
+async def test_config_says_what_the_policy_takes(rig):
+    content = (await rig.ask('GET', '/config')).content
+    assert content['state_names'] == list(EXAMPLE_CONTRACT.state_names)
+    assert content['cameras'][CAMERA] == {'height': HEIGHT, 'width': WIDTH, 'channels': 3}
+    assert content['limits']['max_message_mb'] == 0.005 and content['note'] == NO_CAGE
+
+
+@http_test()
+async def test_the_description_and_the_page(rig):
+    described = (await rig.ask('GET', '/openapi.json')).content
+    assert set(described['components']['schemas']['Act']['properties']) == set(KEYS)
+    answered = set((await rig.act(body(episode_id=None))).content)
+    assert answered == set(described['components']['schemas']['Reply']['properties'])
+    headers = described['paths']['/act']['post']['responses']['200']['headers']
+    assert set(headers) <= set((await rig.act(body())).headers)
+    page = await rig.ask('GET', '/')
+    assert page.headers['Content-Type'].startswith('text/html')
+    assert all(name in page.content for name in (*KEYS, NO_CAGE, rig.door.address))
+
+
+def test_the_description_names_its_token():
+    secured = document('1', needs_token=True)
+    assert secured['paths']['/act']['post']['security'] == [{'token': []}]
+    assert 'securitySchemes' not in document('1', needs_token=False)['components']
+
+
+@http_test()
+async def test_other_paths_and_methods(rig):
+    assert (await rig.ask('GET', '/nothing')).status == 404
+    reply = await rig.ask('GET', '/act')
+    assert reply.status == 405 and reply.headers['Allow'] == 'POST'
+
+
+@http_test()
+async def test_a_large_body_is_decoded_beside_the_loop(rig):
+    large = body() | {'request_id': 'r'}
+    data = json.dumps(large) + ' ' * INLINE_BYTES
+    headers = {'Content-Type': 'application/json'}
+    assert (await rig.ask('POST', '/act', data=data, headers=headers)).status == 200
+
+
+def test_tls(tmp_path):
+    authority, certificate, key = certificate_files(tmp_path)
+    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
+    exposure = open_exposure('http', given | {'certificate_file': certificate, 'key_file': key})
+
+    @http_test(exposure={'tls': exposure.tls})
+    async def run(rig):
+        assert rig.door.address.startswith('https://')
+        context = ssl.create_default_context(cafile=authority)
+        assert (await rig.act(body(), ssl=context)).status == 200
+        plain = rig.door.address.replace('https', 'http')
+        with pytest.raises(aiohttp.ClientError):
+            await rig.session.get(plain)
+
+    run(None)
+
+
+def test_make_door_takes_the_parameters_of_the_door():
+    @http_test()
+    async def run(rig):
+        given = {'port': 0, 'host': '127.0.0.1', 'max_message_mb': 4, 'mapping': ''}
+        door = make_door(rig.gateway, rig.door._exposure, given)
+        assert door._settings.max_message_bytes == 4_000_000
+        await door.stop()
+
+    run(None)

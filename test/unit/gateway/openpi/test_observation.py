@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observations of openpi's examples, by the mappings that are shipped for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.gateway.openpi_messages import aloha, ALOHA_CAMERAS, droid, libero, packed, picture
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.openpi.episodes import Episodes
+from lerobot_serve.gateway.openpi.mapping_file import (
+    ObservationMapping,
+    parsed_observation_mapping,
+    read_observation_mapping,
+)
+from lerobot_serve.gateway.openpi.msgpack_reader import read_message
+from lerobot_serve.gateway.openpi.observation import (
+    Observation,
+    request_of,
+    rgb_image,
+    sorted_observation,
+)
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.upstream import PolicyContract
+
+
+def contract(state: int, actions: int, cameras: list[str]) -> PolicyContract:
+    return PolicyContract(
+        policy='pi0',
+        fingerprint='pi0@0123456789ab',
+        state_names=tuple(f's{i}' for i in range(state)),
+        action_names=tuple(f'a{i}' for i in range(actions)),
+        cameras=dict.fromkeys(cameras, (224, 224, 3)),
+        chunk_steps=10,
+        control_hz=15.0,
+    )
+
+
+def request(example, mapping: ObservationMapping, policy: PolicyContract):
+    """Return the request for an example, after the way over the wire."""
+    found = sorted_observation(read_message(packed(example)), mapping.task_key)
+    return request_of(found, mapping, policy, episode_start=True)
+
+
+@pytest.fixture
+def shipped(repository):
+    return lambda name: read_observation_mapping(str(repository / f'config/gateway/{name}.yaml'))
+
+
+def test_aloha(shipped):
+    names = [f'observation.images.{camera}' for camera in ALOHA_CAMERAS]
+    example, policy = aloha(), contract(14, 14, names)
+    asked = request(example, shipped('aloha'), policy)
+    assert asked.state.tolist() == [1.0] * 14 and asked.task == 'do something'
+    for camera in ALOHA_CAMERAS:
+        sent = example['images'][camera]
+        assert np.array_equal(
+            asked.images[f'observation.images.{camera}'], sent.transpose(1, 2, 0)
+        )
+
+
+def test_droid(shipped):
+    names = ['observation.images.exterior_1_left', 'observation.images.wrist_left']
+    example, policy = droid(), contract(8, 8, names)
+    asked = request(example, shipped('droid'), policy)
+    assert asked.state.tolist() == pytest.approx([*np.linspace(0, 1, 7), 0.5])
+    sent = [example['observation/exterior_image_1_left'], example['observation/wrist_image_left']]
+    assert all(np.array_equal(asked.images[n], s) for n, s in zip(names, sent, strict=True))
+
+
+def test_libero(shipped):
+    names = ['observation.images.image', 'observation.images.image2']
+    example, policy = libero(), contract(8, 7, names)
+    asked = request(example, shipped('libero'), policy)
+    assert asked.state.tolist() == pytest.approx(np.linspace(0, 1, 8).tolist())
+    sent = [example['observation/image'], example['observation/wrist_image']]
+    assert all(np.array_equal(asked.images[n], s) for n, s in zip(names, sent, strict=True))
+
+
+def test_a_scalar_gripper_is_a_value_of_the_state(shipped):
+    names = ['observation.images.exterior_1_left', 'observation.images.wrist_left']
+    example = droid() | {'observation/gripper_position': np.float64(0.5)}
+    assert request(example, shipped('droid'), contract(8, 8, names)).state[-1] == 0.5
+
+
+def test_a_prompt_of_bytes_is_text(shipped):
+    names = ['observation.images.image', 'observation.images.image2']
+    example = libero() | {'prompt': 'größer'.encode()}
+    assert request(example, shipped('libero'), contract(8, 7, names)).task == 'größer'
+
+
+def test_a_picture_is_not_copied():
+    image = picture(8, 9, 3)
+    assert rgb_image('a', image, 'auto') is image
+
+
+@pytest.mark.parametrize('layout', ['auto', 'chw'])
+def test_channels_first_are_turned(layout):
+    image = picture(3, 8, 9)
+    assert np.array_equal(rgb_image('a', image, layout), image.transpose(1, 2, 0))
+
+
+def test_floats_are_scaled_as_openpi_scales_them():
+    image = np.array([[[0.0, 0.5, 1.0]]], np.float32)
+    assert rgb_image('a', image, 'auto').tolist() == [[[0, 127, 255]]]
+
+
+@pytest.mark.parametrize(
+    ('image', 'layout', 'expected'),
+    [
+        (picture(8, 9, 4), 'auto', 'height x width x 3'),
+        (picture(8, 9, 3), 'chw', '3 x height x width'),
+        (picture(3, 8, 9), 'hwc', 'height x width x 3'),
+        (picture(2, 8, 9, 3), 'auto', 'one frame'),
+        (np.zeros((0, 9, 3), np.uint8), 'auto', 'empty'),
+        (np.full((2, 2, 3), np.nan), 'auto', 'outside'),
+        (np.full((2, 2, 3), 2.0), 'auto', 'outside'),
+        (np.zeros((2, 2, 3), np.int64), 'auto', 'uint8'),
+    ],
+)
+def test_other_pictures_are_refused(image, layout, expected):
+    with pytest.raises(PredictionError, match=expected) as refused:
+        rgb_image('a', image, layout)
+    assert refused.value.status is Status.INVALID
+
+
+@pytest.mark.parametrize(
+    ('message', 'expected'),
+    [
+        ([1, 2], 'mapping'),
+        ({'images': {'x': 1}, 'images/x': 2}, 'twice'),
+        ({'endpoint': 'kill'}, 'infer or reset'),
+        ({'prompt': memoryview(b'\xff')}, 'UTF-8'),
+    ],
+)
+def test_other_messages_are_refused(message, expected):
+    with pytest.raises(PredictionError, match=expected):
+        sorted_observation(message, 'prompt')
+
+
+def test_a_state_of_words_is_refused(shipped):
+    names = ['observation.images.image', 'observation.images.image2']
+    example = libero() | {'observation/state': ['a'] * 8}
+    with pytest.raises(PredictionError, match='numbers'):
+        request(example, shipped('libero'), contract(8, 7, names))
+
+
+def test_an_episode_begins_where_the_client_says_so():
+    first, other = Observation({}, {}, 'pick'), Observation({}, {}, 'place')
+    by_task, by_connection = Episodes(by_task=True), Episodes(by_task=False)
+    order = [first, first, other, other]
+    assert [by_task.is_start(each) for each in order] == [True, False, True, False]
+    assert [by_connection.is_start(each) for each in order] == [True, False, False, False]
+    by_connection.on_reset()
+    assert by_connection.is_start(other) and not by_connection.is_start(other)
+    named = Observation({}, {}, 'place', episode_id='e2')
+    assert by_connection.is_start(named) and not by_connection.is_start(named)
+
+
+@pytest.mark.parametrize(
+    ('content', 'expected'),
+    [
+        ({'openpi': {'image_layout': 'rgb'}}, 'auto, hwc, chw'),
+        ({'openpi': {'image_layuot': 'chw'}}, 'did you mean image_layout'),
+        ({'openpi': {'new_episode': 'never'}}, 'connection, task'),
+        ({'openpi': {'task_key': ''}}, 'must be a name'),
+        ({'openpi': {'metadata': [1]}}, 'mapping of names'),
+        ({'openpi': {'metadata': {'day': __import__('datetime').date(2026, 1, 1)}}}, 'sent'),
+        ({'openpi': {'metadata': {'a': 'x' * 70_000}}}, 'allowed'),
+        ({'openpi': 'chw'}, 'keys'),
+        ({'camera': {}}, 'cameras'),
+        ('chw', 'keys'),
+    ],
+)
+def test_a_wrong_mapping_is_refused(content, expected):
+    with pytest.raises(ValueError, match=expected):
+        parsed_observation_mapping(content)
+
+
+def test_a_missing_mapping_is_named(tmp_path):
+    with pytest.raises(UserError, match=r'none\.yaml'):
+        read_observation_mapping(str(tmp_path / 'none.yaml'))

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for openpi's client over real sockets: its protocol, its refusals, its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+import aiohttp
+import numpy as np
+import pytest
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import in_loop, until
+from support.gateway.openpi_messages import packed
+from support.gateway.openpi_rig import observation, OpenpiRig
+from support.gateway.peers import packages_of
+from support.gateway.websocket_frames import masked
+
+from lerobot_serve.access.token_file import Tokens
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.access import open_exposure
+from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
+from lerobot_serve.gateway.openpi.door import make_door
+from lerobot_serve.gateway.openpi.frames import Opcode
+from lerobot_serve.gateway.predictions import PredictionError, Status
+
+TOKEN = 'a-token-of-kim-for-tests'
+WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
+
+
+def openpi_test(**options):
+    """Run an async test with a running door; `options` are those of OpenpiRig."""
+
+    def decorate(test):
+        def run(tmp_path):
+            async def body():
+                async with OpenpiRig(tmp_path, **options).running() as rig:
+                    await test(rig)
+
+            in_loop(body)
+
+        run.__name__ = test.__name__
+        return run
+
+    return decorate
+
+
+@openpi_test()
+async def test_the_unmodified_client_is_served(rig):
+    with packages_of('openpi'):
+        from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+        host, port = rig.host_and_port
+        policy = await asyncio.to_thread(WebsocketClientPolicy, host, port)
+        try:
+            reply = await asyncio.to_thread(policy.infer, observation())
+            assert reply['actions'].tolist() == [[i, i + 1, i + 2] for i in range(4)]
+            assert reply['server_timing']['infer_ms'] == 1.5
+            with pytest.raises(RuntimeError, match='state has 2 values'):
+                wrong = {'observation/state': np.zeros(2)}
+                await asyncio.to_thread(policy.infer, observation(**wrong))
+            assert 'actions' in await asyncio.to_thread(policy.infer, observation())
+            assert policy.get_server_metadata()['lerobot_serve']['note'] == NO_CAGE
+        finally:
+            await asyncio.to_thread(policy._ws.close)
+
+
+@openpi_test(exposure=WITH_TOKENS)
+async def test_the_unmodified_client_has_an_api_key(rig):
+    with packages_of('openpi'):
+        from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+        host, port = rig.host_and_port
+        policy = await asyncio.to_thread(WebsocketClientPolicy, host, port, TOKEN)
+        assert rig.gateway.callers[0].name == 'kim'
+        await asyncio.to_thread(policy._ws.close)
+        with pytest.raises(Exception, match='401'):
+            await asyncio.to_thread(WebsocketClientPolicy, host, port, 'x' * 20)
+
+
+@openpi_test()
+async def test_metadata_comes_first(rig):
+    async with rig.client() as client:
+        ours = client.metadata['lerobot_serve']
+        assert ours['note'] == NO_CAGE and ours['fingerprint'] == EXAMPLE_CONTRACT.fingerprint
+        assert ours['action_names'] == list(EXAMPLE_CONTRACT.action_names)
+        assert client.metadata['reset_pose'] == [1, 2]
+
+
+@openpi_test()
+async def test_a_request_arrives_in_the_names_of_the_policy(rig):
+    async with rig.client() as client:
+        reply = await client.infer(observation())
+    client_id, asked = rig.upstream.requests[0]
+    assert client_id.startswith('gateway/openpi/127.0.0.1:')
+    assert asked.state.tolist() == [0, 1, 2] and asked.task == 'pick' and asked.episode_start
+    assert [image.max() for image in asked.images.values()] == [7]
+    assert reply['lerobot_serve']['slot'] == 'prod' and reply['actions'].dtype == np.float32
+
+
+@openpi_test(mapping='state: [observation/state]\nactions: {arm: [gripper.pos, joint_1.pos]}')
+async def test_a_mapping_that_does_not_fit_is_refused_at_the_handshake(rig):
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with rig.client():
+            pass
+    assert refused.value.status == 409 and not rig.upstream.open_sessions
+    assert any('missing: joint_2.pos' in line for line in rig.log.lines)
+
+
+@openpi_test()
+async def test_each_connection_has_a_session_that_ends_with_it(rig):
+    async with rig.client() as one, rig.client() as two:
+        await one.infer(observation())
+        await two.infer(observation())
+        assert len(rig.upstream.open_sessions) == 2
+    await until(lambda: not rig.upstream.open_sessions)
+    assert len({client_id for client_id, _ in rig.upstream.requests}) == 2
+
+
+@openpi_test()
+async def test_a_refusal_is_text_and_the_connection_stays(rig):
+    async with rig.client() as client:
+        rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no server', 2.0)
+        assert await client.infer(observation()) == 'unavailable: no server; retry after 2 s'
+        rig.upstream.fail_with = None
+        await client.socket.send_str('hello')
+        assert 'binary' in (await client.socket.receive_str())
+        await client.socket.send_bytes(b'\xc1')
+        assert 'cannot be read' in (await client.socket.receive_str())
+        assert 'actions' in await client.infer(observation())
+    assert rig.refused['malformed'] == 2
+
+
+@openpi_test()
+async def test_a_reset_begins_an_episode(rig):
+    async with rig.client() as client:
+        await client.infer(observation())
+        await client.infer(observation(endpoint='infer'))
+        assert await client.infer({'endpoint': 'reset'}) == 'reset successful'
+        await client.infer(observation(session_id='e2'))
+    asked = [request for _, request in rig.upstream.requests]
+    assert [each.episode_start for each in asked] == [True, False, True]
+    assert asked[-1].episode_id == 'e2'
+
+
+@openpi_test(exposure=WITH_TOKENS)
+async def test_a_token_is_needed_where_there_are_tokens(rig):
+    for headers in ({}, {'Authorization': f'Api-Key {TOKEN}x'}, {'Authorization': TOKEN}):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with rig.client(headers=headers):
+                pass
+        assert refused.value.status == 401
+    async with rig.client(headers={'Authorization': f'Api-Key {TOKEN}'}):
+        assert rig.gateway.callers[0].name == 'kim'
+    assert rig.refused['unauthorized'] == 3
+
+
+@openpi_test()
+async def test_a_web_page_is_refused(rig):
+    for headers in ({'Origin': 'http://evil.example'}, {'Host': 'evil.example'}):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with rig.client(headers=headers):
+                pass
+        assert refused.value.status == 403
+    assert rig.refused['web_page'] == 2 and not rig.upstream.opened
+
+
+@openpi_test(max_connections=1)
+async def test_more_clients_than_allowed_are_refused(rig):
+    async with rig.client():
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with rig.client():
+                pass
+        assert refused.value.status == 429 and refused.value.headers['Retry-After'] == '1'
+
+
+@openpi_test(gateway={'max_callers': 1})
+async def test_more_callers_than_the_gateway_admits_are_refused(rig):
+    async with rig.client():
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with rig.client():
+                pass
+        assert refused.value.status == 429
+
+
+@openpi_test()
+async def test_health_and_what_is_no_websocket(rig):
+    url = rig.door.address.replace('ws', 'http', 1)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f'{url}/healthz') as reply:
+            assert (reply.status, await reply.text()) == (200, 'OK\n')
+        async with session.get(url) as reply:
+            assert reply.status == 426 and 'websocket' in await reply.text()
+    assert not rig.upstream.opened
+
+
+@openpi_test(max_message_mb=0.02)
+async def test_a_large_message_is_refused_before_it_is_read(rig):
+    reader, writer = await rig.raw()
+    # of 4 GiB, of which nothing follows
+    writer.write(bytes((0x82, 0xFF)) + (1 << 32).to_bytes(8, 'big') + bytes(4))
+    closing = await reader.read()
+    assert closing[0] == 0x88 and int.from_bytes(closing[2:4], 'big') == 1009
+    assert b'20000 are allowed' in closing
+    assert rig.refused == {'too_big': 1}
+    await until(lambda: not rig.upstream.open_sessions)
+    writer.close()
+
+
+@openpi_test(read_timeout_s=3.0)
+async def test_a_message_that_does_not_end_is_given_up(rig):
+    reader, writer = await rig.raw()
+    whole = masked(packed(observation()))
+    writer.write(whole[: len(whole) // 2])
+    connection = next(iter(rig.door._connections))
+    await until(lambda: connection._begun_s is not None)
+    for _ in range(4):
+        rig.now_s += 1.0
+        writer.write(b'x')
+        await writer.drain()
+    rig.door.check_connections()
+    with pytest.raises(ConnectionError):
+        assert await reader.read() == b''
+        raise ConnectionResetError
+    assert rig.refused == {'slow': 1}
+    writer.close()
+
+
+@openpi_test(ping_interval_s=5.0)
+async def test_a_silent_client_is_asked_and_then_disconnected(rig):
+    reader, writer = await rig.raw()
+    rig.now_s += 6.0
+    rig.door.check_connections()
+    assert await reader.readexactly(2) == bytes((0x89, 0))
+    writer.write(masked(b'', Opcode.PONG))
+    await writer.drain()
+    connection = next(iter(rig.door._connections))
+    await until(lambda: connection._heard_s == rig.now_s)
+    rig.now_s += 9.0
+    rig.door.check_connections()
+    assert not rig.refused
+    rig.now_s += 2.0
+    rig.door.check_connections()
+    assert rig.refused == {'silent': 1}
+    await until(lambda: not rig.upstream.open_sessions)
+    writer.close()
+
+
+@openpi_test(write_timeout_s=0.2)
+async def test_a_client_that_stops_reading_is_disconnected(rig):
+    # replies that no socket buffers
+    rig.upstream.actions = lambda request: np.zeros((200_000, 3), np.float32)
+    with socket.create_connection(rig.host_and_port) as deaf:
+        deaf.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=deaf)
+        writer.transport.set_write_buffer_limits(high=1 << 24)
+        writer.write(
+            b'GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+            b'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n'
+        )
+        await reader.readuntil(b'\r\n\r\n')
+        writer.transport.pause_reading()
+        for _ in range(20):
+            writer.write(masked(packed(observation())))
+        await until(lambda: rig.refused.get('stopped_reading'))
+        await until(lambda: not rig.upstream.open_sessions)
+        assert len(rig.upstream.requests) < 20
+        writer.close()
+
+
+@openpi_test()
+async def test_a_client_that_leaves_ends_its_prediction(rig):
+    rig.upstream.hold()
+    async with rig.client() as client:
+        await client.socket.send_bytes(packed(observation()))
+        await until(lambda: rig.upstream.requests)
+    await until(lambda: not rig.upstream.open_sessions)
+    rig.upstream.release()
+    assert rig.gateway.counters.requests['openpi', 'cancelled'] == 1
+
+
+@openpi_test()
+async def test_the_end_of_the_door_ends_its_connections(rig):
+    async with rig.client() as client:
+        stopping = asyncio.create_task(rig.door.stop())
+        answer = await client.socket.receive()
+        assert answer.type is aiohttp.WSMsgType.CLOSE and answer.data == 1001
+        await stopping
+        await rig.door.stop()
+    assert not rig.upstream.open_sessions
+
+
+def test_tls(tmp_path):
+    authority, certificate, key = certificate_files(tmp_path)
+
+    async def body():
+        given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
+        exposure = open_exposure(
+            'openpi', given | {'certificate_file': certificate, 'key_file': key}
+        )
+        rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
+        async with rig.running():
+            assert rig.door.address.startswith('wss://')
+            async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
+                assert 'actions' in await client.infer(observation())
+            plain = rig.door.address.replace('wss', 'ws')
+            async with aiohttp.ClientSession() as session:
+                with pytest.raises(aiohttp.ClientError):
+                    await session.ws_connect(plain)
+
+    in_loop(body)
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    async def body():
+        async with OpenpiRig(tmp_path).running() as rig:
+            other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
+            with pytest.raises(UserError, match=r'openpi\.port'):
+                await other.door.start()
+            await other.door.stop()
+
+    in_loop(body)
+
+
+def test_settings_are_checked(tmp_path):
+    async def body():
+        rig = OpenpiRig(tmp_path)
+        for name, value in (('ping_interval_s', 0.0), ('max_message_mb', 0.0)):
+            with pytest.raises(UserError, match=name):
+                make_door(rig.gateway, rig.door._exposure, {name: value})
+
+    in_loop(body)

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of callers at a router: numbers, losses, refusals, images. The link is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.gateway.fake_link import CAMERA, failed, FakeLink, ok, policy_reply
+from support.gateway.gateway_rig import in_loop, RecordingLog, until
+
+from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.router import availability
+from lerobot_serve.gateway.router.image_encoding import ImageSettings
+from lerobot_serve.gateway.router.server_link import Presence
+from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.schema import Codec, Flag, Refusal
+from lerobot_serve.wire.schema import Status as ChunkStatus
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+
+ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
+FRAME = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """A router that is away is looked for at once."""
+    monkeypatch.setattr(availability, 'RETRY_S', 0.005)
+    monkeypatch.setattr(availability, 'FIRST_WAIT_S', 0.05)
+
+
+class Rig:
+    """An upstream over a fake link. Build it in the event loop."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.link, self.dropped, self.log = FakeLink(), Counter(), RecordingLog()
+        self.upstream = self.link.upstream = RouterUpstream(
+            self.link,
+            RouterSettings(**settings),
+            self.log,
+            count_dropped=lambda reason: self.dropped.update([reason]),
+        )
+        self.upstream.start()
+
+
+def request(**changes: Any) -> PredictionRequest:
+    given = {'state': np.float32([1, 2]), 'images': {CAMERA.name: FRAME}}
+    return PredictionRequest(**{**given, **changes})
+
+
+def with_rig(test, **settings: Any) -> None:
+    async def run() -> None:
+        rig = Rig(**settings)
+        try:
+            await test(rig)
+        finally:
+            await rig.upstream.close()
+
+    in_loop(run)
+
+
+async def refusal(awaitable) -> PredictionError:
+    with pytest.raises(PredictionError) as refused:
+        await awaitable
+    return refused.value
+
+
+def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
+    async def test(rig):
+        sessions = [await rig.upstream.open(caller) for caller in (ONE, TWO)]
+        first, second = rig.link.opened
+        assert [each.client_id for each in rig.link.opened] == [ONE.client_id, TWO.client_id]
+        assert first.instance != second.instance
+        assert first.action_names == ('a.pos', 'b.pos')
+        assert [camera.name for camera in first.cameras] == [CAMERA.name]
+        assert (first.fps, first.robot_type) == (10.0, 'gateway')
+        contract = sessions[0].contract
+        assert (contract.policy, contract.fingerprint) == ('one|two', 'one@11|two@22')
+        assert contract.cameras == {CAMERA.name: (24, 32, 3)}
+
+    with_rig(test)
+
+
+def test_a_prediction_has_what_the_router_says():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: ok(given, header=given.header.for_reply(2))
+        found = await session.predict(request(task='pick', inference_delay_steps=3))
+        assert found.actions.tolist() == [[1, 2]] * 3
+        assert (found.slot, found.policy, found.fingerprint) == ('b', 'two', 'two@22')
+        assert (found.sequence, found.inference_ms, found.queue_wait_ms) == (1, 4.0, 1.0)
+        assert found.policy_changed
+        (sent,) = rig.link.requests
+        assert (sent.task, sent.inference_delay_steps) == ('pick', 3)
+
+    with_rig(test)
+
+
+def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        for changes in ({}, {}, {'episode_id': 'x'}, {'episode_id': 'x'}, {'episode_start': True}):
+            await session.predict(request(**changes))
+        sent = rig.link.requests
+        assert [each.header.seq for each in sent] == [1, 2, 3, 4, 5]
+        assert [each.header.episode for each in sent] == [0, 0, 1, 1, 2]
+        assert [bool(each.header.flags & Flag.EPISODE_START) for each in sent] == [
+            *(True, False, True, False, True)
+        ]
+        first, _, named, _, last = (each.episode_id for each in sent)
+        assert first.startswith('gateway/http/')
+        assert len({first, named, last}) == 3
+        epoch = sent[0].header.session_epoch
+        assert rig.link.announced == [
+            (ONE.client_id, epoch, 1, 'x'),
+            (ONE.client_id, epoch, 2, last),
+        ]
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize('status', [ChunkStatus.NO_SESSION, ChunkStatus.DRAINING])
+def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(status):
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        replies = [lambda given: failed(given, status, 'gone'), ok]
+        rig.link.answer = lambda given: replies.pop(0)(given)
+        found = await session.predict(request(episode_start=True))
+        assert found.slot == 'b'
+        first, second = rig.link.requests
+        assert second.header.session_epoch == first.header.session_epoch + 1
+        assert (second.header.seq, second.header.episode) == (1, 0)
+        assert second.episode_id == first.episode_id
+        assert second.header.flags == Flag.EPISODE_START
+        assert rig.link.opened[0].instance == rig.link.opened[1].instance
+
+    with_rig(test)
+
+
+def test_a_session_that_is_lost_twice_is_refused():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: failed(given, ChunkStatus.NO_SESSION, 'no such session')
+        refused = await refusal(session.predict(request()))
+        assert (refused.status, refused.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+        assert len(rig.link.requests) == 2
+        rig.link.answer = ok
+        assert (await session.predict(request())).slot == 'b'
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ('chunk_status', 'status'),
+    [
+        (ChunkStatus.BAD_OBSERVATION, Status.INVALID),
+        (ChunkStatus.POLICY_ERROR, Status.FAILED),
+        (ChunkStatus.NOT_FINITE, Status.NOT_FINITE),
+        (ChunkStatus.TOO_LATE, Status.TOO_LATE),
+        (ChunkStatus.NO_SLOT, Status.UNAVAILABLE),
+        (99, Status.FAILED),
+    ],
+)
+def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status):
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: failed(given, chunk_status, 'why')
+        refused = await refusal(session.predict(request()))
+        assert (refused.status, refused.text) == (status, 'why')
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ('actions', 'status'),
+    [
+        (np.float32([[1, np.nan]]), Status.NOT_FINITE),
+        (np.float32([[1, 2, 3]]), Status.FAILED),
+        (np.zeros((0, 2), np.float32), Status.FAILED),
+    ],
+)
+def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: ok(given, robot=actions, model=actions)
+        assert (await refusal(session.predict(request()))).status is status
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ('code', 'status', 'retry_after_s'),
+    [
+        (Refusal.CAPACITY, Status.OVERLOADED, 1.0),
+        (Refusal.NOT_READY, Status.UNAVAILABLE, 1.0),
+        (Refusal.WRONG_POLICY, Status.INVALID, 0.0),
+    ],
+)
+def test_a_refused_session_says_why_and_whether_a_retry_helps(code, status, retry_after_s):
+    async def test(rig):
+        rig.link.refusal = SessionRefused(code, 'because')
+        refused = await refusal(rig.upstream.open(ONE))
+        assert (refused.status, refused.retry_after_s) == (status, retry_after_s)
+        assert 'because' in refused.text
+
+    with_rig(test)
+
+
+def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy():
+    async def test(rig):
+        rig.link.reply = policy_reply(observation_steps=2)
+        refused = await refusal(rig.upstream.open(ONE))
+        assert refused.status is Status.INVALID
+        assert 'needs 2 observations with each request' in refused.text
+
+    with_rig(test)
+
+
+def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: None
+        waiting = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.link.requests)
+        rig.link.go_away()
+        refused = await refusal(waiting)
+        assert refused.status is Status.UNAVAILABLE
+        assert 'killed, hangs or is cut off' in refused.text
+        refused = await refusal(rig.upstream.open(TWO))
+        assert (refused.status, refused.retry_after_s) == (Status.UNAVAILABLE, 1.0)
+        rig.link.answer = ok
+        rig.link.come_back()
+        await until(lambda: not rig.upstream.problem)
+        assert (await session.predict(request())).sequence == 1
+        assert len(rig.link.opened) == 2
+        assert rig.log.lines[1:] == [
+            '/policy_router: /policy_router is lost: it was killed, hangs or is cut off; callers '
+            'are refused until it responds',
+            '/policy_router responds',
+        ]
+
+    with_rig(test)
+
+
+def test_a_router_that_closed_its_replies_and_restarted_is_used_at_once():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: None
+        waiting = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.link.requests)
+        rig.link.answer = ok
+        rig.upstream.deposit_presence(Presence.CLOSED)
+        assert (await waiting).slot == 'b'
+        assert len(rig.link.opened) == 2
+
+    with_rig(test)
+
+
+def test_a_session_that_never_answers_is_opened_again_after_two_requests():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: None
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.predict(request()), 0.01)
+        assert len(rig.link.opened) == 1
+        rig.link.answer = ok
+        assert (await session.predict(request())).sequence == 1
+        assert len(rig.link.opened) == 2
+
+    with_rig(test)
+
+
+def test_replies_that_nobody_awaits_are_counted():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: None
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.predict(request()), 0.01)
+        (late,) = rig.link.requests
+        rig.link.answer = ok
+        await session.predict(request())
+        rig.link.deliver(ok(late))
+        rig.link.deliver(ok(late, client_id='robot_7'))
+        rig.upstream.deposit_chunk(b'\x00\x01\x00\x00')
+        await until(lambda: rig.dropped.total() == 3)
+        assert rig.dropped == {'late_chunk': 1, 'other_client': 1, 'truncated': 1}
+
+    with_rig(test)
+
+
+def test_a_newer_request_ends_one_in_flight():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: ok(given) if given.header.seq == 2 else None
+        older = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.link.requests)
+        assert (await session.predict(request())).sequence == 2
+        assert (await refusal(older)).status is Status.SUPERSEDED
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'size', 'codec'),
+    [
+        (ImageSettings(), (48, 64), Codec.RAW),
+        (ImageSettings(downscale=True), (24, 32), Codec.RAW),
+        (ImageSettings(codec=Codec.JPEG), (48, 64), Codec.JPEG),
+        (ImageSettings(codec=Codec.JPEG, downscale=True), (24, 32), Codec.JPEG),
+    ],
+)
+def test_images_travel_as_the_parameters_say(settings, size, codec):
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        await session.predict(request())
+        (image,) = rig.link.requests[0].images
+        assert (image.name, image.codec) == (CAMERA.name, codec)
+        frame = image_codec.decode(image)
+        assert frame.shape == (*size, 3)
+        if size == (48, 64) and codec is Codec.RAW:
+            assert np.array_equal(frame, FRAME)
+
+    with_rig(test, images=settings)
+
+
+def test_a_caller_that_has_just_got_a_chunk_is_not_as_urgent_as_one_that_has_nothing():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        await session.predict(request())
+        await session.predict(request())
+        first, second = (each.queue_remaining_s for each in rig.link.requests)
+        assert first == 0.0
+        # three steps at 10 Hz
+        assert 0.0 < second <= 0.3
+
+    with_rig(test)
+
+
+def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: None
+        waiting = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: rig.link.requests)
+        await session.close()
+        await session.close()
+        assert (await refusal(waiting)).status is Status.UNAVAILABLE
+        assert (await refusal(session.predict(request()))).status is Status.UNAVAILABLE
+        (closed,) = rig.link.closed
+        assert closed.session_epoch == rig.link.opened[0].session_epoch
+
+    with_rig(test)
+
+
+def test_a_router_that_serves_no_policy_yet_is_not_used():
+    async def test(rig):
+        rig.link.is_away = True
+        await until(lambda: 'is away' in rig.upstream.problem)
+        rig.link.reply = policy_reply(action_names=[])
+        rig.link.reply.status.text = 'not configured'
+        rig.link.come_back()
+        await until(lambda: 'not configured' in rig.upstream.problem)
+        assert (await refusal(rig.upstream.describe())).status is Status.UNAVAILABLE
+        rig.link.reply = policy_reply()
+        await until(lambda: not rig.upstream.problem)
+        assert (await rig.upstream.describe()).action_names == ('a.pos', 'b.pos')
+
+    with_rig(test)
+
+
+def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor():
+    async def test(rig):
+        await rig.upstream.open(ONE)
+        asked, proceed = threading.Event(), threading.Event()
+
+        def lost_call(timeout_s: float) -> None:
+            asked.set()
+            proceed.wait(10)
+            raise ServerUnreachable('no response')
+
+        rig.link.status = lost_call
+        rig.upstream.deposit_presence(Presence.CLOSED)
+        await until(asked.is_set)
+        # meanwhile the successor opens a session
+        session = await rig.upstream.open(TWO)
+        proceed.set()
+        rig.link.status = FakeLink.status.__get__(rig.link)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            assert not rig.upstream.problem
+        assert (await session.predict(request())).slot == 'b'
+
+    with_rig(test)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of a gateway are marked: nothing says what their callers executed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import json
+
+from support.tools.audit_rig import drive, write
+
+from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
+from lerobot_serve.tools.audit.report import as_json, as_text
+
+SENTENCE = '2 callers came through a gateway, without safety cage and fallback ladder'
+
+
+def test_the_report_counts_sessions_without_a_cage_beside_those_of_robots(tmp_path):
+    drive(1, client='robot_1').write(tmp_path / 'robot')
+    for name in ('http/10.0.0.5:1', 'lerobot/10.0.0.6:1'):
+        caller = drive(2, client=f'gateway/{name}')
+        # no edge: the router alone records them
+        write(tmp_path / name.partition('/')[0], 'router', 'router', caller.router, {}, 0)
+    found = run_audit([tmp_path])
+    assert found.outcome is CheckStatus.HOLDS
+    assert found.uncaged.callers == 2
+    sessions = found.uncaged.sessions
+    assert sessions >= 2
+    assert f'{sessions} sessions of {SENTENCE}' in as_text(found)
+    counts = as_json(found)['without_cage']
+    assert json.loads(json.dumps(counts)) == {'callers': 2, 'sessions': sessions}
+
+
+def test_callers_alone_are_no_proof_about_commands(tmp_path):
+    caller = drive(3, client='gateway/http/10.0.0.5:1')
+    write(tmp_path, 'router', 'router', caller.router, {}, 0)
+    found = run_audit([tmp_path])
+    outcomes = {result.check: result.outcome for result in found.results}
+    assert outcomes['sticky'] is CheckStatus.HOLDS
+    for check in ('age', 'finite', 'position', 'step', 'rows', 'one_in_flight', 'ended'):
+        assert outcomes[check] is CheckStatus.NOT_JUDGED
+    assert found.outcome is CheckStatus.HOLDS_AS_RECORDED
+    assert 'not everything could be judged' in as_text(found)
+
+
+def test_robots_are_not_marked(tmp_path):
+    drive(4, client='robot/gateway/1').write(tmp_path)
+    found = run_audit([tmp_path])
+    assert found.uncaged.text == ''
+    assert 'gateway, without' not in as_text(found)
+    assert replace(found.uncaged, callers=1, sessions=1).text.startswith('1 session of 1 caller')

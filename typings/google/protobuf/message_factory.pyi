@@ -1,0 +1,5 @@
+from typing import Any
+
+from google.protobuf.message import Message
+
+def GetMessageClass(descriptor: Any) -> type[Message]: ...

@@ -1,0 +1,3 @@
+class HealthCheckResponse:
+    SERVING: int
+    NOT_SERVING: int

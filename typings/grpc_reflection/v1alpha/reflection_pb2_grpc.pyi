@@ -1,0 +1,3 @@
+from typing import Any
+
+def add_ServerReflectionServicer_to_server(servicer: Any, server: Any) -> None: ...
