@@ -60,7 +60,7 @@ class LerobotAsyncPeer:
     """See the module."""
 
     def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
-        self._contract, self._on_lost = contract, on_lost
+        self._contract = contract
         self._where = f'{KIND} server {contract.url}'
         self._channel: grpc.Channel | None = None
         self._loop = asyncio.get_running_loop()
@@ -70,11 +70,10 @@ class LerobotAsyncPeer:
 
     async def connect(self) -> dict[str, Any]:
         """Let the server load the policy; it has no metadata to return."""
-        self._channel = channel = _channel(self._contract)
+        self._channel = _channel(self._contract)
         await self._call('Ready', b'')
         config = policy_config_pickle(_policy_config(self._contract))
         await self._call('SendPolicyInstructions', policy_setup(config))
-        channel.subscribe(self._on_state)
         return {}
 
     async def predict(self, observation: PeerObservation) -> PeerReply:
@@ -93,6 +92,7 @@ class LerobotAsyncPeer:
         except (PeerFormatError, PickleRefused) as error:
             raise BadReply(f'{self._where}: {error}') from None
         if not timed:
+            # also what a server says that was restarted: gRPC connects to it, and it has no policy
             raise BadReply(
                 f'{self._where}: replied without actions: its policy failed, or another client '
                 'took its place; see its log'
@@ -109,7 +109,6 @@ class LerobotAsyncPeer:
 
     async def close(self) -> None:
         if self._channel:
-            self._channel.unsubscribe(self._on_state)
             self._channel.close()
 
     async def _call(self, method: str, message: bytes) -> bytes:
@@ -156,14 +155,6 @@ class LerobotAsyncPeer:
             limit_mb = self._contract.max_reply_bytes >> 20
             return BadReply(f'{self._where}: {text} (max_reply_mb is {limit_mb} MB)')
         return PeerRefused(f'{self._where}: {code.name}: {text}')
-
-    def _on_state(self, state: grpc.ChannelConnectivity) -> None:
-        """
-        Report the end of the connection. gRPC connects again by itself, and a server that was
-        restarted has no policy.
-        """
-        if state is not grpc.ChannelConnectivity.READY:
-            self._in_loop(lambda: self._on_lost(f'{self._where}: the connection ended'))
 
 
 def _channel(contract: RemoteContract) -> grpc.Channel:

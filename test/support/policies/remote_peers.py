@@ -299,6 +299,8 @@ class LerobotAsyncPeer(Peer):
 
     @contextlib.asynccontextmanager
     async def serve(self) -> Iterator[None]:
+        # a server that was restarted has none
+        self.policy: Any = None
         self._unblock = threading.Event()
         pool = ThreadPoolExecutor(4)
         server = grpc.server(pool, options=[('grpc.so_reuseport', 0)])
@@ -323,7 +325,7 @@ class LerobotAsyncPeer(Peer):
 
     def _ready(self, request: bytes, context: Any) -> bytes:
         self.connects += 1
-        self.policy: Any = None
+        self.policy = None
         if self.mode == 'mute':
             self._unblock.wait()
         sent = dict(context.invocation_metadata())

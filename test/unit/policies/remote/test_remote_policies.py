@@ -19,6 +19,7 @@ from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.policies.remote.peer import (
     BadReply,
     PeerChanged,
+    PeerError,
     PeerRefused,
     PeerTimeout,
     PeerUnavailable,
@@ -195,7 +196,7 @@ def test_a_chunk_of_another_observation_or_none_is_refused(tmp_path, mode):
 def recovered(policy: RemotePolicy) -> bool:
     try:
         return chunk(policy) == EXPECTED
-    except PeerUnavailable:
+    except PeerError:
         return False
 
 
@@ -206,6 +207,15 @@ def test_a_server_that_hangs_costs_one_timeout_and_then_nothing(rig):
     # the connection is given up: the next request does not wait for it
     with pytest.raises(PeerUnavailable, match='connecting again in the background'):
         policy.predict([asked()])
+
+
+def test_a_server_that_was_restarted_is_connected_again_before_it_is_used(rig):
+    policy, connects = rig.load(), rig.peer.connects
+    assert chunk(policy) == EXPECTED
+    rig.peer.stop()
+    rig.peer.start()
+    wait_until(lambda: recovered(policy), 'a chunk')
+    assert rig.peer.connects > connects
 
 
 def test_a_server_that_dies_is_missed_at_once_and_found_again(rig):
