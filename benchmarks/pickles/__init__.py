@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.peers.comparison import compare
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS
+from benchmarks.pickles import peer_classes
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.safe_pickle import read_observation, write_actions
+from lerobot_serve.peer_formats.safe_pickle import read_observation, write_actions
 
-TEST_SUPPORT = str(Path(__file__).resolve().parents[2] / 'test')
 ABOUT = "LeRobot's pickles: read in what time, and after how many mutations"
 SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
 COPIES_BYTES = 64 * 2**20
@@ -70,25 +70,16 @@ def measure_size(size: ImageSet, rounds: int) -> Case:
 
 def observations(size: ImageSet) -> tuple[list[bytes], list[bytes]]:
     """Return copies of one pickle, with the names of the tests' classes and with LeRobot's."""
-    helpers = import_helpers()
     joints = {f'joint_{number}.pos': 0.1 * number for number in range(JOINTS)}
     values = {**joints, **frames(size), 'task': 'pick'}
-    named = pickle.dumps(helpers.TimedObservation(1.0, 0, values, True), 4)
+    named = pickle.dumps(peer_classes.TimedObservation(1.0, 0, values, True), 4)
     count = max(COPIES_BYTES // len(named), 1)
-    renamed = named.replace(helpers.OURS, helpers.THEIRS)
+    renamed = named.replace(peer_classes.OURS, peer_classes.THEIRS)
     return [copy(named) for _ in range(count)], [copy(renamed) for _ in range(count)]
 
 
 def copy(data: bytes) -> bytes:
     return bytes(bytearray(data))
-
-
-def import_helpers():
-    if TEST_SUPPORT not in sys.path:
-        sys.path.insert(0, TEST_SUPPORT)
-    from support.gateway import lerobot_helpers
-
-    return lerobot_helpers
 
 
 def time_ms(work: Callable[[], object]) -> float:

@@ -28,8 +28,8 @@ from lerobot_serve.peer_formats.safe_pickle import (
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'test'))
-from support.gateway import exploits
-from support.gateway.lerobot_helpers import (
+from benchmarks.pickles import exploits
+from benchmarks.pickles.peer_classes import (
     CHUNK_OF_SERVER,
     features,
     pickled,

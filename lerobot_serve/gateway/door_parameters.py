@@ -71,10 +71,10 @@ def mapping(door: str) -> str:
     )
 
 
-def max_message_mb(door: str) -> int:
+def max_message_mb(door: str, default: int = 16) -> int:
     """Return the parameter `max_message_mb` of a door."""
     return parameter(
-        16,
+        default,
         'largest body or message of a caller; a larger one is refused before it is read',
         unit='MB',
         low=1,

@@ -126,14 +126,7 @@ class GatewayParameters:
         'loaded by them; without them a client must name the policy that is served',
         name='lerobot.policy_names',
     )
-    lerobot_max_observation_mib: int = parameter(
-        32,
-        'longest observation of a RobotClient, uncompressed images included',
-        unit='MiB',
-        low=1,
-        high=256,
-        name='lerobot.max_observation_mib',
-    )
+    lerobot_max_message_mb: int = door.max_message_mb('lerobot', 32)
 
     policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
     policy_service_host: str = door.host('policy_service')

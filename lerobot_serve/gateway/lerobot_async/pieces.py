@@ -32,7 +32,7 @@ async def _joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:
         if size > most_bytes:
             raise Malformed(
                 f'the observation has more than {most_bytes} bytes; send smaller images, or raise '
-                'lerobot.max_observation_mib'
+                'lerobot.max_message_mb'
             )
         if piece.state is TransferState.END:
             # one piece is not copied

@@ -10,7 +10,7 @@ from typing import Any
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 
 ANY_POLICY = '*'
-MIB = 2**20
+MB = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LeRobotSettings:
     mapping: NameMapping = EQUAL_NAMES
     action_order_confirmed: bool = False
     policy_names: tuple[str, ...] = ()
-    max_observation_bytes: int = 32 * MIB
+    max_observation_bytes: int = 32 * MB
     observation_wait_s: float = 2.0
     observation_limit_s: float = 10.0
     refusal_pause_s: float = 0.5
@@ -41,5 +41,5 @@ def read_settings(given: Mapping[str, Any]) -> LeRobotSettings:
         mapping=read_mapping(given['mapping']),
         action_order_confirmed=given['action_order_confirmed'],
         policy_names=tuple(name for name in given['policy_names'] if name),
-        max_observation_bytes=given['max_observation_mib'] * MIB,
+        max_observation_bytes=given['max_message_mb'] * MB,
     )

@@ -15,12 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.lerobot_async import protobuf
-from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
-from support.gateway.gateway_rig import GatewayRig
-from support.gateway.lerobot_helpers import (
+from benchmarks.pickles.peer_classes import (
     features,
     pickled,
     RemotePolicyConfig,
@@ -28,6 +23,11 @@ from support.gateway.lerobot_helpers import (
     TimedObservation,
     unpickled,
 )
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.lerobot_async import protobuf
+from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
+from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from support.gateway.gateway_rig import GatewayRig
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
 SHAPE = (48, 64, 3)

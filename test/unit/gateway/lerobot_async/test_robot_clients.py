@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.gateway.gateway_rig import in_loop
-from support.gateway.lerobot_helpers import pickled
 from support.gateway.robot_client_rig import (
     instructions,
     JOINTS,
@@ -20,6 +19,7 @@ from support.gateway.robot_client_rig import (
     soon,
 )
 
+from benchmarks.pickles.peer_classes import pickled
 from lerobot_serve.gateway.caller import NO_CAGE
 from lerobot_serve.gateway.lerobot_async.observations import REPEAT_AFTER_S
 from lerobot_serve.gateway.predictions import PredictionError, Status

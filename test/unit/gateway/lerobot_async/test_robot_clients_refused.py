@@ -9,9 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.gateway.exploits import all_exploits
 from support.gateway.gateway_rig import in_loop
-from support.gateway.lerobot_helpers import features, pickled
 from support.gateway.robot_client_rig import (
     instructions,
     JOINTS,
@@ -24,6 +22,8 @@ from support.gateway.robot_client_rig import (
     soon,
 )
 
+from benchmarks.pickles.exploits import all_exploits
+from benchmarks.pickles.peer_classes import features, pickled
 from lerobot_serve.gateway.lerobot_async.protobuf import TransferState
 from lerobot_serve.gateway.mapping import NameMapping
 from lerobot_serve.gateway.predictions import PredictionError, Status

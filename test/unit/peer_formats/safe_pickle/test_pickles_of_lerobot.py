@@ -7,9 +7,9 @@ import pickle
 
 import numpy as np
 import pytest
-from support.gateway import lerobot_helpers as ours
-from support.gateway.exploits import plain_observation
 
+from benchmarks.pickles import peer_classes as ours
+from benchmarks.pickles.exploits import plain_observation
 from lerobot_serve.peer_formats.safe_pickle import read_policy_config, write_actions
 
 pytest.importorskip('lerobot')

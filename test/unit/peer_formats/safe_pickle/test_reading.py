@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 import numpy as np
 import pytest
-from support.gateway.exploits import plain_observation
-from support.gateway.lerobot_helpers import (
+
+from benchmarks.pickles.exploits import plain_observation
+from benchmarks.pickles.peer_classes import (
     features,
     pickled,
     RemotePolicyConfig,
     TimedObservation,
 )
-
 from lerobot_serve.peer_formats.safe_pickle import (
     Limits,
     PickleRefused,

@@ -9,11 +9,11 @@ import threading
 
 import numpy as np
 import pytest
-from support.gateway.lerobot_helpers import features
 from support.policies.remote_peers import CONTRACTS, Exploit, Peer, PEERS, WITH_METADATA
 from support.waiting import wait_until
 import yaml
 
+from benchmarks.pickles.peer_classes import features
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.policies.remote.peer import (

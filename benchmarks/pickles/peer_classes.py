@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The three pickled classes of LeRobot's async inference, for tests without LeRobot.
+The three pickled classes of LeRobot's async inference, for benchmarks and tests without LeRobot.
 
 The name of this module has the length of LeRobot's, so that the one can be put in the place of the
 other in any pickle; test_pickles_of_lerobot.py compares the bytes.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pickle
 from typing import Any
 
-OURS, THEIRS = b'support.gateway.lerobot_helpers', b'lerobot.async_inference.helpers'
+OURS, THEIRS = b'benchmarks.pickles.peer_classes', b'lerobot.async_inference.helpers'
 assert len(OURS) == len(THEIRS) == len(__name__)
 
 
