@@ -30,6 +30,7 @@ REQUIREMENTS = {
     'argcomplete': 'argcomplete==3.7.2',
     'cryptography': 'cryptography==50.0.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
+    'google': 'protobuf==6.31.1',
     'grpc': 'grpcio==1.85.1',
     'grpc_health': 'grpcio-health-checking==1.76.0',
     'grpc_reflection': 'grpcio-reflection==1.76.0',

@@ -34,6 +34,7 @@ KEYS = {
     'argcomplete': 'python3-argcomplete',
     'rich': 'python3-rich',
     'cryptography': None,
+    'google': None,
     'grpc': None,
     'grpc_health': None,
     'grpc_reflection': None,
@@ -70,6 +71,7 @@ def tracked(repository) -> list[str]:
 
 # import name -> name on PyPI where they differ
 PACKAGES = {
+    'google': 'protobuf',
     'grpc': 'grpcio',
     'grpc_health': 'grpcio-health-checking',
     'grpc_reflection': 'grpcio-reflection',
