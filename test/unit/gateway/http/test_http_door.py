@@ -266,6 +266,7 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
 async def test_health_follows_the_upstream(rig):
     reply = await rig.ask('GET', '/health')
     assert reply.status == 200 and reply.content['note'] == NO_CAGE
+    assert reply.headers['Server'] == 'lerobot_serve'
     rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router', 1.0)
     reply = await rig.ask('GET', '/health')
     assert reply.status == 503 and reply.headers['Retry-After'] == '1'
