@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from benchmarks.pickles.peer_classes import (
+from benchmarks.harness.peer_classes import (
     features,
     pickled,
     RemotePolicyConfig,

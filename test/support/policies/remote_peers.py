@@ -25,7 +25,7 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from benchmarks.pickles.peer_classes import pickled, TimedAction, unpickled
+from benchmarks.harness.peer_classes import pickled, TimedAction, unpickled
 
 LIMIT_S = 20.0
 STEPS = 4

@@ -19,7 +19,7 @@ from support.gateway.robot_client_rig import (
     soon,
 )
 
-from benchmarks.pickles.peer_classes import pickled
+from benchmarks.harness.peer_classes import pickled
 from lerobot_serve.gateway.caller import NO_CAGE
 from lerobot_serve.gateway.lerobot_async.observations import REPEAT_AFTER_S
 from lerobot_serve.gateway.predictions import PredictionError, Status

@@ -22,8 +22,8 @@ from support.gateway.robot_client_rig import (
     soon,
 )
 
-from benchmarks.pickles.exploits import all_exploits
-from benchmarks.pickles.peer_classes import features, pickled
+from benchmarks.harness.exploits import all_exploits
+from benchmarks.harness.peer_classes import features, pickled
 from lerobot_serve.gateway.lerobot_async.protobuf import TransferState
 from lerobot_serve.gateway.mapping import NameMapping
 from lerobot_serve.gateway.predictions import PredictionError, Status

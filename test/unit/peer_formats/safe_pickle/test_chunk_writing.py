@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.pickles.peer_classes import CHUNK_OF_SERVER, pickled, TimedAction, unpickled
+from benchmarks.harness.peer_classes import CHUNK_OF_SERVER, pickled, TimedAction, unpickled
 from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions, write_actions
 
 torch = pytest.importorskip('torch')

@@ -8,8 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks.pickles import peer_classes as ours
-from benchmarks.pickles.exploits import plain_observation
+from benchmarks.harness import peer_classes as ours
+from benchmarks.harness.exploits import plain_observation
 from lerobot_serve.peer_formats.safe_pickle import read_policy_config, write_actions
 
 pytest.importorskip('lerobot')

@@ -13,7 +13,7 @@ from support.policies.remote_peers import CONTRACTS, Exploit, Peer, PEERS, WITH_
 from support.waiting import wait_until
 import yaml
 
-from benchmarks.pickles.peer_classes import features
+from benchmarks.harness.peer_classes import features
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.policies.remote.peer import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pickle
 from typing import Any
 
-OURS, THEIRS = b'benchmarks.pickles.peer_classes', b'lerobot.async_inference.helpers'
+OURS, THEIRS = b'benchmarks.harness.peer_classes', b'lerobot.async_inference.helpers'
 assert len(OURS) == len(THEIRS) == len(__name__)
 
 
