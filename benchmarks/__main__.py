@@ -35,6 +35,7 @@ NAMES = (
     'control_loop',
     'dashboard',
     'gateways',
+    'pickles',
     'hunt',
 )
 OUT = Path('out/bench')

@@ -2,7 +2,7 @@
 """
 Clients of other projects through a gateway: against their own servers, and against a session of
 this package without a gateway.
-Parts, each in one file: openpi, http. Run by `make bench BENCH=gateways`; main thread.
+Parts, each in one file: openpi, http, lerobot. Run by `make bench BENCH=gateways`; main thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.results.report import Case
 ABOUT = 'clients of other projects through a gateway, against their servers and against none'
 # each case has those of its part
 PARAMETERS: dict[str, object] = {}
-PARTS = ('openpi', 'http')
+PARTS = ('openpi', 'http', 'lerobot')
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

@@ -3,15 +3,17 @@
 LeRobot's async server and its robot client, each a process of its own.
 
     python -m benchmarks.peers.lerobot server HOST PORT
-    python -m benchmarks.peers.lerobot client|robots HOST PORT SOCKET
+    python -m benchmarks.peers.lerobot client|client_2x480x640|robots HOST PORT SOCKET
 
 Both are LeRobot's own, as installed. Only what they would load is stood in for: the policy and
 its processors by ones that do nothing, the robot by one without hardware. The pictures are sent
-but not declared as features, so that the server does not spend time on resizing them.
+but not declared as features, so that the server does not spend time on resizing them; a
+client_2x480x640 declares them, for a gateway that sends them on.
 """
 
 from __future__ import annotations
 
+from functools import partial
 import itertools
 from queue import Queue
 import threading
@@ -24,6 +26,8 @@ from benchmarks.peers.peer_process import (
     Address,
     CHUNK_ROWS,
     Frames,
+    frames,
+    ImageSet,
     JOINTS,
     LOST,
     Orders,
@@ -37,6 +41,8 @@ PACKAGES = ('lerobot', 'grpcio', 'protobuf', 'torch')
 FPS, ANSWER_S, STEPS_APART = 30, 20.0, 1_000_000
 # what came was made of the observation of another, or of one that was given up as lost
 ANOTHERS, LATE = 'chunk of another robot', 'chunk of a lost request'
+# of which a client may declare its pictures
+DECLARED_SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 
 
@@ -59,7 +65,10 @@ class NullPolicy:
 class NullRobot:
     """A robot without hardware: has joints, and is asked for nothing."""
 
-    observation_features = action_features = dict.fromkeys(JOINT_NAMES, float)
+    action_features = dict.fromkeys(JOINT_NAMES, float)
+
+    def __init__(self, cameras: dict[str, tuple[int, ...]]) -> None:
+        self.observation_features = {**self.action_features, **cameras}
 
     def connect(self) -> None:
         pass
@@ -88,15 +97,18 @@ def serve(address: Address) -> None:
     policy_server.serve(config)
 
 
-def connect(address: Address, number: int = 0, answer_s: float = ANSWER_S) -> Trip:
+def connect(
+    address: Address, number: int = 0, answer_s: float = ANSWER_S, size: ImageSet | None = None
+) -> Trip:
     """
-    Return what makes one trip, as robot number so and so. Raises OSError when the server does not
-    come up.
+    Return what makes one trip, as robot number so and so, which declares cameras of a size. Raises
+    OSError when the server does not come up.
     """
     load_lerobot()
     from lerobot.async_inference import robot_client
 
-    robot_client.make_robot_from_config = lambda _: NullRobot()
+    cameras = {name: frame.shape for name, frame in frames(size).items()} if size else {}
+    robot_client.make_robot_from_config = lambda _: NullRobot(cameras)
     config = robot_client.RobotClientConfig(
         policy_type='act',
         pretrained_name_or_path='null',
@@ -113,11 +125,11 @@ def connect(address: Address, number: int = 0, answer_s: float = ANSWER_S) -> Tr
     # a chunk says the step of the observation it was made of
     steps = itertools.count(number * STEPS_APART)
 
-    def trip(frames: Frames) -> float | str:
+    def trip(pictures: Frames) -> float | str:
         seen = robot_client.TimedObservation(
             timestamp=time.time(),
             timestep=next(steps),
-            observation=observation(frames),
+            observation=observation(pictures),
             must_go=True,
         )
         return outcome(client, seen, answer_s)
@@ -152,6 +164,11 @@ def outcome(client: Any, seen: Any, answer_s: float) -> float | str:
     return LATE if asked // STEPS_APART == answered // STEPS_APART else ANOTHERS
 
 
+def role_of(size: ImageSet) -> str:
+    """Return the role of a client that declares its pictures."""
+    return f'client_{size}'
+
+
 def robots(address: Address) -> Orders:
     """Return the role of many robots, each with two threads of its own."""
     return orders(
@@ -167,4 +184,6 @@ def load_lerobot() -> None:
 
 
 if __name__ == '__main__':
-    raise SystemExit(run(PACKAGES, serve, {'client': single_robot(connect), 'robots': robots}))
+    sizes = {role_of(size): single_robot(partial(connect, size=size)) for size in DECLARED_SIZES}
+    roles = {'client': single_robot(connect), 'robots': robots, **sizes}
+    raise SystemExit(run(PACKAGES, serve, roles))

@@ -85,6 +85,8 @@ class Gateway:
         Return the session of a caller, and open it first where there is none. Raises
         PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server.
         """
+        if self._is_draining:
+            raise self._refused(caller, Status.UNAVAILABLE, 'draining', DRAINING)
         session = self._sessions.get(caller)
         if session is None:
             self._admit(caller)
@@ -98,8 +100,6 @@ class Gateway:
         return session
 
     def _admit(self, caller: Caller) -> None:
-        if self._is_draining:
-            raise self._refused(caller, Status.UNAVAILABLE, 'draining', DRAINING)
         if len(self._sessions) >= self.settings.max_callers:
             raise self._refused(
                 caller,
@@ -149,7 +149,7 @@ class Gateway:
             self._log.info(session.end_text(why))
 
     async def drain(self) -> None:
-        """Refuse new callers, await running requests, end all sessions and the upstream."""
+        """Refuse new requests, await running ones, end all sessions and the upstream."""
         self._is_draining = True
         running = [each.wait_quiet() for each in self._sessions.values()]
         with contextlib.suppress(TimeoutError):

@@ -29,7 +29,7 @@ class Door(Protocol):
         """Listen. Raises UserError for an address that cannot be used."""
 
     async def stop(self) -> None:
-        """Accept no more callers, end the connections. May be called twice."""
+        """Send the last replies, end the connections, listen no more. May be called twice."""
 
 
 MakeDoor = Callable[[Gateway, Exposure, Mapping[str, Any]], Door]

@@ -2,7 +2,7 @@
 """
 The thread of the event loop: builds gateway and doors in it, runs them, ends them in order.
 
-Doors stop first, then running requests are awaited, then the sessions are closed.
+New requests are refused, running ones answered and the sessions closed; then the doors stop.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class GatewayLoop:
                 await asyncio.wait_for(self._stop.wait(), IDLE_CHECK_S)
 
     async def _end(self, running: Running) -> None:
-        draining = asyncio.ensure_future(running.gateway.drain())
+        # before the connections end, over which the last replies travel
+        await running.gateway.drain()
         stops = [asyncio.ensure_future(door.stop()) for door in running.doors]
-        await draining
         if stops:
             _, hanging = await asyncio.wait(stops, timeout=STOP_LIMIT_S)
             for each in hanging:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The part of grpc that lerobot_serve uses.
 from collections.abc import Callable, Mapping, Sequence
 import enum

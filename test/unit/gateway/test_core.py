@@ -194,9 +194,11 @@ def test_draining_answers_what_runs_refuses_what_comes_and_ends_all():
         await until(lambda: rig.upstream.requests)
         draining = asyncio.ensure_future(rig.gateway.drain())
         await asyncio.sleep(0)
-        refused = await refusal(rig.gateway.session(OTHER))
-        assert refused.status is Status.UNAVAILABLE
-        assert 'shutting down' in refused.text
+        # also one with a session
+        for caller in (OTHER, CALLER):
+            refused = await refusal(rig.gateway.session(caller))
+            assert refused.status is Status.UNAVAILABLE
+            assert 'shutting down' in refused.text
         rig.upstream.release()
         await draining
         assert (await running).slot == 'prod'

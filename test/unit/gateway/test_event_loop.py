@@ -14,6 +14,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.gateway import event_loop
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.event_loop import GatewayLoop, Running
+from lerobot_serve.gateway.predictions import PredictionError
 
 
 class Door:
@@ -33,6 +34,14 @@ class Door:
         self.stopped += 1
         if self._hangs:
             await asyncio.Event().wait()
+
+
+async def is_draining(gateway: Gateway) -> bool:
+    try:
+        await gateway.session(CALLER)
+    except PredictionError:
+        return True
+    return False
 
 
 def run(make: Callable[[], Running]) -> tuple[GatewayLoop, threading.Thread]:
@@ -60,15 +69,20 @@ def test_a_running_request_is_answered_and_its_session_closed_before_the_thread_
         prediction = (await gateway.session(CALLER)).predict(request())
         asked = asyncio.ensure_future(prediction)
         loop.request_stop()
-        while not door.stopped:
+        while not await is_draining(gateway):
             await asyncio.sleep(0)
+        # the connections of its callers are still there
+        assert not door.stopped
         rig.upstream.release()
-        return (await asked).slot
+        slot = (await asked).slot
+        assert not door.stopped
+        return slot
 
     asked = asyncio.run_coroutine_threadsafe(ask(rig.gateway), loop._loop)
     thread.join(10)
     assert asked.result(0) == 'prod'
     assert not thread.is_alive()
+    assert door.stopped == 1
     assert not rig.upstream.open_sessions
     loop.stop()
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The part of protobuf that lerobot_serve uses.
 from typing import Any
 

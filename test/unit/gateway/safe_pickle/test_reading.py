@@ -51,7 +51,7 @@ def assert_same(read: object, sent: object) -> None:
         np.testing.assert_equal(read, float(sent))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.dictionaries(st.text(max_size=20), VALUES, max_size=6), st.sampled_from(PROTOCOLS))
 def test_an_observation_is_what_was_sent(sent, protocol):
     data = pickled(TimedObservation(2.5, 70_000, sent, must_go=True), protocol)

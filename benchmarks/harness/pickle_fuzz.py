@@ -2,7 +2,7 @@
 """
 Read published exploits and mutated pickles, and print what happened as JSON:
 
-    python -m benchmarks.pickles.fuzz --count 1000000 --seed 1
+    python -m benchmarks.harness.pickle_fuzz --count 1000000 --seed 1
 
 The process is one of its own: an audit hook lists whatever the reader would import, open or run,
 and the kernel says the peak of memory.
@@ -202,7 +202,7 @@ def read_once(reader: Reader, data: bytes, watch: Watch, crashed: list[str]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog='python -m benchmarks.pickles.fuzz')
+    parser = argparse.ArgumentParser(prog='python -m benchmarks.harness.pickle_fuzz')
     parser.add_argument('--count', type=int, default=1_000_000)
     parser.add_argument('--seed', type=int, default=1)
     options = parser.parse_args()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The reader of LeRobot's pickles: how long it takes beside Python's unpickler, and what mutated
+pickles do to it.
+
+Both read the same observations in turn, each from one of several copies: what a client sends has
+not been read before. Then all known exploits and 5000 mutated pickles for each round are read in a
+process of their own (`benchmarks.harness.pickle_fuzz`); --rounds 2000 reads ten million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+from pathlib import Path
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.peers.comparison import compare
+from benchmarks.peers.peer_process import frames, ImageSet, JOINTS
+from benchmarks.results.report import Case
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.safe_pickle import read_observation, write_actions
+
+TEST_SUPPORT = str(Path(__file__).resolve().parents[1] / 'test')
+ABOUT = "LeRobot's pickles: read in what time, and after how many mutations"
+SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
+# as LeRobot's examples have them
+REAL_SIZE = SIZES[-1]
+COPIES_BYTES = 64 * 2**20
+MUTATED_A_ROUND, SEED = 5000, 1
+FUZZ_LIMIT_S = 6 * 3600.0
+GOAL_RATIO, GOAL_MIB = 1.2, 64
+PARAMETERS = {'mutated_a_round': MUTATED_A_ROUND, 'seed': SEED, 'copies_bytes': COPIES_BYTES}
+OURS, PYTHONS, WRITING = 'this reader', 'pickle.loads', 'writing a chunk of 100x6'
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return a case for each size, and one of the mutations. Main thread. Raises UserError."""
+    return [*(measure_size(size, rounds) for size in SIZES), mutate(rounds)]
+
+
+def measure_size(size: ImageSet, rounds: int) -> Case:
+    """Read an observation of one size, by both in turn."""
+    named, renamed = observations(size)
+    chunk = np.zeros((100, JOINTS), np.float32)
+    series: dict[str, list[float]] = {OURS: [], PYTHONS: [], WRITING: []}
+    for number in range(rounds + 20):
+        place = number % len(named)
+        took = {
+            PYTHONS: time_ms(lambda place=place: pickle.loads(named[place])),
+            OURS: time_ms(lambda place=place: read_observation(renamed[place])),
+            WRITING: time_ms(lambda: write_actions(chunk, 0.0, 0, 1 / 30)),
+        }
+        # the first ones fill caches
+        for name, value in took.items() if number >= 20 else ():
+            series[name].append(value)
+    ratio = compare(series[OURS], series[PYTHONS])
+    # small pictures are read in less than the opcodes around them take
+    goal = f'median at most {GOAL_RATIO:g} x that of pickle'
+    return Case(
+        f'{size.cameras} cameras of {size.height}x{size.width}',
+        {'pickle_bytes': len(named[0])},
+        {'rounds': rounds},
+        series,
+        {f'{OURS} / {PYTHONS}': ratio},
+        {goal: ratio['median'] <= GOAL_RATIO} if size == REAL_SIZE else {},
+    )
+
+
+def observations(size: ImageSet) -> tuple[list[bytes], list[bytes]]:
+    """Return copies of one pickle, with the names of the tests' classes and with LeRobot's."""
+    helpers = import_helpers()
+    joints = {f'joint_{number}.pos': 0.1 * number for number in range(JOINTS)}
+    values = {**joints, **frames(size), 'task': 'pick'}
+    named = pickle.dumps(helpers.TimedObservation(1.0, 0, values, True), 4)
+    count = max(COPIES_BYTES // len(named), 1)
+    renamed = named.replace(helpers.OURS, helpers.THEIRS)
+    return [copy(named) for _ in range(count)], [copy(renamed) for _ in range(count)]
+
+
+def copy(data: bytes) -> bytes:
+    return bytes(bytearray(data))
+
+
+def import_helpers():
+    if TEST_SUPPORT not in sys.path:
+        sys.path.insert(0, TEST_SUPPORT)
+    from support.gateway import lerobot_helpers
+
+    return lerobot_helpers
+
+
+def time_ms(work: Callable[[], object]) -> float:
+    begin_ns = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - begin_ns) / 1e6
+
+
+def mutate(rounds: int) -> Case:
+    """Read exploits and mutated pickles. Raises UserError."""
+    count = rounds * MUTATED_A_ROUND
+    command = [sys.executable, '-m', 'benchmarks.harness.pickle_fuzz', '--seed', str(SEED)]
+    ran = subprocess.run(
+        [*command, '--count', str(count)], capture_output=True, text=True, timeout=FUZZ_LIMIT_S
+    )
+    if ran.returncode:
+        raise UserError(f'the fuzz of pickles failed: {ran.stderr[-2000:]}')
+    found = json.loads(ran.stdout)
+    lists = {name: found.pop(name) for name in ('crashed', 'executed')}
+    peak_mib = found.pop('peak_mib')
+    return Case(
+        'mutations',
+        {'peak_mib': round(peak_mib, 1), **lists},
+        found,
+        goals={
+            'nothing is executed': not lists['executed'],
+            'no other error than a refusal': not lists['crashed'],
+            f'at most {GOAL_MIB} MiB': peak_mib <= GOAL_MIB,
+        },
+    )
