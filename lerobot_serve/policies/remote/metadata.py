@@ -58,8 +58,11 @@ def selected(metadata: dict[str, Any], keys: tuple[str, ...], where: str) -> dic
 
 def check_reported(metadata: Mapping[str, Any], contract: RemoteContract, where: str) -> None:
     """Raise PeerChanged if a field that the server reports differs from the contract."""
+    # a gateway's openpi door has them in a map of its own
+    ours = metadata.get('lerobot_serve')
+    reported = {**metadata, **ours} if isinstance(ours, Mapping) else metadata
     for field in REPORTED:
-        said, written = metadata.get(field), getattr(contract, field)
+        said, written = reported.get(field), getattr(contract, field)
         said = tuple(said) if isinstance(said, list) else said
         if said is not None and said != written:
             raise PeerChanged(
