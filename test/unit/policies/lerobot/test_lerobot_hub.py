@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip('huggingface_hub', reason='huggingface_hub is not installed')
 
-from support.policies.fake_hub import FakeHub, Repository
+from support.paths import REPOSITORY
+from support.policies.fake_hub import FakeHub, Repository, repository
 from support.waiting import wait_until
 
 from lerobot_serve.parameters import ParameterError
@@ -38,6 +39,7 @@ from lerobot_serve.policies.lerobot.hub.repository import (
 from lerobot_serve.server.assembly import check_policy_path_change
 from lerobot_serve.server.parameters import ServerParameters
 
+GOLDEN = REPOSITORY / 'test' / 'golden'
 OLD, NEW = '0' * 39 + '1', 'f' * 40
 STATE_FILE = 'policy_preprocessor_step_0_normalizer_processor.safetensors'
 FEATURES = {
@@ -112,6 +114,27 @@ def test_the_process_that_serves_stays_offline(hub, monkeypatch):
     hardening.disable_network()
     folder = Path(local_folder('user/act'))
     assert (folder / 'model.safetensors').read_bytes() == b'newer weights'
+    assert os.environ['HF_HUB_OFFLINE'] == '1'
+
+
+def test_a_policy_of_the_hub_is_served_though_the_server_has_no_network(hub):
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    pytest.importorskip('lerobot', reason='LeRobot is not installed')
+    from support.policies.lerobot_rig import NAMES
+
+    from lerobot_serve.server.inference.policy_loading import load_worker
+    from lerobot_serve.server.observability.server_statistics import ServerStatistics
+
+    hub.repositories['user/tdmpc'] = repository(GOLDEN / 'lerobot-0.4.4-tdmpc', OLD)
+    parameters = ServerParameters(
+        policy_path='user/tdmpc', state_names=NAMES, action_names=NAMES, trained_fps=30.0
+    )
+    worker = load_worker(parameters, '', ServerStatistics())
+    try:
+        assert worker.description.fingerprint.startswith(f'tdmpc-{OLD[:12]}@')
+        assert worker.description.policy_type == 'tdmpc'
+    finally:
+        worker.close()
     assert os.environ['HF_HUB_OFFLINE'] == '1'
 
 
