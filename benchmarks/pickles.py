@@ -24,7 +24,7 @@ from benchmarks.peers.comparison import compare
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.safe_pickle import read_observation, write_actions
+from lerobot_serve.peer_formats.safe_pickle import read_observation, write_actions
 
 TEST_SUPPORT = str(Path(__file__).resolve().parents[1] / 'test')
 ABOUT = "LeRobot's pickles: read in what time, and after how many mutations"

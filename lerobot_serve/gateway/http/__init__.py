@@ -8,6 +8,7 @@ The door for programs that speak HTTP and JSON.
     callers.py  which session a request belongs to
     act.py      POST /act
     replies.py  predictions, errors and headers
-    openapi.py  the description of all of it, and the page
+    openapi.py  the description of all of it
+    page.py     the same for people
     door.py     the aiohttp application
 """

@@ -21,9 +21,10 @@ from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.caller import NO_CAGE
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.http import openapi
 from lerobot_serve.gateway.http.act import ActRoute
 from lerobot_serve.gateway.http.fields import FieldError
+from lerobot_serve.gateway.http.openapi import document
+from lerobot_serve.gateway.http.page import page
 from lerobot_serve.gateway.http.replies import (
     config_content,
     error_reply,
@@ -50,9 +51,7 @@ class HttpDoor:
         self._gate = Gate(gateway, exposure)
         self._act = ActRoute(gateway, exposure, settings, self._gate)
         self._on_refused = partial(gateway.on_refused, exposure.door)
-        self._description = openapi.document(
-            lerobot_serve.__version__, needs_token=exposure.needs_token
-        )
+        self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
         bounds = Connections(settings.max_connections, partial(self._on_refused, 'no_request'))
         application = web.Application(
             client_max_size=settings.max_message_bytes,
@@ -89,6 +88,7 @@ class HttpDoor:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
+                self._check_connections()
                 self._gate.check_origin(request)
                 return await self._sent(request, await handler(request))
             except PredictionError as error:
@@ -108,6 +108,14 @@ class HttpDoor:
 
         return guarded
 
+    def _check_connections(self) -> None:
+        """Raise Refused above the limit; the connection ends with it."""
+        limit, count = self._settings.max_connections, self._site.connection_count
+        if count > limit:
+            self._on_refused('max_connections')
+            text = f'{count} connections are open, max_connections is {limit}; retry later'
+            raise Refused(503, 'max_connections', text)
+
     async def _sent(
         self, request: web.Request, response: web.StreamResponse
     ) -> web.StreamResponse:
@@ -126,7 +134,7 @@ class HttpDoor:
     # routes
 
     async def _page(self, _: web.Request) -> web.Response:
-        text = openapi.page(self._description, self.address)
+        text = page(self._description, self.address)
         return web.Response(text=text, content_type='text/html')
 
     async def _openapi(self, _: web.Request) -> web.Response:

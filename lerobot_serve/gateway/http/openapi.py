@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI description of the HTTP door, and the page that shows it. Pure."""
+"""The OpenAPI description of the HTTP door. Pure."""
 
 from __future__ import annotations
 
-from html import escape
-import json
 from typing import Any
 
 from lerobot_serve.gateway.caller import NO_CAGE
@@ -153,7 +151,8 @@ def _error_schema() -> Json:
     return {'type': 'object', 'properties': {'error': error}}
 
 
-def _headers() -> Json:
+def header_descriptions() -> Json:
+    """Return the headers of a prediction, by name."""
     described = {
         SLOT: 'prod, a or b: the slot that answered',
         VERSION: 'id@hash of the policy that answered',
@@ -192,7 +191,11 @@ def _act() -> Json:
             },
         },
         'responses': {
-            '200': {'description': 'a prediction', 'headers': _headers(), 'content': reply},
+            '200': {
+                'description': 'a prediction',
+                'headers': header_descriptions(),
+                'content': reply,
+            },
             '400': _error('a field is wrong: field, given, allowed'),
             '401': _error('no token, or a wrong one'),
             '408': _error('the body did not arrive in time'),
@@ -244,53 +247,3 @@ def document(version: str, *, needs_token: bool) -> Json:
 
 def _get(summary: str) -> Json:
     return {'summary': summary, 'responses': {'200': {'description': 'JSON'}}}
-
-
-STYLE = (
-    'body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}'
-    'td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}'
-    'pre{background:#f4f4f4;padding:1rem;overflow:auto}'
-)
-
-
-def page(description: Json, address: str) -> str:
-    """Return the page of the door: how to ask, which fields, which errors."""
-    act = description['paths']['/act']['post']
-    fields = description['components']['schemas']['Act']['properties']
-    paths = description['paths'].items()
-    parts = [
-        f'<h1>{escape(description["info"]["title"])}</h1>',
-        f'<p>{escape(description["info"]["description"])} '
-        'Machine-readable: <a href="openapi.json">openapi.json</a>.</p>',
-        _table(
-            (f'{method.upper()} {path}', operation['summary'])
-            for path, operations in paths
-            for method, operation in operations.items()
-        ),
-        '<h2>POST /act</h2>',
-        f'<pre>{escape(_command(address))}</pre>',
-        _table((name, _meaning(schema)) for name, schema in fields.items()),
-        f'<p>A picture is {escape(ALLOWED)}.</p>',
-        '<h2>Replies</h2>',
-        _table((status, each['description']) for status, each in act['responses'].items()),
-        '<h2>Headers of a prediction</h2>',
-        _table((name, each['description']) for name, each in _headers().items()),
-    ]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>lerobot_serve gateway</title>'
-        f'<style>{STYLE}</style><body>{"".join(parts)}</body></html>'
-    )
-
-
-def _meaning(schema: Json) -> str:
-    return str(schema['description'])
-
-
-def _table(rows: Any) -> str:
-    lines = (f'<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in rows)
-    return f'<table>{"".join(lines)}</table>'
-
-
-def _command(address: str) -> str:
-    body = json.dumps(EXAMPLE, indent=2)
-    return f"curl {address}/act -H 'Content-Type: application/json' -d '{body}'"

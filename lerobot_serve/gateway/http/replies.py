@@ -106,7 +106,8 @@ class Refused(Exception):
 def refusal(refused: Refused) -> web.Response:
     """Return the reply to a refused request; the connection ends with it."""
     content = {'error': {'status': refused.reason, 'text': refused.text}}
-    response = web.json_response(content, status=refused.status)
+    headers = {'Retry-After': '1'} if refused.status == 503 else {}
+    response = web.json_response(content, status=refused.status, headers=headers)
     response.force_close()
     return response
 

@@ -8,7 +8,9 @@ The door for openpi's client: msgpack over a websocket.
     observation.py     a message -> PredictionRequest
     episodes.py        where an episode of a connection begins
     replies.py         the metadata frame and the replies
+    handshake.py       the upgrade to a websocket
     connection.py      one client: turns, bounds, the end
+    conversation.py    what is said on a connection
     door.py            the aiohttp application
 
 aiohttp reads the HTTP part of each connection; after the upgrade it passes the bytes to frames.py,

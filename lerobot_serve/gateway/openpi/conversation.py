@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -65,7 +66,12 @@ class Conversation:
         clock: Callable[[], float],
     ) -> Conversation:
         """Open the session of the caller. Raises PredictionError; then no session is left."""
-        session = await gateway.session(caller)
+        try:
+            session = await gateway.session(caller)
+        except asyncio.CancelledError:
+            # the client left while its session was opened
+            await gateway.release(caller)
+            raise
         try:
             return cls(gateway, caller, mapping, clock, session.contract)
         except PredictionError as error:

@@ -12,6 +12,12 @@ from lerobot_serve.access.connections import Connections
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 
+BASE_HEADERS = {
+    'X-Content-Type-Options': 'nosniff',
+    'Cache-Control': 'no-store',
+    # versions of this machine are not told
+    'Server': 'lerobot_serve',
+}
 KEEP_ALIVE_S, CLOSE_LIMIT_S, LINGER_S = 75.0, 2.0, 1.0
 
 
@@ -22,6 +28,7 @@ class Site:
         self, exposure: Exposure, application: web.Application, connections: Connections
     ) -> None:
         self._exposure, self._connections = exposure, connections
+        application.on_response_prepare.append(_add_headers)
         # a request ends when its client leaves, and with it its prediction
         self._runner = web.AppRunner(
             application,
@@ -41,6 +48,11 @@ class Site:
         host = self._exposure.host
         shown = f'[{host}]' if ':' in host else host
         return f'{"https" if self._exposure.tls else "http"}://{shown}:{self.port}'
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._runner.server.connections) if self._runner.server else 0
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
@@ -67,3 +79,7 @@ class Site:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
         await self._runner.cleanup()
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(BASE_HEADERS)

@@ -75,14 +75,19 @@ class OpenpiRig(GatewayRig):
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection after the upgrade, whose frames a test writes itself."""
+        reader, writer = await self.raw_request()
+        await reader.readuntil(b'\r\n\r\n')
+        head = await reader.readexactly(4)
+        await reader.readexactly(int.from_bytes(head[2:], 'big'))
+        return reader, writer
+
+    async def raw_request(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a connection that asks for the upgrade."""
         reader, writer = await asyncio.open_connection(*self.host_and_port)
         writer.write(
             b'GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
             b'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n'
         )
-        await reader.readuntil(b'\r\n\r\n')
-        head = await reader.readexactly(4)
-        await reader.readexactly(int.from_bytes(head[2:], 'big'))
         return reader, writer
 
 

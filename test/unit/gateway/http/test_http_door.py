@@ -15,6 +15,7 @@ from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import CAMERA, in_loop, until
 from support.gateway.http_rig import body, HEIGHT, HttpRig, WIDTH
 
+from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.caller import NO_CAGE
@@ -226,6 +227,31 @@ async def test_a_client_that_stops_reading_is_disconnected(rig):
     del reader
 
 
+@http_test(max_connections=1)
+async def test_more_connections_than_allowed_are_refused(rig):
+    assert (await rig.ask('GET', '/health')).status == 200
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    head = await reader.readuntil(b'\r\n\r\n')
+    assert b' 503 ' in head and b'Retry-After' in head
+    await reader.read()
+    writer.close()
+    assert (await rig.ask('GET', '/health')).status == 200
+    assert rig.refused == {'max_connections': 1}
+
+
+@http_test()
+async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
+    monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    writer.write(b'POST /act HTTP/1.1\r\nHost: loc')
+    with pytest.raises(ConnectionError):
+        assert await reader.read() == b''
+        raise ConnectionResetError
+    assert rig.refused == {'no_request': 1}
+    writer.close()
+
+
 @http_test()
 async def test_a_client_that_leaves_ends_its_prediction(rig):
     rig.upstream.hold()
@@ -240,6 +266,7 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
 async def test_health_follows_the_upstream(rig):
     reply = await rig.ask('GET', '/health')
     assert reply.status == 200 and reply.content['note'] == NO_CAGE
+    assert reply.headers['Server'] == 'lerobot_serve'
     rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router', 1.0)
     reply = await rig.ask('GET', '/health')
     assert reply.status == 503 and reply.headers['Retry-After'] == '1'

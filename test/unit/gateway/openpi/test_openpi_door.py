@@ -282,6 +282,24 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
 
 
 @openpi_test()
+async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
+    go_on, open_session = asyncio.Event(), rig.upstream.open
+
+    async def open_later(caller):
+        await go_on.wait()
+        return await open_session(caller)
+
+    rig.upstream.open = open_later
+    reader, writer = await rig.raw_request()
+    await until(lambda: rig.gateway.callers)
+    writer.transport.abort()
+    await until(lambda: not rig.gateway.callers)
+    go_on.set()
+    await until(lambda: rig.upstream.opened and not rig.upstream.open_sessions)
+    del reader
+
+
+@openpi_test()
 async def test_the_end_of_the_door_ends_its_connections(rig):
     async with rig.client() as client:
         stopping = asyncio.create_task(rig.door.stop())
@@ -290,6 +308,20 @@ async def test_the_end_of_the_door_ends_its_connections(rig):
         await stopping
         await rig.door.stop()
     assert not rig.upstream.open_sessions
+
+
+@openpi_test()
+async def test_a_reply_in_work_is_sent_before_the_end(rig):
+    rig.upstream.hold()
+    async with rig.client() as client:
+        await client.socket.send_bytes(packed(observation()))
+        await until(lambda: rig.upstream.requests)
+        stopping = asyncio.create_task(rig.door.stop())
+        await until(lambda: next(iter(rig.door._connections))._last)
+        rig.upstream.release()
+        assert (await client.socket.receive()).type is aiohttp.WSMsgType.BINARY
+        assert (await client.socket.receive()).data == 1001
+        await stopping
 
 
 def test_tls(tmp_path):
