@@ -173,10 +173,10 @@ class RouterSession:
     def on_chunk(self, chunk: Chunk) -> None:
         """Process a reply to this caller."""
         reply = self._reply
-        if not (reply and self._numbering.is_answered_by(chunk.header)):
-            self._host.count_dropped('late_chunk')
-        elif not reply.done():
+        if reply and not reply.done() and self._numbering.is_answered_by(chunk.header):
             reply.set_result(chunk)
+        else:
+            self._host.count_dropped('late_chunk')
 
     def on_lost(self, error: Exception) -> None:
         """End the session, and the request in flight with `error`."""

@@ -284,13 +284,16 @@ def test_replies_that_nobody_awaits_are_counted():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.predict(request()), 0.01)
         (late,) = rig.link.requests
+        # before the next request, and after it
+        rig.link.deliver(ok(late))
+        await until(lambda: rig.dropped == {'late_chunk': 1})
         rig.link.answer = ok
         await session.predict(request())
         rig.link.deliver(ok(late))
         rig.link.deliver(ok(late, client_id='robot_7'))
         rig.upstream.deposit_chunk(b'\x00\x01\x00\x00')
-        await until(lambda: rig.dropped.total() == 3)
-        assert rig.dropped == {'late_chunk': 1, 'other_client': 1, 'truncated': 1}
+        await until(lambda: rig.dropped.total() == 4)
+        assert rig.dropped == {'late_chunk': 2, 'other_client': 1, 'truncated': 1}
 
     with_rig(test)
 
