@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 
@@ -11,6 +13,10 @@ def grpc_thread():
     """Keep the one thread of grpc.aio until the tests end: it is none of a test's own."""
     from grpc._cython import cygrpc
 
+    # it asks for the loop of this thread, which asyncio.run of an earlier test has taken away
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     cygrpc.init_grpc_aio()
     yield
     cygrpc.shutdown_grpc_aio()
+    loop.close()
