@@ -5,7 +5,8 @@ Run `make test` for each supported combination, one after the other, and print a
     .ci/matrix [--list] [--target TARGET] [--limit-min MINUTES] [RUN ...]
 
 Each run has a workspace folder of its own, `.workspace/RUN`, made from PyPI wheels also where a
-ROS 2 is sourced. Needs only the standard library, and `python3.11` and `python3.12` on the PATH.
+ROS 2 is sourced. LeRobot is 0.4.4 with Python 3.11 and 0.6.1 with 3.12. Needs only the standard
+library, and `python3.11` and `python3.12` on the PATH.
 Exit status: 0 when all runs passed, 1 when one did not, 2 for a wrong command line.
 """
 

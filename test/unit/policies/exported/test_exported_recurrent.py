@@ -22,6 +22,8 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope='module', params=['pt2', 'onnx'])
 def lstm(request, tmp_path_factory):
+    if request.param == 'onnx' and torch.__version__.startswith('2.11.'):
+        pytest.skip('torch 2.11 exports an LSTM to ONNX that onnxruntime cannot read')
     folder = tmp_path_factory.mktemp('lstm')
     return rig.build(folder, rig.Lstm, onnx=request.param == 'onnx')
 
