@@ -15,6 +15,7 @@ START = {
     'policy_server': {'policy_kind': 'null'},
     'policy_router': {},
     'edge_controller': {'client_id': 'robot'},
+    'gateway': {'http.port': 0},
     'sim_robot': {},
 }
 

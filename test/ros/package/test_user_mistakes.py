@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.parameters import parameter_specs
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.router.parameters import RouterParameters
@@ -20,6 +21,7 @@ EXECUTABLES = {
     'policy_server': ServerParameters,
     'policy_router': RouterParameters,
     'edge_controller': EdgeParameters,
+    'gateway': GatewayParameters,
     'sim_robot': SimParameters,
 }
 
@@ -84,6 +86,8 @@ MISTAKES = [
     ('policy_router', parameter('slot_a', '["/slot_b/policy_server"]'), ['slot_a', 'slot_b']),
     ('policy_router', parameter('shadow_server', 'no server'), ['shadow_server', "'no server'"]),
     ('policy_router', parameter('canary.plan', '["5", "50"]'), ["must end with '100'"]),
+    ('gateway', parameter('doors', '[grpc]'), ['grpc', 'lerobot', 'http']),
+    ('gateway', parameter('openpi.port', '1'), ['openpi.port', 'doors']),
     ('sim_robot', parameter('rate_hz', '.nan'), ['rate_hz']),
     ('sim_robot', ['--ros-args', '--params-file', '/nowhere.yaml'], ['/nowhere.yaml']),
     ('sim_robot', ['--ros-args', '-p', 'rate_hz'], ['rate_hz']),
