@@ -141,6 +141,12 @@ class GatewayParameters:
     groot_tokens_file: str = door.tokens_file('groot')
     groot_allow_anyone: bool = door.allow_anyone('groot')
     groot_mapping: str = door.mapping('groot')
+    groot_max_message_mb: int = door.max_message_mb('groot')
+    groot_language_key: str = parameter(
+        'annotation.human.task_description',
+        'key of the task in the reply to get_modality_config',
+        name='groot.language_key',
+    )
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other or have no effect."""

@@ -21,14 +21,15 @@ class ServerParameters:
     )
     policy_kind: str = parameter(
         '',
-        'policy kind: builtin, exported, lerobot, null, recurrent, or one of another package; '
-        'empty detects it from the files in policy_path',
+        'policy kind: builtin, exported, groot, http, lerobot, lerobot_async, null, openpi, '
+        'recurrent, or one of another package; empty detects it from the files in policy_path',
         on_configure=True,
     )
     policy_path: str = parameter(
         '',
-        'directory of the policy, or a LeRobot policy of the Hugging Face hub, '
-        'USER/REPOSITORY[@REVISION]; at runtime it may change only below policy_root',
+        'directory of the policy; or a LeRobot policy of the Hugging Face hub, '
+        'USER/REPOSITORY[@REVISION]; or the contract file of a server of others, for the kinds '
+        'groot, http, lerobot_async and openpi; at runtime it may change only below policy_root',
         on_configure=True,
     )
     policy_root: str = parameter(
