@@ -373,8 +373,6 @@ def test_an_address_in_use_and_tls_are_refused_with_a_sentence(tmp_path):
                 await DoorRig(replace(EXPOSURE, port=port)).door.start()
         with pytest.raises(UserError, match='has no TLS'):
             DoorRig(replace(EXPOSURE, certificate=b'x', key=b'y'))
-        with pytest.raises(UserError, match='max_requests must be in'):
-            DoorRig(max_requests=0)
         with pytest.raises(UserError, match=r'mapping .*none\.yaml'):
             DoorRig(mapping=str(tmp_path / 'none.yaml'))
         await rig.door.stop()
