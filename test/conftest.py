@@ -9,7 +9,7 @@ import faulthandler
 import gc
 import os
 from pathlib import Path
-import sys
+from typing import TextIO
 
 from hypothesis import settings
 import pytest
@@ -20,8 +20,9 @@ from lerobot_serve.ros.process import private_domain
 
 pytest_plugins = ['pytester']
 
-TEST_LIMIT_S = float(os.environ.get('TEST_LIMIT_S', '180'))
+TEST_LIMIT_S = float(os.environ.get('TEST_LIMIT_S', '300'))
 ROS = Path(__file__).with_name('ros')
+STDERR = pytest.StashKey[TextIO]()
 
 # a busy machine is slow, not wrong
 settings.register_profile('here', deadline=None, derandomize=True, max_examples=50)
@@ -31,6 +32,11 @@ settings.load_profile('here')
 shared_memory.remove_dead_segments()
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 private_domain.reserve_domain()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the standard error as it is before a test's is captured, for what ends a worker."""
+    config.stash[STDERR] = os.fdopen(os.dup(2), 'w')
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -66,9 +72,10 @@ def has_nodes(file: Path) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind():
+def nothing_left_behind(pytestconfig: pytest.Config):
     """Fail a test that leaves a thread, a process or a ROS context (hence a node) behind."""
-    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=sys.__stderr__)
+    log = pytestconfig.stash[STDERR]
+    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=log)
     before = leaks.take_stock()
     yield
     left = leaks.left_behind(before)
