@@ -13,6 +13,7 @@ from support.docs.docs_rig import blocks, Command, commands, REPOSITORY
 import yaml
 
 from lerobot_serve.edge.robot.file import parse
+from lerobot_serve.gateway.openpi.mapping_file import parsed_observation_mapping
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
@@ -32,6 +33,8 @@ FOREIGN = {
     'rosdep install': 'of a ROS 2 installation',
     'colcon build': 'of a ROS 2 installation',
     'hf download': "of Hugging Face's package",
+    'grpcurl': 'of its makers; the proto is held by a test of the door',
+    'python -m lerobot.async_inference.robot_client': 'of LeRobot; see test_migration_page.py',
     'rerun': 'of rerun-sdk',
     'zenohd': 'of Zenoh',
     'fastdds discovery': 'of Fast DDS',
@@ -59,6 +62,9 @@ def test_it_exists_as_it_stands_there(command):
         if name == 'ROS_DOMAIN_ID':
             assert int(value) in DOMAINS
             continue
+        if name == 'PYTHON':
+            assert value == 'python3.12'
+            continue
         assert name == 'DEMO', f'{name} is no variable that the Makefile knows'
         check_demo(value)
     if is_foreign(command.words):
@@ -85,6 +91,18 @@ def test_a_file_that_is_shown_is_taken(page, content):
         return
     if content.keys() & {'servers', 'router', 'robots'}:
         fleet_plan(read_fleet(yaml.safe_dump(content), page), REPOSITORY / 'config')
+        return
+    if set(content) == {'gateway'}:
+        # an addition to a fleet file
+        fleet = yaml.safe_load((REPOSITORY / 'config/fleets/two_versions.yaml').read_text())
+        fleet_plan(read_fleet(yaml.safe_dump(fleet | content), page), REPOSITORY / 'config')
+        return
+    if page.startswith('gateway'):
+        parsed_observation_mapping(content)
+        return
+    if page == 'remote_policies.md':
+        # test_remote_policy_page.py reads them as files of their kinds
+        assert {'name', 'state_names', 'action_names'} <= content.keys()
         return
     files = (REPOSITORY / 'config' / 'robots').glob('*.yaml')
     if set(content) == {'units'}:
