@@ -113,14 +113,15 @@ def camera_names(features: Mapping[str, object]) -> Iterator[str]:
 
 def check_policy(asked: str, contract: PolicyContract, settings: LeRobotSettings) -> None:
     """Compare the policy that the client names; nothing is loaded by that name."""
-    served = {*contract.policy.split('|'), *contract.fingerprint.split('|'), contract.policy}
+    names = list(dict.fromkeys(contract.policy.split('|')))
+    served = {*names, *contract.fingerprint.split('|'), contract.policy}
     accepted = {asked, ANY_POLICY} & {*settings.policy_names}
     if accepted or any(is_name_of(asked, policy) for policy in served):
         return
     raise invalid(
-        f'the client asks for the policy {asked[:200]!r}, and {contract.policy} is served; the '
+        f'the client asks for the policy {asked[:200]!r}, and {" or ".join(names)} is served; the '
         f'gateway loads nothing that a client names: set --pretrained_name_or_path='
-        f'{contract.policy}, or add the name to lerobot.policy_names'
+        f'{names[0]}, or add the name to lerobot.policy_names'
     )
 
 

@@ -30,7 +30,8 @@ def main(options: argparse.Namespace) -> int:
         if not found:
             raise UserError(
                 f'no robot is found within {options.timeout_s:g} s: check that its '
-                'edge_controller runs, and that ROS_DOMAIN_ID is the same here and there'
+                'edge_controller runs, and that ROS_DOMAIN_ID is the same here and there '
+                '(callers of a gateway are no robots: its log and metrics have them)'
             )
         operator_options.print_found(
             options, fleet_table.as_json(found), lambda: fleet_table.as_text(found)

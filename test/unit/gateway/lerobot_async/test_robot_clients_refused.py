@@ -102,6 +102,21 @@ def test_the_policy_of_a_client_is_compared_and_never_loaded(asked, policy, acce
     in_loop(scene)
 
 
+@pytest.mark.parametrize(
+    ('policy', 'served', 'name'),
+    [('v1|v2', 'v1 or v2 is served', 'v1'), ('reach|reach', 'reach is served', 'reach')],
+)
+def test_the_refusal_has_a_name_that_can_be_given(policy, served, name):
+    async def scene():
+        async with robot_client_rig() as rig:
+            rig.upstream.contract = replace(rig.upstream.contract, policy=policy)
+            _, text = await refusal(rig, instructions(pretrained_name_or_path='other'))
+            assert f', and {served};' in text
+            assert f'--pretrained_name_or_path={name},' in text
+
+    in_loop(scene)
+
+
 @pytest.mark.parametrize('names', [('*',), ('other', 'user/mine')])
 def test_the_operator_may_accept_other_names_of_the_policy(names):
     async def scene():
