@@ -83,6 +83,8 @@ def user_name() -> str:
 
 def check_private(path: Path) -> None:
     """Raise UserError when others may read the file."""
+    if path.is_dir():
+        raise UserError(f'file of tokens {path}: is a folder; name a file in it')
     if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UserError(
             f'file of tokens {path}: others may read it (mode {mode:03o}); run `chmod 600 {path}`'

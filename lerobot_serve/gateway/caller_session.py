@@ -149,7 +149,8 @@ class CallerSession:
     async def end(self) -> bool:
         """Close the session upstream, also one that opens; return whether it was open."""
         with contextlib.suppress(PredictionError):
-            await self.opening
+            # a caller that stops waiting for the end does not leave a session open at the router
+            await asyncio.shield(self.opening)
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             return False

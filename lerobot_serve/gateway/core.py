@@ -83,7 +83,8 @@ class Gateway:
     async def session(self, caller: Caller) -> UpstreamSession:
         """
         Return the session of a caller, and open it first where there is none. Raises
-        PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server.
+        PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server, and after
+        `request_timeout_s`.
         """
         if self._is_draining:
             raise self._refused(caller, Status.UNAVAILABLE, 'draining', DRAINING)
@@ -95,9 +96,23 @@ class Gateway:
             )
             self._sessions[caller] = session
             session.begin(self._open(session))
-        # one caller that leaves does not end the opening for the others
-        await asyncio.shield(session.opening)
+        await self._opened(session)
         return session
+
+    async def _opened(self, session: CallerSession) -> None:
+        """Wait until a session is open, which goes on for others and the next request."""
+        limit_s = self.settings.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                # one caller that leaves does not end the opening for the others
+                await asyncio.shield(session.opening)
+        except TimeoutError:
+            raise self._refused(
+                session.caller,
+                Status.UNAVAILABLE,
+                'slow_opening',
+                f'the server did not open a session within {limit_s:g} s; retry later',
+            ) from None
 
     def _admit(self, caller: Caller) -> None:
         if len(self._sessions) >= self.settings.max_callers:
@@ -117,7 +132,9 @@ class Gateway:
         try:
             opened = await self._upstream.open(session.caller)
         except BaseException as error:
-            self._sessions.pop(session.caller, None)
+            # a caller that left and came back has another session by now
+            if self._sessions.get(session.caller) is session:
+                del self._sessions[session.caller]
             if isinstance(error, PredictionError):
                 self.on_refused(session.caller.protocol, error.status)
             raise

@@ -11,7 +11,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 import contextlib
 from dataclasses import dataclass
+import errno
+from functools import partial
 import threading
+import time
+from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.core import Gateway
@@ -20,6 +24,11 @@ from lerobot_serve.gateway.doors import Door
 IDLE_CHECK_S = 1.0
 # of a door that hangs
 STOP_LIMIT_S = 2.0
+NO_FILES = (
+    'no connection can be accepted: this process has too many open files; raise `ulimit -n`, or '
+    'lower max_connections of the doors'
+)
+NO_FILES_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class GatewayLoop:
         self._stop = asyncio.Event()
         self._started, self._ended = threading.Event(), threading.Event()
         self._error: UserError | None = None
+        self._no_files_s = float('-inf')
         self.addresses: tuple[str, ...] = ()
 
     def wait_until_started(self) -> None:
@@ -73,6 +83,7 @@ class GatewayLoop:
         except UserError as error:
             self._error = error
             return
+        self._loop.set_exception_handler(partial(self._on_error, running.gateway))
         try:
             for door in running.doors:
                 await door.start()
@@ -83,6 +94,19 @@ class GatewayLoop:
             self._started.set()
             await self._serve(running.gateway)
         await self._end(running)
+
+    def _on_error(
+        self, gateway: Gateway, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+    ) -> None:
+        """Say in one line that files are lacking, which asyncio logs for each try."""
+        error = context.get('exception')
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+            return
+        now_s = time.monotonic()
+        if now_s - self._no_files_s >= NO_FILES_PERIOD_S:
+            self._no_files_s = now_s
+            gateway.warn(NO_FILES)
 
     async def _serve(self, gateway: Gateway) -> None:
         while not self._stop.is_set():

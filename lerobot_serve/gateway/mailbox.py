@@ -39,7 +39,8 @@ class LatestOnly:
             self._pass_on()
 
     async def _wait(self) -> None:
-        if self._waiting:
+        # one that was cancelled just now has not run since
+        if self._waiting and not self._waiting.done():
             self._waiting.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
         mine = self._waiting = asyncio.get_running_loop().create_future()
         try:
@@ -55,7 +56,7 @@ class LatestOnly:
     def _pass_on(self) -> None:
         """Give the turn to the waiting request, if any; the caller stays busy until then."""
         waiting, self._waiting = self._waiting, None
-        if waiting:
+        if waiting and not waiting.done():
             waiting.set_result(None)
         else:
             self._is_busy = False

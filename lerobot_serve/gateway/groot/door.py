@@ -33,8 +33,6 @@ from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 QUEUED_MESSAGES = 4
 END_LINGER_MS = 200
 UNANSWERED_HEARTBEATS = 3
-# of a client without an id of its own: ZeroMQ makes one of 5 bytes
-SHOWN_ID_BYTES = 16
 UNAUTHORIZED = 'Unauthorized: Invalid API token'
 
 Endpoint = Callable[[Caller, Any], Awaitable[Any]]
@@ -64,8 +62,8 @@ class GrootDoor:
             'reset': self._reset,
             'get_action': self._act,
         }
-        # callers whose next observation begins an episode
-        self._starting: set[Caller] = set()
+        # callers whose next observation begins an episode, with its id
+        self._starting: dict[Caller, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: asyncio.Task[None] | None = None
         self._context: zmq.asyncio.Context | None = None
@@ -184,7 +182,8 @@ class GrootDoor:
         address = '?'
         with contextlib.suppress(zmq.ZMQError):
             address = str(frames[-1].get('Peer-Address'))
-        identity = frames[0].bytes[:SHOWN_ID_BYTES].hex()
+        # of a client without an id of its own: ZeroMQ makes one of 5 bytes
+        identity = frames[0].bytes.hex()
         name = self._exposure.name_of(given)
         return Caller(self._exposure.door, f'{address}#{identity}', name)
 
@@ -210,19 +209,24 @@ class GrootDoor:
 
     async def _reset(self, caller: Caller, data: Any) -> Any:
         """Begin a new episode with the next observation."""
-        episode_of(data)
+        episode_id = episode_of(data)
         await self._gateway.session(caller)
-        self._starting &= set(self._gateway.callers)
-        self._starting.add(caller)
+        for gone in self._starting.keys() - set(self._gateway.callers):
+            del self._starting[gone]
+        self._starting[caller] = episode_id
         return {'note': NO_CAGE}
 
     async def _act(self, caller: Caller, data: Any) -> Any:
         session = await self._gateway.session(caller)
         request = prediction_request(
-            data, self._mapping, session.contract, episode_start=caller in self._starting
+            data,
+            self._mapping,
+            session.contract,
+            episode_start=caller in self._starting,
+            episode_id=self._starting.get(caller, ''),
         )
         prediction = await session.predict(request)
-        self._starting.discard(caller)
+        self._starting.pop(caller, None)
         columns = self._mapping.action_columns(session.contract)
         actions = {key: prediction.actions[None][:, :, at] for key, at in columns.items()}
         return [actions, _info(prediction)]

@@ -12,6 +12,8 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.gateway.mapping import NameMapping
 from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.wire.names import is_printable
+from lerobot_serve.wire.schema import ID_LIMIT
 
 MODALITIES = ('video', 'state', 'language')
 OPTIONS = ('episode_id',)
@@ -20,9 +22,17 @@ VIDEO_DIMENSIONS, STATE_DIMENSIONS = 5, 3
 
 
 def prediction_request(
-    data: Any, mapping: NameMapping, contract: PolicyContract, *, episode_start: bool
+    data: Any,
+    mapping: NameMapping,
+    contract: PolicyContract,
+    *,
+    episode_start: bool,
+    episode_id: str = '',
 ) -> PredictionRequest:
-    """Return the request in the data of get_action. Raises PredictionError."""
+    """
+    Return the request in the data of get_action; `episode_id` is that of the reset before it.
+    Raises PredictionError.
+    """
     if not isinstance(data, dict) or not isinstance(data.get('observation'), dict):
         raise invalid('get_action needs data with an observation, a map of video, state, language')
     observation = data['observation']
@@ -38,7 +48,7 @@ def prediction_request(
         mapping.state_vector(state, contract),
         mapping.images(images, contract),
         _task(_group(observation, 'language')),
-        episode_id=episode_of(data),
+        episode_id=episode_of(data) or episode_id,
         episode_start=episode_start,
     )
 
@@ -55,6 +65,10 @@ def episode_of(data: Any) -> str:
     episode = options.get('episode_id', '')
     if not isinstance(episode, str):
         raise invalid(f'episode_id must be a text, got {type(episode).__name__}')
+    if not is_printable(episode, ID_LIMIT):
+        raise invalid(
+            f'episode_id must be printable text of at most {ID_LIMIT} bytes, got {episode[:80]!r}'
+        )
     return episode
 
 

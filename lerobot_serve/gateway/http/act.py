@@ -96,6 +96,9 @@ class ActRoute:
                 'send images as JPEG, or raise max_message_mb of the door'
             )
             raise Refused(413, 'too_big', text) from None
+        except web.RequestPayloadError as error:
+            # counted by the site, as what is no HTTP at all
+            raise Refused(400, 'malformed', f'the body cannot be read: {error}') from None
         except TimeoutError:
             self._on_refused('slow')
             limit_s = self._settings.read_timeout_s

@@ -66,7 +66,7 @@ class HttpDoor:
             ('/openapi.json', self._openapi),
         ):
             application.router.add_get(path, handler)
-        self._site = Site(exposure, application, bounds)
+        self._site = Site(exposure, application, bounds, partial(self._on_refused, 'malformed'))
 
     @property
     def address(self) -> str:

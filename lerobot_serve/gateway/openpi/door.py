@@ -63,7 +63,7 @@ class OpenpiDoor:
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
-        self._site = Site(exposure, application, bounds)
+        self._site = Site(exposure, application, bounds, partial(self._on_refused, 'malformed'))
         self._checks: asyncio.Task[None] | None = None
 
     @property

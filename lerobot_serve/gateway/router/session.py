@@ -52,7 +52,7 @@ class SessionHost(Protocol):
 
     def announce(self, numbering: Numbering) -> None: ...
 
-    def forget(self, client_id: str) -> None: ...
+    def forget(self, session: RouterSession) -> None: ...
 
     def count_dropped(self, reason: str) -> None: ...
 
@@ -190,5 +190,5 @@ class RouterSession:
             return
         self._is_closed = True
         self.on_lost(unavailable('the session has ended; send the request again to open it'))
-        self._host.forget(self.client_id)
+        self._host.forget(self)
         await self._host.close_session(self.client_id, self._numbering.session_epoch)

@@ -98,7 +98,7 @@ class RouterUpstream:
         try:
             await session.open()
         except BaseException:
-            self.forget(caller.client_id)
+            self.forget(session)
             raise
         return session
 
@@ -181,9 +181,10 @@ class RouterUpstream:
     def _log_refused_reset(self, client_id: str, text: str) -> None:
         self._log.info(f'{client_id}: the router rejected the reset of its episode: {text}')
 
-    def forget(self, client_id: str) -> None:
-        """Deliver nothing more to a session."""
-        self._sessions.pop(client_id, None)
+    def forget(self, session: RouterSession) -> None:
+        """Deliver nothing more to a session; a later one of its caller keeps its replies."""
+        if self._sessions.get(session.client_id) is session:
+            del self._sessions[session.client_id]
 
     # deposits of other threads
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
@@ -47,7 +47,7 @@ class Gate:
         """Raise ForbiddenOrigin for a request of a web page; counted."""
         host, origin = request.headers.get('Host', ''), request.headers.get('Origin')
         header, given = '', ''
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _split(origin).netloc.lower() != host.lower():
             header, given = 'Origin', origin
         elif not self._exposure.needs_token and not self._is_own_host(host):
             header, given = 'Host', host
@@ -60,7 +60,7 @@ class Gate:
         Return whether a Host header is an address, localhost, or the host of the parameter. Where
         no token is needed, another name may be that of a page which resolves to this machine.
         """
-        name = urlsplit(f'//{host}').hostname or ''
+        name = _split(f'//{host}').hostname or ''
         if name in ('localhost', self._exposure.host.lower()):
             return True
         try:
@@ -87,3 +87,11 @@ class Gate:
             self.wrong_tokens.note(address, now_s)
             await asyncio.sleep(self.wrong_tokens.delay_s(address, now_s))
         raise PredictionError(Status.UNAUTHORIZED, WRONG_TOKEN if token else NO_TOKEN)
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL; none of one that cannot be read, such as http://[::1."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult('', '', '', '', '')

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 import contextlib
+import logging
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.errors import UserError
@@ -25,14 +28,20 @@ class Site:
     """Serves one aiohttp application, from `start` to `stop`."""
 
     def __init__(
-        self, exposure: Exposure, application: web.Application, connections: Connections
+        self,
+        exposure: Exposure,
+        application: web.Application,
+        connections: Connections,
+        on_malformed: Callable[[], object] = lambda: None,
     ) -> None:
+        """`on_malformed` is called for each request that is not HTTP."""
         self._exposure, self._connections = exposure, connections
         application.on_response_prepare.append(_add_headers)
         # a request ends when its client leaves, and with it its prediction
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=_logger(on_malformed),
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -83,3 +92,20 @@ class Site:
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(BASE_HEADERS)
+
+
+def _logger(on_malformed: Callable[[], object]) -> logging.Logger:
+    """Return a logger of errors of this package; anybody may send what is not HTTP."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            on_malformed()
+            return False
+        return True
+
+    # one for each site, without a name that others would get
+    logger = logging.Logger('lerobot_serve.gateway.web')
+    logger.parent = logging.getLogger('aiohttp.server')
+    logger.addFilter(is_shown)
+    return logger

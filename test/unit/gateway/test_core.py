@@ -69,6 +69,52 @@ def test_a_session_that_cannot_be_opened_leaves_no_place_taken():
     in_loop(test)
 
 
+def test_a_session_that_opens_slowly_is_awaited_as_long_as_a_request():
+    async def test():
+        rig = GatewayRig(request_timeout_s=0.02)
+        may_open, open_now = asyncio.Event(), rig.upstream.open
+
+        async def open_slowly(caller):
+            await may_open.wait()
+            return await open_now(caller)
+
+        rig.upstream.open = open_slowly
+        refused = await refusal(rig.gateway.session(CALLER))
+        assert refused.status is Status.UNAVAILABLE
+        assert refused.retry_after_s
+        assert rig.gateway.counters.refused == {('http', 'slow_opening'): 1}
+        may_open.set()
+        await rig.gateway.session(CALLER)
+        assert rig.upstream.opened == 1
+
+    in_loop(test)
+
+
+def test_an_opening_that_fails_late_leaves_the_next_session_of_its_caller():
+    async def test():
+        rig = GatewayRig()
+        fails, open_now = asyncio.Event(), rig.upstream.open
+
+        async def fail_late(caller):
+            await fails.wait()
+            raise AWAY
+
+        rig.upstream.open = fail_late
+        first = asyncio.ensure_future(rig.gateway.session(CALLER))
+        await asyncio.sleep(0)
+        leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
+        await asyncio.sleep(0)
+        rig.upstream.open = open_now
+        session = await rig.gateway.session(CALLER)
+        fails.set()
+        assert (await refusal(first)).status is Status.UNAVAILABLE
+        await leaving
+        assert rig.gateway.callers == (CALLER,)
+        assert await rig.gateway.session(CALLER) is session
+
+    in_loop(test)
+
+
 def test_the_newest_request_of_a_caller_supersedes_one_that_waits_but_not_one_of_another():
     async def test():
         rig = GatewayRig()

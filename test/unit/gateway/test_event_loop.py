@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+import errno
 import threading
 
 import pytest
@@ -140,3 +141,22 @@ def test_idle_sessions_are_closed_while_it_runs(monkeypatch):
     assert not rig.upstream.open_sessions
     loop.stop()
     thread.join(10)
+
+
+def test_a_lack_of_files_is_said_once_and_without_a_traceback(caplog):
+    rigs: list[GatewayRig] = []
+
+    def make() -> Running:
+        rigs.append(GatewayRig())
+        running = asyncio.get_running_loop()
+        for _ in range(3):
+            lacking = {'message': 'accept', 'exception': OSError(errno.EMFILE, 'too many')}
+            running.call_soon(running.call_exception_handler, lacking)
+        return Running(rigs[0].gateway, [])
+
+    loop, thread = run(make)
+    loop.wait_until_started()
+    loop.stop()
+    thread.join()
+    assert [line for line in rigs[0].log.lines if 'ulimit' in line] == [event_loop.NO_FILES]
+    assert not caplog.records

@@ -167,6 +167,35 @@ def test_the_policy_kind_groot_reads_what_this_door_writes(tmp_path: Path):
     in_loop(test)
 
 
+def test_reset_may_name_the_episode():
+    async def test():
+        async with running() as rig, client_of(rig) as client:
+            options = {'options': {'episode_id': 'ep_7'}}
+            await asyncio.to_thread(client.call, 'reset', options)
+            for _ in range(2):
+                await asyncio.to_thread(client.get_action, observation())
+            asked = [(each.episode_start, each.episode_id) for _, each in rig.upstream.requests]
+            assert asked == [(True, 'ep_7'), (False, '')]
+            for bad in ('x' * 10_000, 'a\nb'):
+                options = {'options': {'episode_id': bad}}
+                assert 'printable text' in await error_of(client, 'reset', options)
+
+    in_loop(test)
+
+
+def test_clients_with_long_ids_that_begin_alike_have_sessions_of_their_own():
+    async def test():
+        async with running() as rig, client_of(rig) as first, client_of(rig) as second:
+            for number, client in enumerate((first, second)):
+                client.socket.setsockopt(zmq.IDENTITY, b'robot_in_the_kitchen_%d' % number)
+                client.socket.disconnect(rig.door.address)
+                client.socket.connect(rig.door.address)
+                await asyncio.to_thread(client.get_action, observation())
+            assert rig.upstream.opened == 2
+
+    in_loop(test)
+
+
 def test_reset_begins_an_episode_and_each_client_has_its_own():
     async def test():
         async with running() as rig, client_of(rig) as first, client_of(rig) as second:

@@ -91,6 +91,41 @@ def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
     in_loop(test)
 
 
+@pytest.mark.parametrize('leaves', [(0, 1), (1, 0)])
+def test_two_requests_that_leave_at_once_free_the_turn(leaves):
+    async def test():
+        turns = Turns()
+        asked = [turns.ask(0), turns.ask(1)]
+        await turns.settle()
+        # as two deadlines that pass in one turn of the loop, and a stream that ends
+        for number in leaves:
+            asked[number].cancel()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+        assert not turns.mailbox.is_busy
+
+    in_loop(test)
+
+
+def test_a_request_takes_the_place_of_one_that_leaves_in_the_same_turn_of_the_loop():
+    async def test():
+        turns = Turns()
+        turns.ask(0)
+        second = turns.ask(1)
+        await turns.settle()
+        third = turns.ask(2)
+        # cancelled before the third one waits, and run after it
+        second.cancel()
+        await turns.settle()
+        assert second.cancelled()
+        turns.ends[0].set()
+        await until(lambda: turns.began == [0, 2])
+        turns.ends[2].set()
+        await third
+
+    in_loop(test)
+
+
 def test_a_request_that_fails_passes_its_turn_on():
     async def test():
         mailbox = LatestOnly()

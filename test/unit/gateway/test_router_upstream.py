@@ -87,6 +87,18 @@ def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
     with_rig(test)
 
 
+def test_a_session_that_ends_late_leaves_the_replies_of_the_next_one_of_its_caller():
+    async def test(rig):
+        first, second = await rig.upstream.open(ONE), await rig.upstream.open(ONE)
+        await first.close()
+        assert (await second.predict(request())).sequence == 1
+        assert [each.session_epoch for each in rig.link.closed] == [
+            rig.link.opened[0].session_epoch
+        ]
+
+    with_rig(test)
+
+
 def test_a_prediction_has_what_the_router_says():
     async def test(rig):
         session = await rig.upstream.open(ONE)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import ssl
 
 import aiohttp
@@ -174,6 +175,28 @@ async def test_a_web_page_is_refused(rig):
     reply = await rig.ask('POST', '/act', data=json.dumps(body()), headers=plain)
     assert reply.status == 415
     assert rig.refused == {'web_page': 2, 'no_json': 1} and not rig.upstream.requests
+
+
+@http_test()
+async def test_what_is_no_http_is_refused_and_counted_without_a_traceback(rig, monkeypatch):
+    logged: list[object] = []
+    monkeypatch.setattr(logging.Logger, 'callHandlers', lambda _, record: logged.append(record))
+    heads = {
+        'Host: [::1\r\nContent-Length: 0': b'403',
+        'Host: a\r\nOrigin: http://[::1\r\nContent-Length: 0': b'403',
+        'Host: 127.0.0.1\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n{}{}': b'400',
+        'Host: a\r\nHost: b': b'400',
+        'Host: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ': b'400',
+    }
+    for head, status in heads.items():
+        reader, writer = await asyncio.open_connection(*rig.host_and_port)
+        text = f'POST /act HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n'
+        writer.write(text.encode())
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+    assert rig.refused['web_page'] == 2
+    assert rig.refused['malformed'] == 3
+    assert not logged
 
 
 @http_test(max_message_mb=0.002)

@@ -44,6 +44,12 @@ def test_a_file_that_others_may_read_is_refused_with_the_remedy(tmp_path):
         open_tokens(path)
 
 
+def test_a_folder_is_refused_without_advice_that_would_close_it(tmp_path):
+    with pytest.raises(UserError, match='is a folder') as refused:
+        open_tokens(tmp_path)
+    assert 'chmod' not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ('text', 'complaint'),
     [
