@@ -9,15 +9,20 @@ A comment names where it holds: a distribution (`kilted`), or a Python version a
 from __future__ import annotations
 
 import re
+import sys
+
+# the Python that reads
+RUNNING = f'{sys.version_info[0]}.{sys.version_info[1]}'
 
 MARK = r'kilted|py3\.\d+'
 OTHER = re.compile(rf'({MARK}): ([\w.]+)')
 MORE = re.compile(rf'# ({MARK}) also: (\S+)$')
 
 
-def read(text: str, distro: str, python: str) -> dict[str, list[str]]:
+def read(text: str, distro: str, python: str = RUNNING) -> dict[str, list[str]]:
     """
-    Return the pins of each section, for one distribution and one Python, for example '3.12'.
+    Return the pins of each section, for one distribution and one Python, for example '3.12';
+    the running one if none is given.
 
     Raises ValueError for a line on which two comments hold.
     """
