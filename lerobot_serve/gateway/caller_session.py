@@ -79,11 +79,16 @@ class CallerSession:
     def contract(self) -> PolicyContract:
         return self._open_upstream().contract
 
+    @property
+    def idle_s(self) -> float:
+        """The time since its last request; 0 while it opens or a request runs."""
+        if self._running or not self.opening.done():
+            return 0.0
+        return self._clock() - self._used_s
+
     def is_idle(self) -> bool:
         """Return whether no request came for `idle_timeout_s`."""
-        if self._running or not self.opening.done():
-            return False
-        return self._clock() - self._used_s >= self._settings.idle_timeout_s
+        return self.idle_s >= self._settings.idle_timeout_s
 
     async def wait_quiet(self) -> None:
         """Wait until no request runs."""

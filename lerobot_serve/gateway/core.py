@@ -21,6 +21,8 @@ from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract, Upstream, UpstreamSession
 
+# a caller without a request for so long gives its place to a new one when all are taken
+GIVES_WAY_S = 10.0
 DRAINING = 'the gateway is shutting down; connect to another one, or retry when it runs again'
 
 
@@ -64,6 +66,7 @@ class Gateway:
         self.settings, self.counters = settings, counters or GatewayCounters()
         self._upstream, self._log, self._clock = upstream, log, clock
         self._sessions: dict[Caller, CallerSession] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
 
     @property
@@ -115,7 +118,10 @@ class Gateway:
             ) from None
 
     def _admit(self, caller: Caller) -> None:
-        if len(self._sessions) >= self.settings.max_callers:
+        if len(self._sessions) < self.settings.max_callers:
+            return
+        idlest = max(self._sessions.values(), key=lambda session: session.idle_s)
+        if idlest.idle_s < GIVES_WAY_S:
             raise self._refused(
                 caller,
                 Status.OVERLOADED,
@@ -123,6 +129,12 @@ class Gateway:
                 f'{len(self._sessions)} callers have a session, max_callers is '
                 f'{self.settings.max_callers}; retry when one has ended, or raise max_callers',
             )
+        del self._sessions[idlest.caller]
+        self.on_refused(idlest.caller.protocol, 'gave_way')
+        why = f'all places were taken, and it sent no request for {idlest.idle_s:.0f} s'
+        ending = asyncio.create_task(self._end(idlest, why))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     def _refused(self, caller: Caller, status: Status, reason: str, text: str) -> PredictionError:
         self.on_refused(caller.protocol, reason)
@@ -173,5 +185,6 @@ class Gateway:
             async with asyncio.timeout(self.settings.drain_timeout_s):
                 await asyncio.gather(*running)
         sessions, self._sessions = list(self._sessions.values()), {}
-        await asyncio.gather(*(self._end(each, 'the gateway ends') for each in sessions))
+        ending = (self._end(each, 'the gateway ends') for each in sessions)
+        await asyncio.gather(*ending, *self._ending)
         await self._upstream.close()

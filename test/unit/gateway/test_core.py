@@ -10,6 +10,7 @@ import pytest
 from support.gateway.gateway_rig import CALLER, GatewayRig, in_loop, request, until
 
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.predictions import PredictionError, Status
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
@@ -52,6 +53,28 @@ def test_callers_above_the_limit_are_refused_until_one_leaves():
         assert rig.gateway.callers == ()
         await rig.gateway.session(OTHER)
         assert rig.gateway.callers == (OTHER,)
+
+    in_loop(test)
+
+
+def test_where_all_places_are_taken_the_caller_that_rests_longest_gives_way():
+    async def test():
+        rig = GatewayRig(max_callers=2)
+        await (await rig.gateway.session(CALLER)).predict(request())
+        rig.now_s += GIVES_WAY_S / 2
+        await (await rig.gateway.session(OTHER)).predict(request())
+        third = replace(CALLER, address='127.0.0.1:5002')
+        assert (await refusal(rig.gateway.session(third))).status is Status.OVERLOADED
+        rig.now_s += GIVES_WAY_S / 2
+        await (await rig.gateway.session(third)).predict(request())
+        assert rig.gateway.callers == (OTHER, third)
+        assert rig.gateway.counters.refused['http', 'gave_way'] == 1
+        # the one that gave way comes back once another one rests
+        rig.now_s += GIVES_WAY_S
+        await (await rig.gateway.session(CALLER)).predict(request())
+        assert rig.gateway.callers == (third, CALLER)
+        await rig.gateway.drain()
+        assert rig.upstream.open_sessions == {}
 
     in_loop(test)
 
