@@ -159,9 +159,16 @@ class CallerSession:
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             return False
-        self._counters.callers[self.caller.protocol] -= 1
-        await upstream.close()
+        # nor does one that leaves while the router is told
+        await asyncio.shield(self._close(upstream))
         return True
+
+    async def _close(self, upstream: UpstreamSession) -> None:
+        try:
+            await upstream.close()
+        finally:
+            # a caller is counted for as long as it holds a place at a server
+            self._counters.callers[self.caller.protocol] -= 1
 
 
 def _read_error(done: asyncio.Future[None]) -> None:

@@ -11,6 +11,7 @@ from support.gateway.gateway_rig import CALLER, GatewayRig, in_loop, request, un
 
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.core import GIVES_WAY_S
+from lerobot_serve.gateway.fake_upstream import FakeSession
 from lerobot_serve.gateway.predictions import PredictionError, Status
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
@@ -202,6 +203,29 @@ def test_a_caller_that_leaves_during_a_request_is_counted_and_its_session_ends()
         assert rig.gateway.counters.requests == {('http', 'cancelled'): 1}
         assert not rig.upstream.open_sessions
         assert (await refusal(session.predict(request()))).status is Status.UNAVAILABLE
+
+    in_loop(test)
+
+
+def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits(monkeypatch):
+    async def test():
+        rig, may_close = GatewayRig(), asyncio.Event()
+        close = FakeSession.close
+
+        async def close_late(session):
+            await may_close.wait()
+            await close(session)
+
+        monkeypatch.setattr(FakeSession, 'close', close_late)
+        await rig.gateway.session(CALLER)
+        leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
+        await asyncio.sleep(0)
+        assert rig.gateway.counters.callers == {'http': 1}
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        may_close.set()
+        await until(lambda: not rig.upstream.open_sessions)
+        assert rig.gateway.counters.callers == {'http': 0}
 
     in_loop(test)
 

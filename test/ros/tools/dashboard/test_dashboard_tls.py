@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip('cryptography', reason='certificates are made with cryptography')
 
-from lerobot_serve.tools.dashboard.access.token_file import open_tokens
+from lerobot_serve.access.token_file import open_tokens
 from lerobot_serve.tools.keys.certificates import make_authority, make_certificate
 
 LIMIT_S = 30.0
