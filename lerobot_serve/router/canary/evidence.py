@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 import math
+from operator import add
 
 # stakes as fractions of the largest: small ones suit scattered gains, large ones constant gains.
 # The guarantee holds for any choice
@@ -43,25 +44,34 @@ class Wager:
 
     def settle(self, gain: float) -> float:
         """Settle a block with its gain; return log e."""
-        over = gain + self.margin
-        self.wealth = [
-            wealth + math.log1p(stake * over)
-            for wealth, stake in zip(self.wealth, stakes(self.margin), strict=True)
-        ]
+        self.wealth = self._after(self.wealth, gain)
         return log_mean(self.wealth)
 
-    def highest(self, gains: Iterable[float]) -> float:
-        """Return the largest log e after any of the further blocks; -inf without blocks."""
-        ahead, best = Wager(self.margin, list(self.wealth)), -math.inf
+    def highest(self, gains: Iterable[float], floor: float = -math.inf) -> float:
+        """Return the largest log e after any of the further blocks, or the floor if it is larger."""
+        wealth, best = self.wealth, floor
         for gain in gains:
-            best = max(best, ahead.settle(gain))
+            wealth = self._after(wealth, gain)
+            # the mean is at most the largest
+            if max(wealth) > best:
+                best = max(best, log_mean(wealth))
         return best
+
+    def _after(self, wealth: Sequence[float], gain: float) -> list[float]:
+        return list(map(add, wealth, log_factors(self.margin, gain)))
 
 
 @lru_cache
 def stakes(margin: float) -> tuple[float, ...]:
     """Return the stakes, below 1 / (1 - margin), at which a gain of -1 would lose all wealth."""
     return tuple(fraction / (1 - margin) for fraction in FRACTIONS)
+
+
+# the gains of small blocks are few numbers
+@lru_cache(4096)
+def log_factors(margin: float, gain: float) -> tuple[float, ...]:
+    """Return the log of the factor of each stake for a block with this gain."""
+    return tuple(math.log1p(stake * (gain + margin)) for stake in stakes(margin))
 
 
 def log_mean(logs: Sequence[float]) -> float:

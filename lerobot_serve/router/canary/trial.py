@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 from lerobot_serve.router.canary.evidence import FRACTIONS, Wager
@@ -124,8 +125,8 @@ class BlockSeries:
             for name, wager in self.wagers.items():
                 self.best[name] = max(self.best[name], wager.settle(GAINS[name](block)))
         for name, wager in self.wagers.items():
-            closed = (self._blocks[i] for i in range(len(self._blocks) - 1))
-            self.best[name] = max(self.best[name], wager.highest(map(GAINS[name], closed)))
+            closed = islice(self._blocks, len(self._blocks) - 1)
+            self.best[name] = wager.highest(map(GAINS[name], closed), self.best[name])
 
     @property
     def _may_settle(self) -> bool:

@@ -200,11 +200,12 @@ class SimulatedFleet:
         return CanaryPhase.UNDECIDED
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
-        arms = rng.random(self.episodes) < self.share_percent / 100
+        arms = (rng.random(self.episodes) < self.share_percent / 100).tolist()
         successes = {
-            arm: iter(_draw_successes(rng, self._of(arm), self.episodes)) for arm in (True, False)
+            arm: iter(_draw_successes(rng, self._of(arm), self.episodes).tolist())
+            for arm in (True, False)
         }
-        draws = rng.random((self.episodes, 2))
+        draws = rng.random((self.episodes, 2)).tolist()
         # time, order, event; None: a robot starts an episode
         heap: list[tuple[float, int, EpisodeEvent | None]] = [
             (float(start), -1 - robot, None)
@@ -219,8 +220,8 @@ class SimulatedFleet:
                 continue
             if number == self.episodes:
                 continue
-            arm, name = bool(arms[number]), str(number)
-            behavior, is_good = self._of(arm), bool(next(successes[arm]))
+            arm, name = arms[number], str(number)
+            behavior, is_good = self._of(arm), next(successes[arm])
             yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
             end_s = time_s + (behavior.success_s if is_good else behavior.failure_s)
             heapq.heappush(heap, (end_s, number, None))
