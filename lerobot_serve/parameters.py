@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, Field, field, fields, MISSING
 import difflib
+from functools import cache
 import math
 from typing import Any, get_type_hints, TypeVar
 
@@ -121,6 +122,7 @@ def parameter(
     return field(default=default, metadata=details)
 
 
+@cache
 def parameter_specs(parameters: type[Any]) -> tuple[ParameterSpec, ...]:
     """Return the specifications of a dataclass of parameters, in order."""
     kinds = get_type_hints(parameters)

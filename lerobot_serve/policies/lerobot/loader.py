@@ -27,6 +27,7 @@ from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
     is_trusted,
     lerobot,
+    skip_help_texts,
     suppress_output,
 )
 from lerobot_serve.policies.lerobot.loading.description import describe_policy
@@ -157,7 +158,8 @@ def _load_config(
     """Return the configuration for this server: its device, RTC enabled, no downloads."""
     parts = lerobot()
     try:
-        config = parts.config_class.from_pretrained(str(folder.path))
+        with skip_help_texts():
+            config = parts.config_class.from_pretrained(str(folder.path))
     except Exception as error:
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} cannot be read by LeRobot {parts.version}: '

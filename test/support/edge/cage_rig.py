@@ -8,6 +8,7 @@ cage but the words in the docstring of its limits.
 
 from __future__ import annotations
 
+from functools import cache
 from math import inf, isfinite
 
 from hypothesis import strategies as st
@@ -26,6 +27,8 @@ moderate = st.floats(-4, 4)
 # on a logarithmic scale, so that every limit is the tightest in some robot
 size = st.floats(-3, 1).map(lambda exponent: 10.0**exponent)
 rate = st.floats(-2, 3).map(lambda exponent: 10.0**exponent)
+size_or_none, rate_or_none, width = size | st.just(inf), rate | st.just(inf), size | st.just(0.0)
+mostly = st.sampled_from([True] * 5 + [False])
 
 
 @st.composite
@@ -33,18 +36,18 @@ def action_limits(draw, index: int, motion: Motion | None = None, lead: bool = T
     """Return the limits of one joint; each may be missing."""
     motion = motion or draw(st.sampled_from(Motion))
     low = draw(st.floats(-3, 2))
-    high = low + draw(size | st.just(0.0))
+    high = low + draw(width)
     if motion is Motion.VELOCITY:
         low, high = min(low, 0.0), max(high, 0.0)
     return ActionLimit(
         f'joint_{index}',
         f'joint_{index}',
         motion,
-        *draw(st.sampled_from([(low, high)] * 5 + [(-inf, inf)])),
+        *((low, high) if draw(mostly) else (-inf, inf)),
         max_step=draw(size),
-        max_velocity=draw(rate | st.just(inf)),
-        max_acceleration=draw(rate | st.just(inf)),
-        max_lead=draw(size | st.just(inf)) if lead else inf,
+        max_velocity=draw(rate_or_none),
+        max_acceleration=draw(rate_or_none),
+        max_lead=draw(size_or_none) if lead else inf,
     )
 
 
@@ -81,10 +84,13 @@ def random_action(random: np.random.Generator, last: np.ndarray) -> np.ndarray:
     return random.choice([0.0, np.nan, inf, -inf, 1e308, 5e-324, -1e9], len(last))
 
 
+# Hypothesis checks a strategy that is built anew in each step of a script: 50 ms for `wild`
+@cache
 def vectors(count: int, elements=anything):
     return arrays.arrays(np.float64, count, elements=elements)
 
 
+@cache
 def wild(count: int):
     """Return what should be one action and need not be."""
     shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -108,6 +114,7 @@ def wild(count: int):
     )
 
 
+@cache
 def wild_last(count: int):
     """Return what should be the command before and need not be."""
     sane = st.builds(LastCommand, vectors(count, moderate), vectors(count, moderate))

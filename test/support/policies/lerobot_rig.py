@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 import torch
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
-from lerobot_serve.policies.lerobot.compat import lerobot, suppress_output
+from lerobot_serve.policies.lerobot.compat import lerobot, skip_help_texts, suppress_output
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 
@@ -105,7 +105,7 @@ class Oracle:
     """LeRobot itself, as its own scripts use it: one robot, one observation a control step."""
 
     def __init__(self, folder: Path) -> None:
-        with suppress_output():
+        with suppress_output(), skip_help_texts():
             self.config = LEROBOT.config_class.from_pretrained(str(folder))
             kind = LEROBOT.get_policy_class(self.config.type)
             self.policy = kind.from_pretrained(str(folder), config=self.config)

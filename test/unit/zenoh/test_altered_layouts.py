@@ -103,7 +103,7 @@ def transport(client: ZenohSessionClient) -> PolicyServerTransport:
     )
 
 
-@fuzz(1000)
+@fuzz(250)
 @given(altered(RESPONSE))
 def test_a_robot_opens_a_session_or_has_a_reason(raw):
     try:
@@ -112,7 +112,7 @@ def test_a_robot_opens_a_session_or_has_a_reason(raw):
         assert str(error)
 
 
-@fuzz(500)
+@fuzz(150)
 @given(altered(STATUS))
 def test_a_router_reads_a_status_or_refuses_it(raw):
     try:
@@ -124,7 +124,7 @@ def test_a_router_reads_a_status_or_refuses_it(raw):
     assert isinstance(report.policy, str)
 
 
-@fuzz(500)
+@fuzz(150)
 @given(some.sampled_from([RESPONSE, STATUS, b'']).flatmap(altered))
 def test_no_reply_to_a_call_without_waiting_raises(raw):
     client, refused = client_of_server(raw), []

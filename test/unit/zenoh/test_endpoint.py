@@ -112,7 +112,7 @@ roles = some.sampled_from([*Role, 'other']) | segments
 payloads = some.binary(max_size=300) | altered(RAW)
 
 
-@fuzz(1500)
+@fuzz(300)
 @given(roles, some.just('robot_1') | segments, payloads)
 def test_each_observation_is_passed_on_or_counted(role, client, raw):
     met = Endpoint()
@@ -124,7 +124,7 @@ def test_each_observation_is_passed_on_or_counted(role, client, raw):
         assert key.may_speak_for(read_envelope(raw).client_id)
 
 
-@fuzz(1000)
+@fuzz(250)
 @given(roles, some.just('robot_1') | segments, some.sampled_from([*CALLS]), some.data())
 def test_each_call_of_any_key_is_run_or_refused_in_words(role, client, service, data):
     met, key = Endpoint(), ClientKeys(KEYS.prefix, role, client)
@@ -134,7 +134,7 @@ def test_each_call_of_any_key_is_run_or_refused_in_words(role, client, service, 
     assert len(met.dropped) == len(query.errors) == len(met.logged)
 
 
-@fuzz(1500)
+@fuzz(300)
 @given(some.sampled_from([*service_bytes.SERVICES, 'predict_chunk']), some.binary(max_size=200))
 def test_each_call_is_run_or_refused_in_words(service, raw):
     met = Endpoint()

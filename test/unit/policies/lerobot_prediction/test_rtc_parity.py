@@ -28,7 +28,8 @@ from lerobot_serve.policies.lerobot.prediction.relative_actions import (  # noqa
 )
 from lerobot_serve.server.inference import request_validation  # noqa: E402
 
-SCRIPTS, RELATIVE_SCRIPTS, FEW = 60, 20, 12
+# each planted fault below shows within FEW
+SCRIPTS, RELATIVE_SCRIPTS, FEW = 20, 12, 12
 
 if LEROBOT.rtc_config is None:
     pytest.skip(f'LeRobot {LEROBOT.version} has no real-time chunking', allow_module_level=True)
