@@ -55,11 +55,14 @@ def came_since(before: Stock) -> list[str]:
 
 def children(parent: int) -> list[int]:
     """Return the process ids of all descendants."""
-    found = []
-    # a thread's own, as the kernel lists them: looking through all processes takes 10 ms
-    for file in Path(f'/proc/{parent}/task').glob('*/children'):
-        with contextlib.suppress(OSError):
-            found += map(int, file.read_text().split())
+    found: list[int] = []
+    tasks = f'/proc/{parent}/task'
+    # as the kernel lists them for each thread: looking through all processes takes 10 ms. Not
+    # with pathlib, which takes four times as long, twice in each test
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(tasks):
+            with contextlib.suppress(OSError), open(f'{tasks}/{thread}/children') as file:
+                found += map(int, file.read().split())
     return found + [below for child in found for below in children(child)]
 
 

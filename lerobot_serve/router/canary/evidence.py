@@ -48,7 +48,7 @@ class Wager:
         return log_mean(self.wealth)
 
     def highest(self, gains: Iterable[float], floor: float = -math.inf) -> float:
-        """Return the largest log e after any of the further blocks, or the floor if it is larger."""
+        """Return the largest log e after any of the further blocks, at least the floor."""
         wealth, best = self.wealth, floor
         for gain in gains:
             wealth = self._after(wealth, gain)

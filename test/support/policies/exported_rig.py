@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+import functools
 import io
 from pathlib import Path
 from typing import Any
+from unittest import mock
 import warnings
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from torch import nn, Tensor
 
 from lerobot_serve.policies.base import PolicyRequest
-from lerobot_serve.policies.exported.export import write
+from lerobot_serve.policies.exported import export
 
 CAMERA = 'observation.images.front'
 ROWS, JOINTS, HEIGHT, WIDTH = 4, 2, 8, 6
@@ -41,6 +43,7 @@ STATISTICS = {
     'action.min': torch.tensor([-3.0, 0.0]),
     'action.max': torch.tensor([3.0, 1.0]),
 }
+WRITE_ONNX = export.write_onnx
 
 
 class Network(nn.Module):
@@ -62,10 +65,19 @@ def inputs(count: int = 2) -> tuple[Tensor, Tensor]:
 
 
 def exported(network: nn.Module | None = None, *, dynamic: bool = True):
-    """Return the network as torch.export makes it."""
+    """Return the network as torch.export makes it; one program for all that take the usual one."""
+    return _usual_program(dynamic) if network is None else _program(network, dynamic)
+
+
+@functools.cache
+def _usual_program(dynamic: bool) -> torch.export.ExportedProgram:
+    return _program(Network(), dynamic)
+
+
+def _program(network: nn.Module, dynamic: bool) -> torch.export.ExportedProgram:
     batch = {0: torch.export.Dim('batch', min=1)}
     return torch.export.export(
-        network or Network(),
+        network,
         inputs(2 if dynamic else 1),
         dynamic_shapes=(batch, batch) if dynamic else None,
     )
@@ -73,9 +85,16 @@ def exported(network: nn.Module | None = None, *, dynamic: bool = True):
 
 @dataclass(frozen=True)
 class Onnx:
-    """A program that is to be written as ONNX."""
+    """A program that is to be written as ONNX, which takes a second: once for each program."""
 
     program: torch.export.ExportedProgram
+    written: list[bytes] = field(default_factory=list)
+
+    def write(self, program: torch.export.ExportedProgram, file: Path) -> None:
+        if not self.written:
+            WRITE_ONNX(program, file)
+            self.written.append(file.read_bytes())
+        file.write_bytes(self.written[0])
 
 
 def as_onnx(network: nn.Module | None = None, *, dynamic: bool = True) -> Onnx:
@@ -85,21 +104,24 @@ def as_onnx(network: nn.Module | None = None, *, dynamic: bool = True) -> Onnx:
     import tqdm
 
     tqdm.tqdm.monitor_interval = 0
-    return Onnx(exported(network, dynamic=dynamic))
+    return _usual_onnx(dynamic) if network is None else Onnx(_program(network, dynamic))
+
+
+@functools.cache
+def _usual_onnx(dynamic: bool) -> Onnx:
+    return Onnx(_usual_program(dynamic))
 
 
 def write_policy(folder: Path, program: object, **changes: Any) -> str:
     """Write a policy with changes of its sidecar and return its path."""
-    onnx = isinstance(program, Onnx)
+    sidecar = {**SIDECAR, **changes}
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        write(
-            folder,
-            program.program if onnx else program,
-            {**SIDECAR, **changes},
-            STATISTICS,
-            onnx=onnx,
-        )
+        if isinstance(program, Onnx):
+            with mock.patch.object(export, 'write_onnx', program.write):
+                export.write(folder, program.program, sidecar, STATISTICS, onnx=True)
+        else:
+            export.write(folder, program, sidecar, STATISTICS)
     return str(folder)
 
 

@@ -82,49 +82,47 @@ compat._import_torchvision()
 hardening.disable_network()
 hardening.refuse_code()
 """
-# to import LeRobot takes seconds: once, then a fork without and one with the seal
-BOTH = """
+# to import LeRobot takes seconds: once, then a fork for each
+EACH = """
 import os, sys
 from lerobot_serve.policies.lerobot import compat
 compat._import_torchvision()
 compat._import_parts()
-for sealed, code in ((False, {open_code!r}), (True, {sealed_code!r})):
+from transformers import AutoTokenizer
+for name, code in {codes!r}.items():
     child = os.fork()
     if not child:
-        print('sealed' if sealed else 'open', flush=True)
-        exec(code, {{'sealed': sealed}})
+        print(name, flush=True)
+        exec(code, {{'sealed': name == 'sealed'}})
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """
+DOWNLOAD = """
+from transformers import AutoTokenizer
+try:
+    AutoTokenizer.from_pretrained("lab/words")
+except Exception:
+    pass
+"""
 
 
-def test_the_attack_is_one_without_lists_and_seal(tmp_path):
-    """In our loader and in those of transformers."""
-    code, markers = {}, {}
+def test_without_us_attacks_run_and_the_hub_receives_requests(tmp_path, hub):
+    """In our loader and in those of transformers; the other tests would see nothing without."""
+    endpoint, asked = hub
+    code, markers = {'download': DOWNLOAD}, {}
     for seal in ('open', 'sealed'):
         home = tmp_path / seal
         code[seal], markers[seal] = attacks_of(home)
     # transformers copies the code that it imports below HF_HOME
-    done = subprocess.run(
-        [
-            sys.executable,
-            '-c',
-            BOTH.format(open_code=code['open'], sealed_code=code['sealed']),
-        ],
-        env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
-        stdin=subprocess.DEVNULL,
-        check=True,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
-    said = done.stdout.partition('sealed\n')
-    for seal, text in (('open', said[0]), ('sealed', said[2])):
+    said = '\n'.join(run_beside(endpoint, tmp_path, EACH.format(codes=code)))
+    assert asked
+    opened, sealed = said.partition('open\n')[2].split('sealed\n')
+    for seal, text in (('open', opened), ('sealed', sealed)):
         ran = {name for name, marker in markers[seal].items() if marker.exists()}
-        assert ran == (set() if seal == 'sealed' else set(markers[seal])), done
+        assert ran == (set() if seal == 'sealed' else set(markers[seal])), said
         refusals = [line for line in text.splitlines() if 'requests Python code' in line]
-        assert len(refusals) == (len(markers[seal]) if seal == 'sealed' else 0), done
+        assert len(refusals) == (len(markers[seal]) if seal == 'sealed' else 0), said
 
 
 def attacks_of(home: Path) -> tuple[str, dict[str, Path]]:
@@ -175,13 +173,6 @@ for options in {options}:
     except PolicyError as error:
         print("refused", error)
 """
-DOWNLOAD = """
-from transformers import AutoTokenizer
-try:
-    AutoTokenizer.from_pretrained("lab/words")
-except Exception:
-    pass
-"""
 
 
 def run_beside(hub: str, home: Path, code: str) -> list[str]:
@@ -196,6 +187,7 @@ def run_beside(hub: str, home: Path, code: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, '-c', code],
         env=environment,
+        stdin=subprocess.DEVNULL,
         check=True,
         timeout=240,
         capture_output=True,
@@ -220,12 +212,6 @@ def test_the_hub_receives_no_request(tmp_path, hub):
     assert first == loaded('smolvla').describe().fingerprint
     assert second.startswith('refused')
     assert third.startswith('act@')
-
-
-def test_the_hub_would_receive_requests_without_us(tmp_path, hub):
-    endpoint, asked = hub
-    run_beside(endpoint, tmp_path, DOWNLOAD)
-    assert asked
 
 
 def test_weights_that_could_be_pickled_are_refused(tmp_path):

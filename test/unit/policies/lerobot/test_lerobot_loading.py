@@ -26,7 +26,9 @@ from support.policies.lerobot_rig import (  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyCamera  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
+from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
 from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
@@ -71,19 +73,23 @@ def test_its_cameras_are_the_features():
 
 
 def test_the_fingerprint_follows_every_file(copied):
+    def fingerprint(**said):
+        return policy_fingerprint(read_checkpoint(str(copied)), loading(copied, **said))
+
     first = load(loading(copied)).describe().fingerprint
-    assert load(loading(copied)).describe().fingerprint == first
-    assert load(loading(copied, name='arm')).describe().fingerprint == first.replace('act', 'arm')
+    assert fingerprint() == first
+    assert fingerprint(name='arm') == first.replace('act', 'arm')
     seen = {first}
     change_tensors(copied / POST_STATISTICS, lambda held: held['action.mean'].add_(1))
-    seen.add(load(loading(copied)).describe().fingerprint)
+    seen.add(fingerprint())
     change_tensors(copied / 'model.safetensors', lambda held: next(iter(held.values())).add_(1))
-    seen.add(load(loading(copied)).describe().fingerprint)
+    seen.add(fingerprint())
     change_json(copied / 'config.json', lambda held: held.update(dropout=0.2))
-    seen.add(load(loading(copied)).describe().fingerprint)
+    seen.add(fingerprint())
     change_json(copied / 'policy_preprocessor.json', lambda held: held.update(name='other'))
-    seen.add(load(loading(copied)).describe().fingerprint)
+    seen.add(fingerprint())
     assert len(seen) == 5
+    assert load(loading(copied)).describe().fingerprint == fingerprint()
 
 
 def test_a_loaded_policy_does_not_need_its_files(copied):

@@ -445,7 +445,7 @@ def test_events_have_levels():
     assert event == Event('cage: stopped: NaN', Level.ERROR)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_counted_and_nothing_is_raised(data):
     scene = Scene()
