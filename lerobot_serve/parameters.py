@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, Field, field, fields, MISSING
 import difflib
-from functools import cache
 import math
 from typing import Any, get_type_hints, TypeVar
 
@@ -122,11 +121,17 @@ def parameter(
     return field(default=default, metadata=details)
 
 
-@cache
+# type hints are evaluated from text: 7 ms for each class
+_SPECS: dict[type[Any], tuple[ParameterSpec, ...]] = {}
+
+
 def parameter_specs(parameters: type[Any]) -> tuple[ParameterSpec, ...]:
     """Return the specifications of a dataclass of parameters, in order."""
-    kinds = get_type_hints(parameters)
-    return tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
+    if parameters not in _SPECS:
+        kinds = get_type_hints(parameters)
+        found = tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
+        _SPECS[parameters] = found
+    return _SPECS[parameters]
 
 
 def _spec(entry: Field[Any], kind: Any) -> ParameterSpec:

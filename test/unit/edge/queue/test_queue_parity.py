@@ -19,7 +19,7 @@ from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
 # the rule of the installed release
 RULE = DELAY_RULES['lerobot' if installed_version() < (0, 5, 0) else 'elapsed_time']
 
-SCRIPTS = 1_000
+SCRIPTS = 4_000
 STEPS = 24
 EVERYTHING = 10**6
 
@@ -81,7 +81,7 @@ class Pair:
         assert (self.ours.rows_left == 0) == self.theirs.empty()
 
 
-def test_a_thousand_scripts_play_what_lerobot_plays():
+def test_thousands_of_scripts_play_what_lerobot_plays():
     if lerobot().rtc_config is None:
         pytest.skip(f'LeRobot {lerobot().version} has no queue for real-time chunking')
     random = np.random.default_rng(44)
