@@ -191,7 +191,7 @@ def test_memory_does_not_grow_with_lines(tmp_path, monkeypatch):
     drive(1, episodes=1).write(tmp_path / 'warm')
     collect_stats([tmp_path / 'warm'])
     peaks = []
-    for episodes in (40, 160):
+    for episodes in (80, 320):
         folder = tmp_path / str(episodes)
         drive(1, episodes=episodes).write(folder)
         gc.collect()
