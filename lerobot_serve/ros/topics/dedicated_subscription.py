@@ -92,10 +92,12 @@ class DedicatedSubscriptions:
         for topic, callback in callbacks.items():
             self.add(topic, profile, callback)
 
-    def add(self, topic: str, profile: QoSProfile, callback: OnMessage) -> None:
-        """Subscribe to one more topic; before `run`."""
+    def add(
+        self, topic: str, profile: QoSProfile, callback: OnMessage, kind: type | None = None
+    ) -> None:
+        """Subscribe to one more topic, of another type with `kind`; before `run`."""
         subscription = self._node.create_subscription(
-            self._kind,
+            kind or self._kind,
             topic,
             callback,
             profile,
@@ -123,25 +125,28 @@ class DedicatedSubscriptions:
             len(self._topics), 1, 0, 0, 0, len(self._watched), self._node.context.handle
         )
         listening = {
-            subscription.handle.pointer: (subscription.handle, callback)
+            subscription.handle.pointer: (subscription.handle, subscription.msg_type, callback)
             for subscription, callback in self._topics.values()
         }
         with ExitStack() as in_use:
-            for handle, _ in (*listening.values(), *self._watched):
+            for handle in (
+                *(each[0] for each in listening.values()),
+                *(e for e, _ in self._watched),
+            ):
                 in_use.enter_context(handle)
             in_use.enter_context(self._wake.handle)
             while not stop.is_set():
                 for pointer in self._wait(wait_set, listening):
-                    handle, callback = listening[pointer]
-                    taken = handle.take_message(self._kind, True)
+                    handle, kind, callback = listening[pointer]
+                    taken = handle.take_message(kind, True)
                     if taken:
                         callback(taken[0])
                 self._report_liveliness(wait_set)
 
-    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, OnMessage]]) -> list[int]:
+    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessage]]) -> list[int]:
         """Return the subscriptions with messages, none after `wake`."""
         wait_set.clear_entities()
-        for handle, _ in listening.values():
+        for handle, _, _ in listening.values():
             wait_set.add_subscription(handle)
         for event, _ in self._watched:
             wait_set.add_event(event)
