@@ -86,7 +86,7 @@ class DedicatedSubscriptions:
         self._node, self._kind = node, kind
         # the executor keeps a weak reference to the group
         self._group = ExecutorExcludedGroup()
-        self._topics: dict[str, tuple[Subscription, OnMessage]] = {}
+        self._topics: dict[str, tuple[Subscription, type, OnMessage]] = {}
         self._watched: list[tuple[Any, OnLiveliness]] = []
         self._wake = GuardCondition(None, None, context=node.context)
         for topic, callback in callbacks.items():
@@ -105,11 +105,11 @@ class DedicatedSubscriptions:
             raw=True,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        self._topics[topic] = subscription, callback
+        self._topics[topic] = subscription, kind or self._kind, callback
 
     def watch_liveliness(self, topic: str, on_liveliness: OnLiveliness) -> None:
         """Report publishers of a topic that appear, lose liveliness or end; before `run`."""
-        subscription, _ = self._topics[topic]
+        subscription = self._topics[topic][0]
         with subscription.handle:
             event = rclpy_implementation.EventHandle(subscription.handle, LIVELINESS_CHANGED)
         self._watched.append((event, on_liveliness))
@@ -125,14 +125,11 @@ class DedicatedSubscriptions:
             len(self._topics), 1, 0, 0, 0, len(self._watched), self._node.context.handle
         )
         listening = {
-            subscription.handle.pointer: (subscription.handle, subscription.msg_type, callback)
-            for subscription, callback in self._topics.values()
+            subscription.handle.pointer: (subscription.handle, kind, callback)
+            for subscription, kind, callback in self._topics.values()
         }
         with ExitStack() as in_use:
-            for handle in (
-                *(each[0] for each in listening.values()),
-                *(e for e, _ in self._watched),
-            ):
+            for handle, *_ in (*listening.values(), *self._watched):
                 in_use.enter_context(handle)
             in_use.enter_context(self._wake.handle)
             while not stop.is_set():
@@ -180,7 +177,7 @@ class DedicatedSubscriptions:
         for event, _ in self._watched:
             event.destroy_when_not_in_use()
         self._watched.clear()
-        for subscription, _ in self._topics.values():
+        for subscription, _, _ in self._topics.values():
             self._node.destroy_subscription(subscription)
         self._topics.clear()
 
