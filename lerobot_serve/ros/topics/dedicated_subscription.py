@@ -129,8 +129,10 @@ class DedicatedSubscriptions:
             for subscription, kind, callback in self._topics.values()
         }
         with ExitStack() as in_use:
-            for handle, *_ in (*listening.values(), *self._watched):
+            for handle, _, _ in listening.values():
                 in_use.enter_context(handle)
+            for event, _ in self._watched:
+                in_use.enter_context(event)
             in_use.enter_context(self._wake.handle)
             while not stop.is_set():
                 for pointer in self._wait(wait_set, listening):
