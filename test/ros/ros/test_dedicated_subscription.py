@@ -87,7 +87,7 @@ def test_a_topic_may_have_a_type_of_its_own(lanes, publishers, node, runtime, wa
 
 def test_the_executor_does_not_take_from_it(lane, node, runtime):
     assert lane.topic_name == '/numbers'
-    ((subscription, _),) = lane._topics.values()
+    ((subscription, _, _),) = lane._topics.values()
     assert not runtime.executor.can_execute(subscription)
     assert not any(runtime.executor.can_execute(event) for event in subscription.event_handlers)
 
