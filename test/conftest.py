@@ -30,6 +30,9 @@ settings.load_profile('here')
 
 # a run that was killed leaves 9 MB for each of its processes
 shared_memory.remove_dead_segments()
+# torch computes the small policies of the tests in one thread, here and in every process: with
+# more, most of the CPU goes to threads that spin until the next step
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 private_domain.reserve_domain()
 

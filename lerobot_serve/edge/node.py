@@ -2,9 +2,9 @@
 """
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 
-Four threads: the executor and `replies` deposit what arrives, `request` requests chunks, `tick`
-commands the robot. A fifth, `trace`, writes the trace if one is configured. The process imports no
-torch, so that only these threads compete for the interpreter.
+Five threads: the executor, `inputs` and `replies` deposit what arrives, `request` requests chunks,
+`tick` commands the robot. A sixth, `trace`, writes the trace if one is configured. The process
+imports no torch, so that only these threads compete for the interpreter.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
+from sensor_msgs.msg import Image
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.loop import ControlLoop
@@ -50,6 +51,7 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 # period of the search for other edge controllers
@@ -182,15 +184,16 @@ class EdgeController(SteadyClockNode):
         )
 
     def _subscribe_inputs(self) -> None:
+        # messages of cameras and joints come more often than all else
+        self._inputs = DedicatedSubscriptions(self, Image, {}, qos.SENSOR)
+        names: dict[str, list[str]] = {}
         for name, (topic, kind, _) in input_topics(self.robot).items():
-            self.create_subscription(
-                sensor_messages.MESSAGE_TYPES[kind],
-                topic,
-                partial(self._on_input, name),
-                qos.SENSOR,
-                raw=True,
-                qos_overriding_options=qos.OVERRIDABLE,
-            )
+            # two cameras may have one topic
+            if topic not in names:
+                deposit = partial(self._on_input, names.setdefault(topic, []))
+                kind_class = sensor_messages.MESSAGE_TYPES[kind]
+                self._inputs.add(topic, qos.SENSOR, deposit, kind_class)
+            names[topic].append(name)
 
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
         """Create the topics, services and timers for operators and recorders."""
@@ -250,6 +253,7 @@ class EdgeController(SteadyClockNode):
         )
         threads = [
             *self._link_threads,
+            runtime.thread('inputs', partial(self._inputs.run, runtime.stop), self._inputs.wake),
             runtime.thread('request', self._run_requests, self._requester.close),
             runtime.thread('tick', partial(loop.run, runtime.stop)),
         ]
@@ -261,10 +265,14 @@ class EdgeController(SteadyClockNode):
     def _current_parameters(self) -> EdgeParameters:
         return self._settings.current
 
-    # executor thread
+    # inputs thread
 
-    def _on_input(self, name: str, raw: bytes) -> None:
-        self._core.inputs.deposit(name, raw, time.monotonic_ns())
+    def _on_input(self, names: list[str], raw: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        for name in names:
+            self._core.inputs.deposit(name, raw, now_ns)
+
+    # executor thread
 
     def _reset(self) -> ServiceReply:
         return self._operator.reset(EpisodeRequest(self._settings.current.task))
@@ -333,6 +341,7 @@ class EdgeController(SteadyClockNode):
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
         self._links.close()
+        self._inputs.close()
         super().destroy_node()
 
 

@@ -27,7 +27,7 @@ class LoadOptions:
     Options for loading a policy, from the parameters.
 
     Names and rate are used for policies whose files lack them; `name` is the part of the
-    fingerprint before the @, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
+    fingerprint before the @, empty for the policy's own; `cpu_threads` 0 leaves it to the policy;
     `memory_margin_bytes` is the memory required beside the weights; `state_limit` is the number of
     kept hidden states; `dtype` is the precision, empty for the policy's own; `trusted_packages`
     are installed packages from which LeRobot may load policy types and processor steps.

@@ -58,7 +58,7 @@ class ServerParameters:
     )
     cpu_threads: int = parameter(
         0,
-        'threads of one inference on the CPU; 0 leaves it to torch',
+        'threads of one inference on the CPU; 0 leaves it to torch, and is 1 for a builtin policy',
         low=0,
         high=1024,
         on_configure=True,

@@ -57,8 +57,14 @@ class CameraView:
 
     def pixel(self, place_xy: tuple[float, float]) -> tuple[float, float]:
         """Return the column and row of a position."""
-        column, row = self.matrix() @ (*place_xy, 1.0)
-        return float(column), float(row)
+        # without the matrix: an image takes ten of these
+        x_m, y_m = place_xy[0] - self.x_m, place_xy[1] - self.y_m
+        ahead = self.pixels_per_m * math.cos(self.up_rad)
+        aside = self.pixels_per_m * math.sin(self.up_rad)
+        return (
+            aside * x_m - ahead * y_m + (self.width - 1) / 2,
+            -ahead * x_m - aside * y_m + (self.height - 1) / 2,
+        )
 
 
 def view(name: str, height: int, width: int, positions: JointPositions) -> CameraView:

@@ -2,9 +2,9 @@
 """
 The node sim_robot: publishes joint states and two cameras, subscribes to joint commands.
 
-The thread `simulate` owns arm and scene; the executor sets commands. At the end of an attempt the
-node publishes an EpisodeOutcome and calls the reset of the edge controller, which begins the next
-episode.
+The thread `simulate` owns arm and scene; the thread `commands` sets commands. At the end of an
+attempt the node publishes an EpisodeOutcome and calls the reset of the edge controller, which
+begins the next episode.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
+from lerobot_serve.ros.topics.checked_subscription import decode_message
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
+from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')
@@ -57,12 +60,9 @@ class SimRobot(SteadyClockNode):
         }
         topics = filter(None, ('episode_outcome', parameters.outcome_topic))
         self._outcomes = [publish(EpisodeOutcome, topic, qos.OUTCOME) for topic in topics]
-        self.create_subscription(
-            JointTrajectory,
-            'joint_trajectory',
-            self._on_command,
-            qos.COMMAND,
-            qos_overriding_options=qos.OVERRIDABLE,
+        # commands come at the rate of the control loop
+        self._commands = DedicatedSubscription(
+            self, JointTrajectory, 'joint_trajectory', qos.COMMAND, self._on_command
         )
         self._edge_reset = None
         if parameters.edge_controller:
@@ -71,11 +71,17 @@ class SimRobot(SteadyClockNode):
                 EdgeState, f'{parameters.edge_controller}/state', self._on_edge_state, qos.STATE
             )
         self._settings.on_change(self._change)
+        runtime.thread('commands', partial(self._commands.run, runtime.stop), self._commands.wake)
         runtime.thread('simulate', partial(self._simulate, runtime))
 
-    # executor thread
+    # commands thread
 
-    def _on_command(self, message: JointTrajectory) -> None:
+    def _on_command(self, raw: bytes) -> None:
+        try:
+            message = decode_message(raw, JointTrajectory, self._commands.topic_name)
+        except Malformed as error:
+            self.get_logger().warning(str(error))
+            return
         if not message.points:
             return
         position = dict(zip(message.joint_names, message.points[-1].positions, strict=False))
@@ -83,6 +89,8 @@ class SimRobot(SteadyClockNode):
         self._command = np.array(
             [position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)]
         )
+
+    # executor thread
 
     def _on_edge_state(self, message: EdgeState) -> None:
         self._episode = message
@@ -136,6 +144,11 @@ class SimRobot(SteadyClockNode):
             publisher.publish(message)
         if self._edge_reset and self._edge_reset.service_is_ready():
             self._edge_reset.call_async(Trigger.Request())
+
+    def destroy_node(self) -> None:
+        """Destroy the node; called once its threads have ended."""
+        self._commands.close()
+        super().destroy_node()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -86,16 +86,18 @@ class DedicatedSubscriptions:
         self._node, self._kind = node, kind
         # the executor keeps a weak reference to the group
         self._group = ExecutorExcludedGroup()
-        self._topics: dict[str, tuple[Subscription, OnMessage]] = {}
+        self._topics: dict[str, tuple[Subscription, type, OnMessage]] = {}
         self._watched: list[tuple[Any, OnLiveliness]] = []
         self._wake = GuardCondition(None, None, context=node.context)
         for topic, callback in callbacks.items():
             self.add(topic, profile, callback)
 
-    def add(self, topic: str, profile: QoSProfile, callback: OnMessage) -> None:
-        """Subscribe to one more topic; before `run`."""
+    def add(
+        self, topic: str, profile: QoSProfile, callback: OnMessage, kind: type | None = None
+    ) -> None:
+        """Subscribe to one more topic, of another type with `kind`; before `run`."""
         subscription = self._node.create_subscription(
-            self._kind,
+            kind or self._kind,
             topic,
             callback,
             profile,
@@ -103,11 +105,11 @@ class DedicatedSubscriptions:
             raw=True,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        self._topics[topic] = subscription, callback
+        self._topics[topic] = subscription, kind or self._kind, callback
 
     def watch_liveliness(self, topic: str, on_liveliness: OnLiveliness) -> None:
         """Report publishers of a topic that appear, lose liveliness or end; before `run`."""
-        subscription, _ = self._topics[topic]
+        subscription = self._topics[topic][0]
         with subscription.handle:
             event = rclpy_implementation.EventHandle(subscription.handle, LIVELINESS_CHANGED)
         self._watched.append((event, on_liveliness))
@@ -123,25 +125,27 @@ class DedicatedSubscriptions:
             len(self._topics), 1, 0, 0, 0, len(self._watched), self._node.context.handle
         )
         listening = {
-            subscription.handle.pointer: (subscription.handle, callback)
-            for subscription, callback in self._topics.values()
+            subscription.handle.pointer: (subscription.handle, kind, callback)
+            for subscription, kind, callback in self._topics.values()
         }
         with ExitStack() as in_use:
-            for handle, _ in (*listening.values(), *self._watched):
+            for handle, _, _ in listening.values():
                 in_use.enter_context(handle)
+            for event, _ in self._watched:
+                in_use.enter_context(event)
             in_use.enter_context(self._wake.handle)
             while not stop.is_set():
                 for pointer in self._wait(wait_set, listening):
-                    handle, callback = listening[pointer]
-                    taken = handle.take_message(self._kind, True)
+                    handle, kind, callback = listening[pointer]
+                    taken = handle.take_message(kind, True)
                     if taken:
                         callback(taken[0])
                 self._report_liveliness(wait_set)
 
-    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, OnMessage]]) -> list[int]:
+    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessage]]) -> list[int]:
         """Return the subscriptions with messages, none after `wake`."""
         wait_set.clear_entities()
-        for handle, _ in listening.values():
+        for handle, _, _ in listening.values():
             wait_set.add_subscription(handle)
         for event, _ in self._watched:
             wait_set.add_event(event)
@@ -175,7 +179,7 @@ class DedicatedSubscriptions:
         for event, _ in self._watched:
             event.destroy_when_not_in_use()
         self._watched.clear()
-        for subscription, _ in self._topics.values():
+        for subscription, _, _ in self._topics.values():
             self._node.destroy_subscription(subscription)
         self._topics.clear()
 

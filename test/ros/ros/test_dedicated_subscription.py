@@ -10,7 +10,7 @@ import threading
 import pytest
 from rclpy.duration import Duration
 from rclpy.serialization import serialize_message
-from std_msgs.msg import UInt64
+from std_msgs.msg import String, UInt64
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.topics.dedicated_subscription import (
@@ -72,9 +72,22 @@ def test_every_message_arrives_once_and_in_order(lane, node, wait_until):
     assert lane.arrived.empty()
 
 
+def test_a_topic_may_have_a_type_of_its_own(lanes, publishers, node, runtime, wait_until):
+    lanes.add('/words', qos.OUTCOME, lambda raw: lanes.arrived.put(('/words', raw)), String)
+    runtime.thread('lanes', partial(lanes.run, runtime.stop), lanes.wake)
+    words = node.create_publisher(String, '/words', qos.OUTCOME)
+    wait_until(words.get_subscription_count, 'the lane is found')
+    for publisher, topic, message in (
+        (words, '/words', String(data='hold')),
+        (publishers[TOPICS[0]], TOPICS[0], UInt64(data=1)),
+    ):
+        publisher.publish(message)
+        assert lanes.arrived.get(timeout=30) == (topic, serialize_message(message))
+
+
 def test_the_executor_does_not_take_from_it(lane, node, runtime):
     assert lane.topic_name == '/numbers'
-    ((subscription, _),) = lane._topics.values()
+    ((subscription, _, _),) = lane._topics.values()
     assert not runtime.executor.can_execute(subscription)
     assert not any(runtime.executor.can_execute(event) for event in subscription.event_handlers)
 

@@ -170,6 +170,16 @@ def test_it_computes_with_the_threads_that_were_said():
         torch.set_num_threads(before)
 
 
+def test_without_a_number_of_threads_it_computes_in_one():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        load(LoadOptions(str(SHIPPED)))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_device_that_this_machine_has_not_is_explained():
     with pytest.raises(PolicyError, match=r"device 'cuda:99' cannot be used here .* use 'cpu'"):
         load(LoadOptions(str(SHIPPED), 'cuda:99'))
