@@ -9,7 +9,7 @@ import time
 import pytest
 
 
-def wait_until(holds: Callable[[], object], what: str, limit_s: float = 30.0) -> object:
+def wait_until(holds: Callable[[], object], what: str, limit_s: float = 60.0) -> object:
     """Return what `holds` returns as soon as it is true; fail after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

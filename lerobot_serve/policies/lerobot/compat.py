@@ -96,7 +96,7 @@ def skip_help_texts() -> Iterator[None]:
     of the time of a load.
     """
     try:
-        texts = importlib.import_module('draccus.wrappers.docstring')
+        texts: Any = importlib.import_module('draccus.wrappers.docstring')
         find_text, no_text = texts.get_attribute_docstring, texts.AttributeDocString()
     except (ImportError, AttributeError):
         # a draccus with other parts only takes its time

@@ -165,7 +165,7 @@ def test_a_process_that_dies_ends_the_demo_and_is_named(tmp_path, wait_until):
         wait_until(routers, 'the router starts')
         (victim,) = routers()
         os.kill(victim, signal.SIGKILL)
-        assert process.wait(60) == 1, log.read_text()
+        assert process.wait(120) == 1, log.read_text()
     printed = log.read_text()
     assert 'STOPPED: router ended with signal SIGKILL' in printed
     assert 'see out/demo/fleet.log' in printed and 'Traceback' not in printed
@@ -185,11 +185,11 @@ def test_a_signal_in_an_act_ends_the_demo_and_all_it_started(
 ):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     with running_demo(tmp_path, '--robots', '1', '--acts', act) as (process, log):
-        wait_until(lambda: line in log.read_text(), 'the act runs', 60)
-        wait_until(lambda: len(leaks.children(process.pid)) >= 4, 'processes run')
+        wait_until(lambda: line in log.read_text(), 'the act runs', 120)
+        wait_until(lambda: len(leaks.children(process.pid)) >= 4, 'processes run', 120)
         started = leaks.children(process.pid)
         process.send_signal(number)
-        assert process.wait(60) == 130, log.read_text()
+        assert process.wait(120) == 130, log.read_text()
         assert not [pid for pid in started if leaks.command(pid) != 'gone']
     assert 'Traceback' not in log.read_text()
 

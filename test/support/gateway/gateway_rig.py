@@ -16,7 +16,7 @@ from lerobot_serve.gateway.predictions import PredictionRequest
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class RecordingLog:

@@ -17,7 +17,7 @@ from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
 from lerobot_serve.gateway.policy_service.messages import Action, Image, Observation, SERVICE
 from support.gateway.gateway_rig import GatewayRig
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 HEIGHT, WIDTH = 48, 64
 EXPOSURE = Exposure('policy_service')
 

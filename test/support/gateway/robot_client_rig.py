@@ -31,7 +31,7 @@ from support.gateway.gateway_rig import GatewayRig
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
 SHAPE = (48, 64, 3)
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 PIECE_BYTES = 2 * 2**20
 EXPOSURE = Exposure('lerobot')
 

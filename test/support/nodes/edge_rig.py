@@ -28,7 +28,7 @@ from support.nodes.played_robot import Body, ROBOT, robot_yaml
 from support.processes.in_executor import in_executor
 
 EDGE = f'{ROBOT}/edge_controller'
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 TRY_S = 2.0
 RESULTS = RunEpisode.Impl.GetResultService
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}

@@ -38,7 +38,7 @@ STATES = {
     ServerStatus.DRAINING: 'draining',
     ServerStatus.FAILED: 'failed',
 }
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 # torch and LeRobot are imported first: seven seconds of CPU, on cores that are shared
 LOADING_LIMIT_S = 120.0
 # a call to a server that was killed is lost, one to its successor is not

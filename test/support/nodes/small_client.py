@@ -86,7 +86,7 @@ class SmallClient:
             on_no_session=lambda _: None,
         )
 
-    def open(self, limit_s: float = 30.0):
+    def open(self, limit_s: float = 60.0):
         """Return the reply; a server that is still loading is waited for. Raises Refused."""
         deadline = time.monotonic() + limit_s
         while True:
@@ -141,7 +141,7 @@ class SmallClient:
     def reset(self, request):
         return self._sessions.reset(request, 5.0)
 
-    def take(self, limit_s: float = 10.0) -> Chunk:
+    def take(self, limit_s: float = 30.0) -> Chunk:
         """Return the next chunk. Raises queue.Empty."""
         return wire_chunk.decode(self.chunks.get(timeout=limit_s))
 

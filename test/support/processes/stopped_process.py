@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 STOPPED = 'T'
 
 
