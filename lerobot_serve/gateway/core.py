@@ -20,6 +20,7 @@ from lerobot_serve.gateway.caller_session import CallerSession
 from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract, Upstream, UpstreamSession
+from lerobot_serve.telemetry.log_throttle import LogThrottle
 
 # a caller without a request for so long gives its place to a new one when all are taken
 GIVES_WAY_S = 10.0
@@ -68,6 +69,7 @@ class Gateway:
         self._sessions: dict[Caller, CallerSession] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._throttle = LogThrottle(lambda: int(1e9 * clock()))
 
     @property
     def log(self) -> Log:
@@ -157,6 +159,12 @@ class Gateway:
         """Count what a door refused before it became a request; `reason` is one word."""
         self.counters.refused[protocol, str(reason)] += 1
 
+    def log_refused(self, protocol: str, reason: str, who: str, text: str) -> None:
+        """Count a refusal and log who and why; repetitions for 10 s are one line."""
+        self.on_refused(protocol, reason)
+        line = f'{protocol}: {who}: {text}'
+        self._throttle.emit(self._log.warning, (protocol, reason, who), line)
+
     def warn(self, text: str) -> None:
         """Log what the operator should know of a caller; a door limits how often."""
         self._log.warning(text)
@@ -167,7 +175,8 @@ class Gateway:
             await self._end(session, 'it left')
 
     async def close_idle(self) -> None:
-        """Close the sessions without a request for `idle_timeout_s`."""
+        """Close the sessions without a request for `idle_timeout_s`; called once a second."""
+        self._throttle.flush()
         for session in [each for each in self._sessions.values() if each.is_idle()]:
             if self._sessions.pop(session.caller, None):
                 limit_s = self.settings.idle_timeout_s
