@@ -101,6 +101,7 @@ class Prediction:
     slot, policy, fingerprint  who answered; `policy` is the id in the fingerprint id@hash
     sequence                   number of the request in its session
     policy_changed             another policy answered than the one before
+    episode_id                 name of the episode at the router, by which it is placed
     text                       what the server says about the chunk, empty as a rule
     """
 
@@ -113,6 +114,7 @@ class Prediction:
     queue_wait_ms: float = 0.0
     policy_changed: bool = False
     text: str = ''
+    episode_id: str = ''
 
     def __post_init__(self) -> None:
         """Raise PredictionError for actions that must not be executed."""

@@ -16,12 +16,14 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from lerobot_serve.gateway.grpc_server.callers import address_of, Context, host_of
+from lerobot_serve.gateway.caller import host_of
+from lerobot_serve.gateway.grpc_server.callers import address_of, Context
 from lerobot_serve.gateway.grpc_server.calls import Call, Calls, RETRY_AFTER_S
 from lerobot_serve.gateway.grpc_server.statuses import abort
 from lerobot_serve.gateway.predictions import PredictionError, Status
 
-Handler: TypeAlias = 'grpc.RpcMethodHandler[Any, Any]'
+# an RpcMethodHandler; its stubs have no attributes
+Handler: TypeAlias = Any
 NO_MESSAGE = 'the call has no message; send one'
 
 
@@ -47,10 +49,10 @@ class CallMessages:
 class BoundedHandlers(grpc.GenericRpcHandler):
     """The handlers of another, with the bounds of `calls`."""
 
-    def __init__(self, inner: grpc.GenericRpcHandler, calls: Calls) -> None:
+    def __init__(self, inner: Any, calls: Calls) -> None:
         self._inner, self._calls = inner, calls
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
+    def service(self, handler_call_details: Any) -> Handler:
         """Return the handler of a method, None for an unknown one."""
         handler = self._inner.service(handler_call_details)
         return bounded(handler, self._calls) if handler else None

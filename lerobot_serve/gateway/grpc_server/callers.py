@@ -65,8 +65,3 @@ def client_name(context: Context) -> str:
 def address_of(peer: str) -> str:
     """Return host and port of a peer such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
     return unquote(peer.partition(':')[2]) or peer
-
-
-def host_of(address: str) -> str:
-    """Return the host of an address such as 127.0.0.1:5000."""
-    return address.rpartition(':')[0] or address

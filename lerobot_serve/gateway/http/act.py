@@ -67,7 +67,6 @@ class ActRoute:
             body,
             prediction,
             session.contract,
-            key=body.episode_id or caller.client_id,
             warns=self._warns(caller, body),
         )
 

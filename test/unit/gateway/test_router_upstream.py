@@ -110,6 +110,7 @@ def test_a_prediction_has_what_the_router_says():
         assert found.policy_changed
         (sent,) = rig.link.requests
         assert (sent.task, sent.inference_delay_steps) == ('pick', 3)
+        assert found.episode_id == sent.episode_id != ''
 
     with_rig(test)
 

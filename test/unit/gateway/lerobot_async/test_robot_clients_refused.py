@@ -312,6 +312,23 @@ def test_a_connection_without_instructions_is_refused():
     in_loop(scene)
 
 
+def test_who_is_refused_and_why_is_logged_once():
+    async def scene():
+        async with robot_client_rig() as rig:
+            for _ in range(3):
+                await refusal(rig, pretrained_name_or_path='a/b')
+            (line,) = (line for line in rig.log.lines if 'is refused' in line)
+            assert line.startswith('robot client at 127.0.0.1:')
+            assert "(invalid): the client asks for policy 'a/b'" in line
+            assert rig.refused == {'invalid': 3}
+            # what came since is one line
+            rig.now_s += 10.0
+            await rig.gateway.close_idle()
+            assert rig.log.lines[-1].endswith('(2 times in 10 s)')
+
+    in_loop(scene)
+
+
 def test_more_clients_than_allowed_are_refused_until_one_has_left():
     async def scene():
         async with robot_client_rig(max_callers=1) as rig:
