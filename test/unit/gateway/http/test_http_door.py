@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 import json
 import logging
@@ -84,6 +85,17 @@ async def test_without_an_episode_routing_is_degraded_and_warned_once_a_client(r
         assert reply.content['routing']['degraded']
     assert [('warning' in each.content) for each in (first, again, other)] == [True, False, True]
     assert len([line for line in rig.log.lines if 'no episode_id' in line]) == 2
+
+
+@http_test()
+async def test_a_number_that_no_state_can_hold_is_refused_before_the_router(rig):
+    for size in (1e300, -1e300, 10**400):
+        reply = await rig.act(body(state=[1, size, 3]))
+        assert (reply.status, reply.error['field']) == (400, 'state[1]')
+        assert reply.error['allowed'] == 'at most 3.4e+38 in size'
+    reply = await rig.act(body(state={'joint_1.pos': 1e39}))
+    assert (reply.status, reply.error['field']) == (400, 'state.joint_1.pos')
+    assert not rig.upstream.opened
 
 
 @http_test()
@@ -219,7 +231,13 @@ async def test_a_large_body_is_refused_before_it_is_read(rig):
     headers = {'Content-Type': 'application/json'}
     reply = await rig.ask('POST', '/act', data=pieces(), headers=headers)
     assert reply.status == 413
-    assert rig.refused == {'too_big': 2}
+    packed = gzip.compress(bytes(100_000))
+    headers |= {'Content-Encoding': 'gzip'}
+    reply = await rig.ask('POST', '/act', data=packed, headers=headers)
+    assert reply.status == 413
+    text = f"the body is {len(packed)} bytes of 'gzip' and larger than allowed when unpacked"
+    assert reply.error['text'].startswith(f'{text}, 2000 are allowed')
+    assert rig.refused == {'too_big': 3}
 
 
 @http_test(read_timeout_s=0.1)

@@ -319,7 +319,7 @@ def test_who_is_refused_and_why_is_logged_once():
                 await refusal(rig, pretrained_name_or_path='a/b')
             (line,) = (line for line in rig.log.lines if 'is refused' in line)
             assert line.startswith('robot client at 127.0.0.1:')
-            assert "(invalid): the client asks for policy 'a/b'" in line
+            assert "(invalid): the client asks for the policy 'a/b'" in line
             assert rig.refused == {'invalid': 3}
             # what came since is one line
             rig.now_s += 10.0
