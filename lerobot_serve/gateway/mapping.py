@@ -112,7 +112,7 @@ class NameMapping:
         if not keys:
             return np.zeros(0, np.float32)
         return flat_state(
-            np.concatenate([as_state(found[key], key[:120]) for key in keys]), contract
+            np.concatenate([as_state(found[key], f'state {key[:120]}') for key in keys]), contract
         )
 
     def action_columns(self, contract: PolicyContract) -> dict[str, list[int]]:

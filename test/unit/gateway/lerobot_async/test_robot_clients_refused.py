@@ -168,7 +168,7 @@ def test_a_mapping_names_joints_cameras_and_actions():
         ({'front': np.zeros(SHAPE, np.float32)}, 'of uint8'),
         ({'front': 1.0}, 'front is not an image'),
         ({JOINTS[0]: float('nan')}, 'state[0] is nan'),
-        ({JOINTS[0]: 'left'}, 'state must be numbers'),
+        ({JOINTS[0]: 'left'}, f'state {JOINTS[0]} must be numbers'),
         ({JOINTS[0]: np.zeros(2)}, 'state has 4 values'),
         ({'task': 'x' * 5000}, 'LongText'),
     ],
