@@ -23,6 +23,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
 HOUR_NS = 3_600 * 10**9
 BEGUN = 'begun'
+MOVED = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
 # events kept until the next update of the canary, a fraction of a second later
 EVENTS_LIMIT = 100_000
 # episode, event, slot in which the episode began
@@ -234,7 +235,7 @@ class SlotStats:
         assert episode
         notes = [] if is_new else ['was reported before; nothing was changed']
         if not episode.outcome_name:
-            notes.append('the episode moved between slots, and its outcome counts for neither')
+            notes.append(MOVED)
         return OutcomeReceipt('; '.join(notes), is_accepted=True, is_new=is_new)
 
     def initial_slot(self, episode_id: str) -> str:

@@ -52,7 +52,7 @@ def test_a_reply_to_a_report_says_whether_it_counts(stats):
     run(stats, 'stays', client='r1')
     run(stats, 'moves', client='r2')
     stats.record_move('moves', 'b')
-    moved = 'the episode moved between slots, and its outcome counts for neither'
+    moved = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
     again = 'was reported before; nothing was changed'
     other = "episode 'stays' already counts as success"
     other_moved = "episode 'moves' was already reported as success"
