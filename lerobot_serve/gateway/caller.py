@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import hashlib
 
 from lerobot_serve.wire.schema import ID_LIMIT
@@ -21,11 +21,18 @@ class Caller:
     protocol  name of the door, such as openpi
     address   host and port of the connection, or host alone where `name` tells clients apart
     name      what the client calls itself, or the name of its token; may be empty
+    owner     whose episodes they are, where it is not host and name
     """
 
     protocol: str
     address: str
     name: str = ''
+    owner: str = field(default='', compare=False)
+
+    @property
+    def episode_owner(self) -> str:
+        """Return whose episodes they are: the same for each connection of a client."""
+        return self.owner or f'{host_of(self.address)}/{self.name}'
 
     @property
     def client_id(self) -> str:
@@ -39,6 +46,11 @@ class Caller:
         end = f'~{digest.hexdigest()}'
         start = safe.encode('utf-8', 'replace')[: ID_LIMIT - len(end)]
         return start.decode(errors='ignore') + end
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address such as 127.0.0.1:5000."""
+    return address.rpartition(':')[0] or address
 
 
 def is_gateway_client(client_id: str) -> bool:

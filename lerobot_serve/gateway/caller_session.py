@@ -11,6 +11,7 @@ from typing import Protocol
 
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.counters import GatewayCounters, OK
+from lerobot_serve.gateway.episode_names import EpisodeNames
 from lerobot_serve.gateway.mailbox import LatestOnly
 from lerobot_serve.gateway.predictions import (
     Prediction,
@@ -43,9 +44,10 @@ class CallerSession:
         counters: GatewayCounters,
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],
+        episode_names: EpisodeNames,
     ) -> None:
         self.caller, self._settings, self._release = caller, settings, release
-        self._counters, self._clock = counters, clock
+        self._counters, self._clock, self._episode_names = counters, clock, episode_names
         self._upstream: UpstreamSession | None = None
         self._mailbox = LatestOnly()
         self._running, self._quiet = 0, asyncio.Event()
@@ -128,11 +130,13 @@ class CallerSession:
     async def _predict_in_time(self, request: PredictionRequest, begin_s: float) -> Prediction:
         limit_s = self._settings.request_timeout_s
         limit_s = min(request.timeout_s or limit_s, limit_s)
+        episode_id = self._episode_names.name_at_router(self.caller, request.episode_id)
         try:
             async with asyncio.timeout(limit_s), self._mailbox.turn():
                 # what is left of it bounds the upstream, too
                 left_s = max(begin_s + limit_s - self._clock(), 1e-3)
-                return await self._open_upstream().predict(replace(request, timeout_s=left_s))
+                scoped = replace(request, timeout_s=left_s, episode_id=episode_id)
+                return await self._open_upstream().predict(scoped)
         except TimeoutError:
             raise PredictionError(
                 Status.TOO_LATE,

@@ -9,7 +9,7 @@ been closed, and is opened again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 import contextlib
 from dataclasses import dataclass
 import time
@@ -18,11 +18,15 @@ from typing import Protocol
 from lerobot_serve.gateway.caller import Caller
 from lerobot_serve.gateway.caller_session import CallerSession
 from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.episode_names import EpisodeNames
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract, Upstream, UpstreamSession
+from lerobot_serve.telemetry.log_throttle import LogThrottle
 
 # a caller without a request for so long gives its place to a new one when all are taken
 GIVES_WAY_S = 10.0
+# of all sessions together at the end, beside drain_timeout_s
+CLOSE_LIMIT_S = 2.0
 DRAINING = 'the gateway is shutting down; connect to another one, or retry when it runs again'
 
 
@@ -68,6 +72,10 @@ class Gateway:
         self._sessions: dict[Caller, CallerSession] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._episode_names = EpisodeNames(
+            lambda caller: self.on_refused(caller.protocol, 'episode_forgotten'), clock=clock
+        )
+        self._throttle = LogThrottle(lambda: int(1e9 * clock()))
 
     @property
     def log(self) -> Log:
@@ -95,7 +103,12 @@ class Gateway:
         if session is None:
             self._admit(caller)
             session = CallerSession(
-                caller, self.settings, self.counters, self._clock, self.release
+                caller,
+                self.settings,
+                self.counters,
+                self._clock,
+                self.release,
+                self._episode_names,
             )
             self._sessions[caller] = session
             session.begin(self._open(session))
@@ -157,6 +170,15 @@ class Gateway:
         """Count what a door refused before it became a request; `reason` is one word."""
         self.counters.refused[protocol, str(reason)] += 1
 
+    def log_refused(self, protocol: str, reason: str, who: str, text: str) -> None:
+        """Count a refusal and log who and why; repetitions for 10 s are one line."""
+        self.on_refused(protocol, reason)
+        self.warn_throttled((protocol, reason, who), f'{protocol}: {who}: {text}')
+
+    def warn_throttled(self, key: Hashable, text: str) -> None:
+        """Log at once, and repetitions of a key for 10 s as one line."""
+        self._throttle.emit(self._log.warning, key, text)
+
     def warn(self, text: str) -> None:
         """Log what the operator should know of a caller; a door limits how often."""
         self._log.warning(text)
@@ -167,7 +189,8 @@ class Gateway:
             await self._end(session, 'it left')
 
     async def close_idle(self) -> None:
-        """Close the sessions without a request for `idle_timeout_s`."""
+        """Close the sessions without a request for `idle_timeout_s`; called once a second."""
+        self._throttle.flush()
         for session in [each for each in self._sessions.values() if each.is_idle()]:
             if self._sessions.pop(session.caller, None):
                 limit_s = self.settings.idle_timeout_s
@@ -185,6 +208,23 @@ class Gateway:
             async with asyncio.timeout(self.settings.drain_timeout_s):
                 await asyncio.gather(*running)
         sessions, self._sessions = list(self._sessions.values()), {}
-        ending = (self._end(each, 'the gateway ends') for each in sessions)
-        await asyncio.gather(*ending, *self._ending)
+        ending = [asyncio.ensure_future(self._end(each, 'the gateway ends')) for each in sessions]
+        await self._ended_in_time({*ending, *self._ending})
         await self._upstream.close()
+        self._throttle.flush()
+
+    async def _ended_in_time(self, ending: set[asyncio.Future[None]]) -> None:
+        """Await sessions that close at the same time, not for longer than CLOSE_LIMIT_S."""
+        if not ending:
+            return
+        done, left = await asyncio.wait(ending, timeout=CLOSE_LIMIT_S)
+        for each in left:
+            each.cancel()
+        if left:
+            self._log.warning(
+                f'the server did not close {len(left)} of {len(ending)} sessions within '
+                f'{CLOSE_LIMIT_S:g} s; it closes them after its session_idle_s'
+            )
+        for each in done:
+            # an error of one session ends the gateway no earlier than the others
+            each.result()

@@ -118,6 +118,7 @@ class FakeSession:
             sequence=self._sequence,
             inference_ms=1.5,
             queue_wait_ms=0.25,
+            episode_id=request.episode_id,
         )
 
     async def close(self) -> None:

@@ -111,7 +111,9 @@ class NameMapping:
             )
         if not keys:
             return np.zeros(0, np.float32)
-        return flat_state(np.concatenate([as_state(found[key]) for key in keys]), contract)
+        return flat_state(
+            np.concatenate([as_state(found[key], f'state {key[:120]}') for key in keys]), contract
+        )
 
     def action_columns(self, contract: PolicyContract) -> dict[str, list[int]]:
         """

@@ -35,8 +35,9 @@ from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 if TYPE_CHECKING:
     from lerobot_serve.gateway.ros.zenoh_link import ZenohServerLink
 
-# beside drain_timeout_s: doors that end their connections, sessions that are closed
-END_LIMIT_S = 4.0
+# beside drain_timeout_s: sessions that are closed (2 s), calls of the router that end (2 s), doors
+# that end their connections (2 s), and a little
+END_LIMIT_S = 6.5
 NAME = 'gateway'
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.names import is_printable
@@ -17,6 +18,7 @@ from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 STATE_LIMIT, IMAGES_LIMIT, PIXELS_LIMIT = 4096, 64, 64_000_000
 TIMEOUT_LIMIT_S = 3600.0
 DELAY_STEPS_LIMIT = 10_000
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Status(StrEnum):
@@ -101,6 +103,7 @@ class Prediction:
     slot, policy, fingerprint  who answered; `policy` is the id in the fingerprint id@hash
     sequence                   number of the request in its session
     policy_changed             another policy answered than the one before
+    episode_id                 name of the episode at the router, by which it is placed
     text                       what the server says about the chunk, empty as a rule
     """
 
@@ -113,6 +116,7 @@ class Prediction:
     queue_wait_ms: float = 0.0
     policy_changed: bool = False
     text: str = ''
+    episode_id: str = ''
 
     def __post_init__(self) -> None:
         """Raise PredictionError for actions that must not be executed."""
@@ -131,12 +135,27 @@ class Prediction:
             )
 
 
-def as_state(values: object) -> Float32Array:
+def as_state(values: object, name: str = 'state') -> Float32Array:
     """Return numbers as a state vector; arrays of any shape are flattened. Raises the error."""
     try:
-        return np.asarray(values, np.float32).reshape(-1)
+        with np.errstate(over='ignore'):
+            state = np.asarray(values, np.float32).reshape(-1)
+        if not np.isfinite(state).all():
+            _check_range(np.asarray(values, np.float64).reshape(-1), name)
+        return state
     except (TypeError, ValueError, OverflowError):
-        raise _invalid('state must be numbers, got other values') from None
+        raise _invalid(f'{name} must be numbers, got other values') from None
+
+
+def _check_range(values: NDArray[np.float64], name: str) -> None:
+    """Raise PredictionError for a finite number that is infinite as float32."""
+    is_huge = np.isfinite(values) & (np.abs(values) > FLOAT32_MAX)
+    if is_huge.any():
+        at = int(np.argmax(is_huge))
+        raise _invalid(
+            f'{name}[{at}] is {values[at]:g}, at most {FLOAT32_MAX:.3g} in size is allowed; check '
+            'the sensor behind it, and its unit'
+        )
 
 
 def _check_state(state: Float32Array) -> None:

@@ -29,7 +29,7 @@ from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, SlotStats
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
@@ -294,16 +294,16 @@ class RouterCore:
         with self.table.lock:
             return self.table.shares(self.now_ns)
 
-    def record_outcome(self, episode_id: str, outcome: int) -> str:
-        """Record an outcome; return why it is rejected, empty when it counts."""
+    def record_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
+        """Record an outcome; return the reply."""
         with self.table.lock:
-            text = self.table.stats.record_outcome(episode_id, outcome)
+            receipt = self.table.stats.receive_outcome(episode_id, outcome)
             slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
-        if text:
+        if not receipt.is_accepted:
             self.drops.add('outcome_unknown')
-        elif self.recorder and slot:
+        elif self.recorder and slot and receipt.is_new:
             self.recorder.outcome(episode_id, outcome, slot.name, slot.policy)
-        return text
+        return receipt
 
     def expire_episodes(self) -> None:
         """Mark episodes with an overdue outcome as unreported. Once per second."""

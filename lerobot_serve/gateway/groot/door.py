@@ -185,7 +185,7 @@ class GrootDoor:
         # of a client without an id of its own: ZeroMQ makes one of 5 bytes
         identity = frames[0].bytes.hex()
         name = self._exposure.name_of(given)
-        return Caller(self._exposure.door, f'{address}#{identity}', name)
+        return Caller(self._exposure.door, f'{address}#{identity}', name, f'{address}/{name}')
 
     def _send(self, frames: list[zmq.Frame], reply: Any) -> None:
         """Send a reply, or count that its client is gone or reads no replies."""
@@ -239,7 +239,10 @@ def _is_request(frames: list[zmq.Frame]) -> bool:
 
 def _info(prediction: Prediction) -> dict[str, Any]:
     names = ('slot', 'policy', 'fingerprint', 'sequence', 'inference_ms', 'queue_wait_ms')
-    told = {name: getattr(prediction, name) for name in (*names, 'policy_changed', 'text')}
+    told = {
+        name: getattr(prediction, name)
+        for name in (*names, 'policy_changed', 'episode_id', 'text')
+    }
     return {**told, 'note': NO_CAGE}
 
 

@@ -8,16 +8,22 @@ The event loop owns it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.bounded import BoundedHandlers
+from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
 
 # LeRobot sends pieces of 2 MiB; a little is around each
 MESSAGE_BYTES = 4 * 2**20 + 2**16
 KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
 STOP_GRACE_S = 0.5
+# of those that are no callers, such as probes of health
+FURTHER_CALLS = 8
 OPTIONS = (
     ('grpc.keepalive_time_ms', KEEPALIVE_MS),
     ('grpc.keepalive_timeout_ms', KEEPALIVE_ANSWER_MS),
@@ -35,11 +41,12 @@ class GrpcServer:
         exposure: Exposure,
         handlers: Sequence[grpc.GenericRpcHandler],
         *,
-        max_calls: int,
+        calls: Calls,
         message_bytes: int = MESSAGE_BYTES,
     ) -> None:
         self._exposure = exposure
-        self._handlers, self._max_calls = handlers, max_calls
+        self._handlers = [BoundedHandlers(each, calls) for each in handlers]
+        self._max_calls = calls.settings.max_calls
         self._message_bytes = message_bytes
         self._server: grpc.aio.Server | None = None
         self._port = exposure.port
@@ -51,8 +58,12 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
-        size = ('grpc.max_receive_message_length', self._message_bytes)
-        server = grpc.aio.server(options=(*OPTIONS, size), maximum_concurrent_rpcs=self._max_calls)
+        bounds = (
+            ('grpc.max_receive_message_length', self._message_bytes),
+            # of one connection: a client waits with more, and none is refused uncounted
+            ('grpc.max_concurrent_streams', self._max_calls),
+        )
+        server = grpc.aio.server(options=(*OPTIONS, *bounds))
         server.add_generic_rpc_handlers(self._handlers)
         try:
             self._port = self._bind(server)
@@ -79,6 +90,15 @@ class GrpcServer:
         server, self._server = self._server, None
         if server:
             await server.stop(STOP_GRACE_S)
+
+
+def door_calls(gateway: Gateway, door: str, calls_per_caller: int) -> Calls:
+    """Return the bounds of a door, by those of the gateway."""
+    settings = gateway.settings
+    max_calls = calls_per_caller * settings.max_callers + FURTHER_CALLS
+    return Calls(
+        CallSettings(max_calls, settings.idle_timeout_s), partial(gateway.log_refused, door)
+    )
 
 
 def _bracketed(host: str) -> str:

@@ -41,6 +41,7 @@ def prediction_metadata(prediction: Prediction) -> Metadata:
     values = {
         'slot': prediction.slot,
         'fingerprint': prediction.fingerprint,
+        'episode-id': prediction.episode_id,
         'policy-changed': str(prediction.policy_changed).lower(),
         'inference-ms': f'{prediction.inference_ms:.3f}',
         'queue-wait-ms': f'{prediction.queue_wait_ms:.3f}',

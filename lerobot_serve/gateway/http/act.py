@@ -30,6 +30,7 @@ from lerobot_serve.gateway.web.settings import WebSettings
 # larger bodies take longer than a millisecond
 INLINE_BYTES = 1 << 18
 JSON_TYPE = 'application/json'
+SMALLER = 'send images as JPEG, or raise max_message_mb of the door'
 
 
 class ActRoute:
@@ -67,7 +68,6 @@ class ActRoute:
             body,
             prediction,
             session.contract,
-            key=body.episode_id or caller.client_id,
             warns=self._warns(caller, body),
         )
 
@@ -91,10 +91,7 @@ class ActRoute:
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
             self._on_refused('too_big')
-            text = (
-                f'the body has {request.content_length or "too many"} bytes, {limit} are allowed; '
-                'send images as JPEG, or raise max_message_mb of the door'
-            )
+            text = f'{size_text(request)}, {limit} are allowed; {SMALLER}'
             raise Refused(413, 'too_big', text) from None
         except web.RequestPayloadError as error:
             # counted by the site, as what is no HTTP at all
@@ -126,3 +123,13 @@ class ActRoute:
         if is_by_episode:
             self._episodes.note(caller, now_s)
         return session
+
+
+def size_text(request: web.Request) -> str:
+    """Return how large a body is that is too large, as far as it was read."""
+    sent = request.content_length
+    encoding = request.headers.get('Content-Encoding', '')
+    if encoding:
+        size = f'{sent} bytes' if sent else 'bytes of unknown number'
+        return f'the body is {size} of {encoding[:16]!r} and larger than allowed when unpacked'
+    return f'the body has {sent} bytes' if sent else 'the body has more bytes than allowed'

@@ -21,6 +21,7 @@ from lerobot_serve.gateway.http.images import image_of, PixelBudget
 from lerobot_serve.gateway.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.predictions import (
     DELAY_STEPS_LIMIT,
+    FLOAT32_MAX,
     IMAGES_LIMIT,
     PredictionRequest,
     TIMEOUT_LIMIT_S,
@@ -106,8 +107,18 @@ def _state(given: Any) -> list[Any] | dict[str, Any]:
         each = value if isinstance(value, list) and isinstance(given, dict) else [value]
         if not all(map(is_number, each)):
             raise FieldError('state', value, 'numbers')
+    _check_size(given)
     state: list[Any] | dict[str, Any] = given
     return state
+
+
+def _check_size(given: list[Any] | dict[str, Any]) -> None:
+    """Raise FieldError for a number that is infinite in the type of a state."""
+    for name, value in given.items() if isinstance(given, dict) else enumerate(given):
+        for each in value if isinstance(value, list) else [value]:
+            if abs(each) > FLOAT32_MAX:
+                field = f'state.{name}' if isinstance(given, dict) else f'state[{name}]'
+                raise FieldError(field, each, f'at most {FLOAT32_MAX:.3g} in size')
 
 
 def _images(given: dict[str, Any]) -> dict[str, Uint8Array]:

@@ -46,4 +46,7 @@ def caller_of(
 ) -> Caller:
     """Return who asks; the name of the token is part of it: nobody takes another's session."""
     own = client_id or episode_id
-    return Caller(protocol, host, '/'.join(filter(None, (token_name, own))))
+    name = '/'.join(filter(None, (token_name, own)))
+    # an episode is no owner of episodes
+    who = '/'.join(filter(None, (token_name, client_id)))
+    return Caller(protocol, host, name, owner=f'{host}/{who}')

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 import json
 import math
 from typing import Any
@@ -41,7 +42,7 @@ def parsed(body: bytes) -> dict[str, Any]:
             f'at most {VALUES_LIMIT} values in {LISTS_LIMIT} lists; send images in base64',
         )
     try:
-        content = json.loads(body, object_pairs_hook=_object, parse_constant=_no_constant)
+        content = _loaded(body)
     except FieldError:
         raise
     except (ValueError, RecursionError) as error:
@@ -49,6 +50,15 @@ def parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FieldError('body', content, 'a JSON object')
     return content
+
+
+def _loaded(body: bytes) -> Any:
+    load = partial(json.loads, object_pairs_hook=_object, parse_constant=_no_constant)
+    try:
+        return load(body)
+    except UnicodeDecodeError:
+        # a wrong byte becomes a surrogate, and the field that has it is named by its check
+        return load(body.decode('utf-8', 'surrogateescape'))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,7 +94,18 @@ def text(given: dict[str, Any], name: str) -> str:
         return ''
     if not isinstance(value, str):
         raise FieldError(name, value, 'text')
+    if not is_unicode(value):
+        raise FieldError(name, value, 'text in UTF-8, without lone surrogates')
     return value
+
+
+def is_unicode(value: str) -> bool:
+    """Return whether a text can be encoded."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def flag(given: dict[str, Any], name: str) -> bool:

@@ -50,10 +50,10 @@ def headers_of(values: dict[str, str]) -> dict[str, str]:
 
 
 def prediction_reply(
-    body: ActBody, prediction: Prediction, contract: PolicyContract, *, key: str, warns: bool
+    body: ActBody, prediction: Prediction, contract: PolicyContract, *, warns: bool
 ) -> web.Response:
-    """Return the reply to POST /act; `key` is what the episode was routed by."""
-    is_degraded = not body.episode_id
+    """Return the reply to POST /act."""
+    is_degraded, key = not body.episode_id, prediction.episode_id
     content: dict[str, Any] = {
         'actions': prediction.actions.tolist(),
         'action_names': contract.action_names,

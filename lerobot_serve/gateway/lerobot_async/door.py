@@ -9,7 +9,7 @@ from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.grpc_server.server import GrpcServer
+from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
 from lerobot_serve.gateway.lerobot_async.service import AsyncInference
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_settings
 
@@ -32,7 +32,7 @@ class LeRobotDoor:
         self._server = GrpcServer(
             exposure,
             [self.service.handlers],
-            max_calls=CALLS_PER_CLIENT * gateway.settings.max_callers + 8,
+            calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
         )
 
     @property

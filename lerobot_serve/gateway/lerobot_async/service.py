@@ -15,9 +15,9 @@ import time
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.caller import Caller, host_of, NO_CAGE
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
+from lerobot_serve.gateway.grpc_server.callers import address_of, caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
 from lerobot_serve.gateway.lerobot_async import protobuf
 from lerobot_serve.gateway.lerobot_async.agreement import agree
@@ -40,6 +40,9 @@ SERVICE = 'transport.AsyncInference'
 EMPTY = b''
 # the client waits for the next observation, and asks again
 NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
+# the gateway counts the others
+COUNTED = frozenset({Status.INVALID, Status.UNAUTHORIZED})
+LOGGED = COUNTED | {Status.OVERLOADED, Status.UNAVAILABLE}
 Work = Callable[[Caller], Awaitable[bytes]]
 
 
@@ -100,9 +103,19 @@ class AsyncInference:
             error = PredictionError(Status.INVALID, str(refused))
         except Malformed as refused:
             error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
-        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
-            self._gateway.on_refused(PROTOCOL, error.status)
+        self._note_refused(context, error)
         return await abort(context, error)
+
+    def _note_refused(self, context: Context, error: PredictionError) -> None:
+        """Count and log a refused client; a RobotClient shows its user only a status."""
+        if error.status in COUNTED:
+            self._gateway.on_refused(PROTOCOL, error.status)
+        if error.status in LOGGED:
+            address = address_of(context.peer())
+            self._gateway.warn_throttled(
+                (PROTOCOL, error.status, host_of(address)),
+                f'robot client at {address} is refused ({error.status}): {error.text}',
+            )
 
     async def _ready(self, context: Context, caller: Caller) -> bytes:
         await self._gateway.describe()

@@ -46,6 +46,7 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
         'fingerprint': prediction.fingerprint,
         'sequence': prediction.sequence,
         'policy_changed': prediction.policy_changed,
+        'episode_id': prediction.episode_id,
         'text': prediction.text,
     }
     server = {'infer_ms': prediction.inference_ms, 'queue_wait_ms': prediction.queue_wait_ms}

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.grpc_server.server import GrpcServer
+from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.policy_service.health import Health
 from lerobot_serve.gateway.policy_service.messages import POOL, SERVICE
@@ -51,7 +51,7 @@ class PolicyServiceDoor:
         self._server = GrpcServer(
             exposure,
             [PolicyService(gateway, exposure, mapping).handlers, *others.found],
-            max_calls=CALLS_PER_CALLER * gateway.settings.max_callers + 8,
+            calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
             message_bytes=MESSAGE_BYTES,
         )
 

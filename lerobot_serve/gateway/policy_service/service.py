@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.caller import Caller
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
@@ -62,7 +62,7 @@ class PolicyService:
         context.set_trailing_metadata(prediction_metadata(prediction))
         return conversion.action_of(prediction, seen.step_index)
 
-    async def predict_stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
+    async def predict_stream(self, messages: CallMessages, context: Context) -> None:
         """Answer each observation of a stream."""
         try:
             caller = caller_of(context, self._exposure, PROTOCOL)
@@ -76,14 +76,13 @@ class PolicyService:
         finally:
             await self._end_stream(caller)
 
-    async def _answer_all(
-        self, messages: AsyncIterator[bytes], context: Context, caller: Caller
-    ) -> None:
+    async def _answer_all(self, messages: CallMessages, context: Context, caller: Caller) -> None:
         places, writing = asyncio.Semaphore(STREAM_LIMIT), asyncio.Lock()
 
         async def answer(message: bytes) -> None:
             try:
-                reply = await self._reply(caller, message, context.time_remaining())
+                with messages.working():
+                    reply = await self._reply(caller, message, context.time_remaining())
                 # a client that reads slowly holds its own places only
                 async with writing:
                     await context.write(reply)

@@ -49,7 +49,7 @@ def refusal_error(refused: SessionRefused) -> PredictionError:
     return PredictionError(status, f'the session was refused: {refused}', retry_after_s)
 
 
-def prediction_of(chunk: Chunk, contract: PolicyContract) -> Prediction:
+def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Prediction:
     """
     Return the prediction of a reply. Raises PredictionError for one without usable actions, and
     SessionLost.
@@ -76,6 +76,7 @@ def prediction_of(chunk: Chunk, contract: PolicyContract) -> Prediction:
         sequence=chunk.header.seq,
         inference_ms=chunk.inference_ms,
         queue_wait_ms=chunk.queue_wait_ms,
+        episode_id=episode_id,
         policy_changed=bool(chunk.header.flags & Flag.POLICY_CHANGED),
         text=STATE_LOST if chunk.header.flags & Flag.STATE_LOST else chunk.status_text,
     )

@@ -139,7 +139,7 @@ class RouterSession:
         self._host.send(raw)
         chunk = await self._reply
         self._unanswered = 0
-        prediction = prediction_of(chunk, self.contract)
+        prediction = prediction_of(chunk, self.contract, self._numbering.episode_id)
         self._numbering.is_episode_start = False
         self._last_chunk.begin(
             len(prediction.actions), self.contract.control_hz, self._clock_ns() / 1e9

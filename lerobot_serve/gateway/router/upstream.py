@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass, field
 import hashlib
 import secrets
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lerobot_serve.gateway.caller import Caller
 from lerobot_serve.gateway.core import Log
@@ -41,6 +41,8 @@ T = TypeVar('T')
 # calls that block, such as sessions that are opened at once
 CALL_THREADS = 8
 STATUS_TIMEOUT_S, OPEN_TIMEOUT_S, MATCH_TIMEOUT_S, CLOSE_TIMEOUT_S = 1.0, 5.0, 3.0, 1.0
+# at the end, for the calls that a router does not answer
+CALLS_END_S = 1.0
 # of a policy that does not say its rate
 DEFAULT_HZ = 30.0
 
@@ -72,6 +74,7 @@ class RouterUpstream:
         self.count_dropped = count_dropped
         self._loop = asyncio.get_running_loop()
         self._calls = ThreadPoolExecutor(CALL_THREADS, 'upstream')
+        self._running: set[Future[Any]] = set()
         self.images = ImageEncoder(settings.images)
         self._sessions: dict[str, RouterSession] = {}
         # of this process; each caller derives its own instance from it
@@ -103,11 +106,17 @@ class RouterUpstream:
         return session
 
     async def close(self) -> None:
-        """Close all sessions and end the threads. May be called twice."""
+        """Close all sessions and end the threads, in 2 x CALLS_END_S. May be called twice."""
         await self._availability.close()
-        await asyncio.gather(*(session.close() for session in list(self._sessions.values())))
+        sessions = list(self._sessions.values())
+        await _within(CALLS_END_S, *(session.close() for session in sessions))
         self.images.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
+        await self._calls_ended()
+
+    async def _calls_ended(self) -> None:
+        """Await the calls that block: the link is closed next, and they use it."""
+        await _within(CALLS_END_S, *map(asyncio.wrap_future, tuple(self._running)))
 
     # for the sessions
 
@@ -237,4 +246,14 @@ class RouterUpstream:
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a call that blocks in a thread of the pool."""
-        return await self._loop.run_in_executor(self._calls, function, *arguments)
+        call = self._calls.submit(function, *arguments)
+        self._running.add(call)
+        call.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(call)
+
+
+async def _within(limit_s: float, *work: Awaitable[object]) -> None:
+    """Await all, with their errors, and not for longer than the limit."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(*work, return_exceptions=True)

@@ -16,6 +16,7 @@ from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import check_ros_reply_topic, SessionRefused, SessionRequest
@@ -203,13 +204,13 @@ class RouterServices:
     def report_outcome(
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
-        response.text = self.on_outcome(request.outcome)[:1024]
-        response.accepted = not response.text
+        receipt = self.on_outcome(request.outcome)
+        response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
         return response
 
-    def on_outcome(self, message: EpisodeOutcome) -> str:
-        """Record an outcome; return why it is rejected, empty when it counts."""
+    def on_outcome(self, message: EpisodeOutcome) -> OutcomeReceipt:
+        """Record an outcome; return the reply."""
         core = self._host.core
         if core is None:
-            return NOT_CONFIGURED
+            return OutcomeReceipt(NOT_CONFIGURED, is_accepted=False)
         return core.record_outcome(message.episode_id, message.outcome)

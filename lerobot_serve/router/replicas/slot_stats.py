@@ -23,6 +23,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
 HOUR_NS = 3_600 * 10**9
 BEGUN = 'begun'
+MOVED = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
 # events kept until the next update of the canary, a fraction of a second later
 EVENTS_LIMIT = 100_000
 # episode, event, slot in which the episode began
@@ -58,13 +59,29 @@ class SlotCounters:
 
 @dataclass(slots=True)
 class RoutedEpisode:
-    """An episode; `ended_ns` is None while it runs, `outcome_name` empty without an outcome."""
+    """
+    An episode; `ended_ns` is None while it runs, `outcome_name` empty without an outcome that
+    counts. `reported` is the first outcome that was reported, also of an episode that moved.
+    """
 
     slot: str
     ended_ns: int | None = None
     outcome_name: str = ''
     has_moved: bool = False
     initial_slot: str = ''
+    reported: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeReceipt:
+    """
+    The reply to a reported outcome; `text` says why it is refused, or does not count, or counts
+    already. `is_new` is False for a repetition.
+    """
+
+    text: str
+    is_accepted: bool
+    is_new: bool = False
 
 
 class SlotStats:
@@ -200,11 +217,26 @@ class SlotStats:
         outcome_name = OUTCOMES.get(outcome)
         if outcome_name is None:
             return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
-        if episode.outcome_name not in ('', outcome_name):
-            return f'episode {episode_id!r} already counts as {episode.outcome_name}'
+        known = episode.outcome_name or episode.reported
+        if known not in ('', outcome_name):
+            how = 'already counts' if episode.outcome_name else 'was already reported'
+            return f'episode {episode_id!r} {how} as {known}'
+        episode.reported = outcome_name
         self._awaiting_outcome.pop(episode_id, None)
         self._end(episode_id, episode, outcome_name)
         return ''
+
+    def receive_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
+        """Record an outcome; return the reply."""
+        episode = self._episodes.get(episode_id)
+        is_new = not (episode and episode.reported)
+        if refusal := self.record_outcome(episode_id, outcome):
+            return OutcomeReceipt(refusal, is_accepted=False)
+        assert episode
+        notes = [] if is_new else ['was reported before; nothing was changed']
+        if not episode.outcome_name:
+            notes.append(MOVED)
+        return OutcomeReceipt('; '.join(notes), is_accepted=True, is_new=is_new)
 
     def initial_slot(self, episode_id: str) -> str:
         """Return the slot in which an episode began; empty if it is not known."""

@@ -116,6 +116,7 @@ class SessionService:
             if over_ros:
                 check_ros_reply_topic(session_request)
             self._replies.open(session_request.reply_topic)
+            known = core.sessions.current(session_request.client_id)
             session, old = core.open(session_request, time.monotonic_ns())
         except SessionRefused as refused:
             self._statistics.record_drop(f'refused_{refused.code.name.lower()}')
@@ -127,9 +128,14 @@ class SessionService:
             return fill_load(response, core, session_request)
         # a repeated request gets the same session, and its queued request stays
         self.end_sessions(core, [old] if old else [], 'replaced by a new session')
-        self._node.log_info(f'opened {session.session_id} for {client_summary(session.request)}')
+        # a router repeats the request to keep an unused session open
+        if session is not known:
+            self._log_opened(session)
         fill_accepted(response, session, core.description, self._observation_topic)
         return fill_load(response, core, session_request)
+
+    def _log_opened(self, session: Session) -> None:
+        self._node.log_info(f'opened {session.session_id} for {client_summary(session.request)}')
 
     def close(
         self, request: CloseSession.Request, response: CloseSession.Response

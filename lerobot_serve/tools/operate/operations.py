@@ -232,10 +232,12 @@ def report_outcome(
 ) -> Result:
     """Report how an episode ended, one of OUTCOMES. Raises UserError, ResultUnknown."""
     signed = f'{client.operator}: {text}' if text else client.operator
-    counts, reply = client.report_outcome(router, episode_id, outcome, signed)
-    if not counts:
+    accepted, reply = client.report_outcome(router, episode_id, outcome, signed)
+    if not accepted:
         raise UserError(f'{router} refuses: {reply}. Nothing was changed')
-    return Result('outcome', router, f'{episode_id} counts as {outcome}', client.operator)
+    # a repetition, or an episode that moved
+    what = f'{episode_id}, {outcome}: {reply}' if reply else f'{episode_id} counts as {outcome}'
+    return Result('outcome', router, what, client.operator)
 
 
 def checked(rule: Rule) -> bool:

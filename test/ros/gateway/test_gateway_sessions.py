@@ -41,7 +41,7 @@ def test_two_callers_keep_their_slots_also_when_the_router_was_killed_and_is_bac
 ):
     router_rig.slots(split_percent=50)
     rig = gateway()
-    names = {slot: router_rig.episode(slot) for slot in ('a', 'b')}
+    names = {slot: router_rig.episode(slot, owner='127.0.0.1/') for slot in ('a', 'b')}
     for _ in range(3):
         asked = {slot: rig.ask(slot, episode_id=names[slot], task=slot) for slot in names}
         for slot, each in asked.items():

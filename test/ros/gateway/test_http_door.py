@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.nodes.zenoh_links import both_links
 
+from lerobot_serve.gateway.episode_names import scoped_name
+
 SERVER = '/a/policy_server'
 STATE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
@@ -17,7 +19,7 @@ STATE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 def test_each_episode_keeps_its_slot_and_says_it(router_rig, doors):
     router_rig.slots(split_percent=50)
     rig = doors('http')
-    names = {slot: router_rig.episode(slot) for slot in ('a', 'b')}
+    names = {slot: router_rig.episode(slot, owner='127.0.0.1/') for slot in ('a', 'b')}
     for _ in range(2):
         for slot, episode_id in names.items():
             status, content, headers = rig.act({'episode_id': episode_id, 'state': STATE})
@@ -26,7 +28,7 @@ def test_each_episode_keeps_its_slot_and_says_it(router_rig, doors):
             assert content['actions'][0] == pytest.approx(STATE)
             assert content['routing'] == {
                 'slot': slot,
-                'routing_key': episode_id,
+                'routing_key': scoped_name('127.0.0.1/', episode_id),
                 'degraded': False,
             }
             assert headers['X-Reflex-Policy-Slot'] == slot

@@ -53,7 +53,7 @@ def test_two_clients_at_once_are_both_driven(router_rig, doors, connect, plain):
     router_rig.slots(split_percent=50)
     rig = doors('openpi', openpi__mapping=plain)
     clients = [connect(rig), connect(rig)]
-    names = [router_rig.episode(slot) for slot in ('a', 'b')]
+    names = [router_rig.episode(slot, owner='127.0.0.1/') for slot in ('a', 'b')]
     with ThreadPoolExecutor(2) as pool:
         for step in range(3):
 

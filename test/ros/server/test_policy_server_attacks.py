@@ -72,6 +72,11 @@ def test_what_a_client_calls_itself_forges_no_line_of_the_log(rig, log_of_rig):
     assert robot.round_trip().status == Status.OK
     line = 'opened tester#00000001 for Lab 3, arm 2 (shift=night, lab=3)'
     rig.wait(lambda: line in log_of_rig('policy_server'), 'the session is in the log')
+    # as a router does for as long as nobody uses it
+    assert rig.open_session(robot.ask).accepted
+    rig.client('later')
+    rig.wait(lambda: 'opened later#' in log_of_rig('policy_server'), 'the next one is in the log')
+    assert log_of_rig('policy_server').count('opened tester#') == 1
 
 
 def test_chunks_go_to_no_topic_that_is_not_for_chunks(rig, node):

@@ -23,6 +23,7 @@ from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from lerobot_serve.gateway.episode_names import scoped_name
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.router.placement.split import bucket
@@ -151,10 +152,19 @@ class RouterRig:
         return client
 
     @staticmethod
-    def episode(slot: str, split_percent: int = 50, salt: object = '') -> str:
-        """Return a name that the split puts into a slot."""
+    def episode(
+        slot: str, split_percent: int = 50, salt: object = '', *, owner: str | None = None
+    ) -> str:
+        """
+        Return a name that the split puts into a slot; with `owner`, one of a gateway's caller.
+        """
         names = (f'episode-{salt}-{number}' for number in range(10_000))
-        return next(n for n in names if (bucket(n) < split_percent) == (slot == 'a'))
+
+        def is_there(name: str) -> bool:
+            at_router = name if owner is None else scoped_name(owner, name)
+            return (bucket(at_router) < split_percent) == (slot == 'a')
+
+        return next(filter(is_there, names))
 
     # operators
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from support.gateway.gateway_rig import CALLER, GatewayRig, in_loop, request, until
 
+from lerobot_serve.gateway import core
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.fake_upstream import FakeSession
@@ -312,6 +313,27 @@ def test_draining_ends_in_time_without_an_answer():
         assert not rig.upstream.open_sessions
         running.cancel()
         await asyncio.wait([running])
+
+    in_loop(test)
+
+
+def test_the_end_waits_for_no_server_and_closes_all_sessions_at_the_same_time(monkeypatch):
+    async def test():
+        rig = GatewayRig()
+        closing: list[str] = []
+
+        async def hang(session: FakeSession) -> None:
+            closing.append(session.client_id)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(FakeSession, 'close', hang)
+        monkeypatch.setattr(rig.upstream, 'close', lambda: asyncio.sleep(0))
+        monkeypatch.setattr(core, 'CLOSE_LIMIT_S', 0.02)
+        for caller in (CALLER, OTHER):
+            await rig.gateway.session(caller)
+        await rig.gateway.drain()
+        assert sorted(closing) == sorted(caller.client_id for caller in (CALLER, OTHER))
+        assert 'did not close 2 of 2 sessions within 0.02 s' in rig.log.lines[-1]
 
     in_loop(test)
 

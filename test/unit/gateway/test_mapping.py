@@ -77,7 +77,7 @@ def test_a_camera_without_a_partner_is_refused(images, text):
         ({'joint_1.pos': 1}, 'the state lacks joint_2.pos, gripper.pos, got joint_1.pos'),
         ({**STATE, 'wrist.pos': 1}, 'no state wrist.pos, only joint_1.pos'),
         ({**STATE, 'joint_1.pos': [1, 2]}, 'state has 4 values, the policy takes 3'),
-        ({**STATE, 'joint_1.pos': 'x'}, 'state must be numbers'),
+        ({**STATE, 'joint_1.pos': 'x'}, 'state joint_1.pos must be numbers'),
     ],
 )
 def test_a_state_without_a_partner_is_refused(state, text):

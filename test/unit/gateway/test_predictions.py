@@ -73,6 +73,14 @@ def test_a_state_is_made_of_numbers_only():
             as_state(wrong)
 
 
+def test_a_number_beyond_float32_is_a_wrong_state_and_infinity_stays_infinity():
+    text = r'pose\[1\] is -1e\+39, at most 3\.4e\+38'
+    with pytest.raises(PredictionError, match=text) as refused:
+        as_state([np.nan, -1e39], 'pose')
+    assert refused.value.status is Status.INVALID
+    assert np.isinf(as_state(np.array([np.inf, 1.0]))[0])
+
+
 @pytest.mark.parametrize(
     ('changes', 'text'),
     [

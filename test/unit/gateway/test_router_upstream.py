@@ -16,6 +16,7 @@ from support.gateway.gateway_rig import in_loop, RecordingLog, until
 from lerobot_serve.gateway.caller import Caller
 from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.router import availability
+from lerobot_serve.gateway.router import upstream as upstream_module
 from lerobot_serve.gateway.router.image_encoding import ImageSettings
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
@@ -110,6 +111,7 @@ def test_a_prediction_has_what_the_router_says():
         assert found.policy_changed
         (sent,) = rig.link.requests
         assert (sent.task, sent.inference_delay_steps) == ('pick', 3)
+        assert found.episode_id == sent.episode_id != ''
 
     with_rig(test)
 
@@ -413,3 +415,31 @@ def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor(
         assert (await session.predict(request())).slot == 'b'
 
     with_rig(test)
+
+
+def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
+    """And it comes after calls that end in time: the link that they use is closed next."""
+    monkeypatch.setattr(upstream_module, 'CALLS_END_S', 0.05)
+    answers, ended = threading.Event(), []
+
+    def hang(request, timeout_s):
+        answers.wait(20)
+        ended.append(request.client_id)
+
+    async def test():
+        rig = Rig()
+        rig.link.close_session = hang
+        for caller in (ONE, TWO):
+            await rig.upstream.open(caller)
+        await rig.upstream.close()
+        assert not ended
+        answers.set()
+        # nothing of it is lost where there is time for it
+        monkeypatch.setattr(upstream_module, 'CALLS_END_S', 20.0)
+        await rig.upstream.close()
+        assert sorted(ended) == sorted((ONE.client_id, TWO.client_id))
+
+    try:
+        in_loop(test)
+    finally:
+        answers.set()

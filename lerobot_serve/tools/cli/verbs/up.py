@@ -54,10 +54,11 @@ def main(options: argparse.Namespace) -> int:
 
     path = shipped_or_path('fleet file', options.fleet, Path.cwd(), FLEETS)
     text = read_text(path)
+    # what is printed is what `up` would start
+    plan = fleet_plan(read_fleet(text, options.fleet), path.parent)
     if options.print_file:
         print(text, end='')
         return 0
-    plan = fleet_plan(read_fleet(text, options.fleet), path.parent)
     home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
     plan = with_own_state(plan, path, home.absolute())
     if options.print_launch:

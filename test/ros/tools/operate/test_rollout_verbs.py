@@ -235,6 +235,8 @@ def check_slots(router_rig: RouterRig, operator: Operator) -> None:
     chunk = router_rig.robot().round_trip(episode_id='ep_42')
     assert chunk.status == Status.OK
     assert operator('outcome', 'ep_42', 'success', '--timeout-s', '20') == 0
+    again = operator.prints('outcome', 'ep_42', 'success')
+    assert 'ep_42, success: was reported before; nothing was changed' in again
     assert 'already counts as success' in operator.is_refused('outcome', 'ep_42', 'failure')
     assert "no episode 'ep_43'" in operator.is_refused('outcome', 'ep_43', 'failure')
 

@@ -150,6 +150,15 @@ def test_what_is_no_body(data, expected):
     assert expected in refusal(data).allowed
 
 
+@pytest.mark.parametrize('name', ['instruction', 'task', 'episode_id', 'client_id', 'request_id'])
+@pytest.mark.parametrize('wrong', [rb'\ud800', b'\xff', b'\xed\xa0\x80'])
+def test_a_text_that_is_no_unicode_is_named(name, wrong):
+    error = refusal(b'{"state": [1], "%s": "ab%s"}' % (name.encode(), wrong))
+    assert error.field == name
+    assert error.allowed == 'text in UTF-8, without lone surrogates'
+    error.text.encode()
+
+
 def test_a_picture_is_refused_by_its_head_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(cv2, 'imdecode', None)
     huge = bytearray(cv2.imencode('.png', image())[1].tobytes())

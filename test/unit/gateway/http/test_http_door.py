@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 import json
 import logging
@@ -20,6 +21,7 @@ from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.episode_names import scoped_name
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http import callers
 from lerobot_serve.gateway.http.act import INLINE_BYTES
@@ -60,12 +62,13 @@ async def test_act(rig):
     assert reply.content['action_names'] == list(EXAMPLE_CONTRACT.action_names)
     assert reply.content['model_version'] == EXAMPLE_CONTRACT.fingerprint
     assert (reply.content['request_id'], reply.content['episode_id']) == ('r1', 'ep_xyz')
-    expected = {'slot': 'prod', 'routing_key': 'ep_xyz', 'degraded': False}
+    key = scoped_name('127.0.0.1/', 'ep_xyz')
+    expected = {'slot': 'prod', 'routing_key': key, 'degraded': False}
     assert reply.content['routing'] == expected and 'warning' not in reply.content
     for prefix in ('X-Reflex', 'X-Lerobot-Serve'):
         assert reply.headers[f'{prefix}-Policy-Slot'] == 'prod'
         assert reply.headers[f'{prefix}-Model-Version'] == EXAMPLE_CONTRACT.fingerprint
-        assert reply.headers[f'{prefix}-Routing-Key'] == 'ep_xyz'
+        assert reply.headers[f'{prefix}-Routing-Key'] == key
         assert reply.headers[f'{prefix}-Routing-Degraded'] == 'false'
     client_id, asked = rig.upstream.requests[0]
     assert client_id == 'gateway/http/ep_xyz@127.0.0.1'
@@ -85,9 +88,20 @@ async def test_without_an_episode_routing_is_degraded_and_warned_once_a_client(r
 
 
 @http_test()
+async def test_a_number_that_no_state_can_hold_is_refused_before_the_router(rig):
+    for size in (1e300, -1e300, 10**400):
+        reply = await rig.act(body(state=[1, size, 3]))
+        assert (reply.status, reply.error['field']) == (400, 'state[1]')
+        assert reply.error['allowed'] == 'at most 3.4e+38 in size'
+    reply = await rig.act(body(state={'joint_1.pos': 1e39}))
+    assert (reply.status, reply.error['field']) == (400, 'state.joint_1.pos')
+    assert not rig.upstream.opened
+
+
+@http_test()
 async def test_a_routing_key_of_any_text_is_a_header(rig):
     reply = await rig.act(body(episode_id='größe 5%'))
-    assert reply.headers['X-Reflex-Routing-Key'] == 'gr%C3%B6%C3%9Fe 5%25'
+    assert reply.headers['X-Reflex-Routing-Key'].startswith('gr%C3%B6%C3%9Fe 5%25~')
 
 
 @http_test()
@@ -217,7 +231,13 @@ async def test_a_large_body_is_refused_before_it_is_read(rig):
     headers = {'Content-Type': 'application/json'}
     reply = await rig.ask('POST', '/act', data=pieces(), headers=headers)
     assert reply.status == 413
-    assert rig.refused == {'too_big': 2}
+    packed = gzip.compress(bytes(100_000))
+    headers |= {'Content-Encoding': 'gzip'}
+    reply = await rig.ask('POST', '/act', data=packed, headers=headers)
+    assert reply.status == 413
+    text = f"the body is {len(packed)} bytes of 'gzip' and larger than allowed when unpacked"
+    assert reply.error['text'].startswith(f'{text}, 2000 are allowed')
+    assert rig.refused == {'too_big': 3}
 
 
 @http_test(read_timeout_s=0.1)

@@ -168,7 +168,7 @@ def test_a_mapping_names_joints_cameras_and_actions():
         ({'front': np.zeros(SHAPE, np.float32)}, 'of uint8'),
         ({'front': 1.0}, 'front is not an image'),
         ({JOINTS[0]: float('nan')}, 'state[0] is nan'),
-        ({JOINTS[0]: 'left'}, 'state must be numbers'),
+        ({JOINTS[0]: 'left'}, f'state {JOINTS[0]} must be numbers'),
         ({JOINTS[0]: np.zeros(2)}, 'state has 4 values'),
         ({'task': 'x' * 5000}, 'LongText'),
     ],
@@ -308,6 +308,23 @@ def test_a_connection_without_instructions_is_refused():
                 code, text = await client.refused(work)
                 assert code.name == 'INVALID_ARGUMENT'
                 assert 'restart the robot client' in text
+
+    in_loop(scene)
+
+
+def test_who_is_refused_and_why_is_logged_once():
+    async def scene():
+        async with robot_client_rig() as rig:
+            for _ in range(3):
+                await refusal(rig, pretrained_name_or_path='a/b')
+            (line,) = (line for line in rig.log.lines if 'is refused' in line)
+            assert line.startswith('robot client at 127.0.0.1:')
+            assert "(invalid): the client asks for the policy 'a/b'" in line
+            assert rig.refused == {'invalid': 3}
+            # what came since is one line
+            rig.now_s += 10.0
+            await rig.gateway.close_idle()
+            assert rig.log.lines[-1].endswith('(2 times in 10 s)')
 
     in_loop(scene)
 

@@ -21,6 +21,7 @@ from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.episode_names import scoped_name
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import make_door
 from lerobot_serve.gateway.openpi.frames import Opcode
@@ -142,7 +143,7 @@ async def test_a_reset_begins_an_episode(rig):
         await client.infer(observation(session_id='e2'))
     asked = [request for _, request in rig.upstream.requests]
     assert [each.episode_start for each in asked] == [True, False, True]
-    assert asked[-1].episode_id == 'e2'
+    assert asked[-1].episode_id == scoped_name('127.0.0.1/', 'e2')
 
 
 @openpi_test(exposure=WITH_TOKENS)

@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.replicas.slot_stats import HOUR_NS, OUTCOMES, SlotStats
+from lerobot_serve.router.replicas.slot_stats import HOUR_NS, OutcomeReceipt, OUTCOMES, SlotStats
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 SUCCESS, FAILURE, ABORTED = 1, 2, 3
@@ -46,6 +46,27 @@ def test_the_same_outcome_twice_counts_once_and_another_is_refused(stats):
     stats.end_episode('robot', 0)
     stats.expire(10 * WITHIN_NS)
     assert ended(stats) == {'success': 1}
+
+
+def test_a_reply_to_a_report_says_whether_it_counts(stats):
+    run(stats, 'stays', client='r1')
+    run(stats, 'moves', client='r2')
+    stats.record_move('moves', 'b')
+    moved = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
+    again = 'was reported before; nothing was changed'
+    other = "episode 'stays' already counts as success"
+    other_moved = "episode 'moves' was already reported as success"
+    for episode, outcome, expected in (
+        ('stays', SUCCESS, OutcomeReceipt('', is_accepted=True, is_new=True)),
+        ('stays', SUCCESS, OutcomeReceipt(again, is_accepted=True)),
+        ('stays', FAILURE, OutcomeReceipt(other, is_accepted=False)),
+        ('moves', SUCCESS, OutcomeReceipt(moved, is_accepted=True, is_new=True)),
+        ('moves', SUCCESS, OutcomeReceipt(f'{again}; {moved}', is_accepted=True)),
+        ('moves', FAILURE, OutcomeReceipt(other_moved, is_accepted=False)),
+    ):
+        assert stats.receive_outcome(episode, outcome) == expected
+    assert ended(stats) == {'success': 1}
+    assert ended(stats, 'b') == {}
 
 
 def test_what_cannot_be_counted_is_refused_in_words(stats):

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the doors that speak gRPC: bounded in number and rest, counted, said once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+import contextlib
+from typing import Any
+
+import grpc
+import pytest
+from support.gateway.gateway_rig import in_loop
+from support.gateway.policy_service_rig import observation, policy_service_rig
+from support.gateway.robot_client_rig import robot_client_rig, soon
+
+from lerobot_serve.gateway.core import GIVES_WAY_S
+from lerobot_serve.gateway.grpc_server import bounded
+from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
+from lerobot_serve.gateway.policy_service.messages import Action
+from lerobot_serve.gateway.predictions import PredictionError
+
+pytestmark = pytest.mark.usefixtures('grpc_thread')
+
+
+async def code_of(call: Any) -> str:
+    return str((await call.code()).name)
+
+
+def test_idle_streams_end_with_a_sentence_and_free_their_places():
+    async def scene():
+        async with policy_service_rig(idle_timeout_s=0.05) as rig:
+            channel = rig.channel()
+            streams = [rig.stream(channel) for _ in range(5)]
+            for stream in streams:
+                assert await code_of(stream) == 'UNAVAILABLE'
+                text = 'the stream was idle for 0.05 s and has ended; open it again'
+                assert await stream.details() == text
+            assert rig.counted == {'idle': 5}
+            assert rig.log.lines == [f'policy_service: 127.0.0.1: {text}']
+
+    in_loop(scene)
+
+
+def test_streams_of_one_address_leave_places_for_others():
+    async def scene():
+        async with policy_service_rig(max_callers=1) as rig:
+            channel = rig.channel()
+            kept = [rig.stream(channel) for _ in range(9)]
+            for stream in kept:
+                await stream.initial_metadata()
+            for _ in range(2):
+                refused = rig.stream(channel)
+                assert await code_of(refused) == 'RESOURCE_EXHAUSTED'
+                assert '9 calls of 127.0.0.1 run, 9 are allowed' in await refused.details()
+            assert rig.counted == {'max_calls_of_address': 2}
+            assert sum('allowed to one address' in line for line in rig.log.lines) == 1
+            await kept[0].done_writing()
+            assert await code_of(kept[0]) == 'OK'
+            assert (await rig.predict(channel, observation())).chunk_steps == 4
+
+    in_loop(scene)
+
+
+def test_a_stream_is_not_idle_while_its_observation_is_predicted():
+    async def scene():
+        async with policy_service_rig(idle_timeout_s=0.05) as rig:
+            rig.upstream.hold()
+            stream = rig.stream(rig.channel())
+            await stream.write(observation(step_index=3))
+            await soon(lambda: rig.upstream.requests)
+            other = rig.stream(rig.channel())
+            assert await code_of(other) == 'UNAVAILABLE'
+            rig.upstream.release()
+            assert Action.FromString(await stream.read()).step_index == 3
+            assert await code_of(stream) == 'UNAVAILABLE'
+            await soon(lambda: not rig.gateway.callers)
+
+    in_loop(scene)
+
+
+async def nothing():
+    """Yield no message until the call ends."""
+    await asyncio.Event().wait()
+    yield b''
+
+
+@pytest.mark.parametrize(
+    'method', ['/rl.policy.v1.PolicyService/Predict', '/grpc.health.v1.Health/Check']
+)
+def test_a_call_without_a_message_ends(method, monkeypatch):
+    monkeypatch.setattr(bounded, '_only_message', lambda m, call, _: ONLY_MESSAGE(m, call, 0.05))
+
+    async def scene():
+        async with policy_service_rig() as rig:
+            call = rig.channel().stream_unary(method)(nothing())
+            assert await code_of(call) == 'UNAVAILABLE'
+            assert 'no message of the call came within 0.05 s' in await call.details()
+            assert rig.counted == {'idle': 1}
+            empty = rig.channel().stream_unary(method)(iter(()))
+            assert await code_of(empty) == 'INVALID_ARGUMENT'
+
+    in_loop(scene)
+
+
+ONLY_MESSAGE = bounded._only_message
+
+
+def test_a_robot_client_without_a_message_holds_no_place():
+    async def scene():
+        async with robot_client_rig(max_callers=1) as rig:
+            client = rig.client()
+            method = client.channel.stream_unary('/transport.AsyncInference/GetActions')
+            calls = [method(nothing()) for _ in range(9)]
+            codes = list(asyncio.as_completed([code_of(c) for c in calls]))
+            # 11 places, 8 of them for one address
+            assert await codes[0] == 'RESOURCE_EXHAUSTED'
+            assert rig.refused == {'max_calls_of_address': 1}
+            for call in calls:
+                call.cancel()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+                await asyncio.gather(*codes[1:])
+
+    in_loop(scene)
+
+
+class CallsRig:
+    """Calls on a clock of the test, without gRPC."""
+
+    def __init__(self, max_calls: int) -> None:
+        self.now_s, self.refused = 100.0, []
+        self.calls = Calls(
+            CallSettings(max_calls, idle_timeout_s=1000.0),
+            lambda *why: self.refused.append(why[:2]),
+            clock=lambda: self.now_s,
+        )
+        self.ended: dict[str, str] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self, name: str, address: str, *, works: bool = False) -> None:
+        """Run a call until it is ended. Raises its refusal."""
+        begun = asyncio.get_running_loop().create_future()
+        self.tasks.append(asyncio.create_task(self._run(name, address, works, begun)))
+        await begun
+
+    async def _run(
+        self, name: str, address: str, works: bool, begun: asyncio.Future[None]
+    ) -> None:
+        call = None
+        try:
+            async with asyncio.timeout(None) as timeout:
+                with self.calls.running(address, timeout) as call:
+                    call.rest(1000.0)
+                    begun.set_result(None)
+                    with call.working() if works else contextlib.nullcontext():
+                        await asyncio.Event().wait()
+        except PredictionError as error:
+            begun.set_exception(error)
+        except TimeoutError:
+            assert call
+            self.ended[name] = call.text
+
+
+def calls_scene(max_calls: int, scene: Callable[[CallsRig], Any]) -> None:
+    async def run():
+        rig = CallsRig(max_calls)
+        await scene(rig)
+        for task in rig.tasks:
+            task.cancel()
+        await asyncio.gather(*rig.tasks, return_exceptions=True)
+        assert len(rig.calls) == 0
+
+    in_loop(run)
+
+
+def test_one_address_leaves_places_for_others():
+    async def scene(rig):
+        for number in range(6):
+            await rig.begin(f'greedy {number}', '10.0.0.1')
+        with pytest.raises(PredictionError, match=r'6 calls of 10\.0\.0\.1 run, 6 are'):
+            await rig.begin('greedy 6', '10.0.0.1')
+        await rig.begin('other 1', '10.0.0.2')
+        await rig.begin('other 2', '10.0.0.3')
+        with pytest.raises(PredictionError, match='8 calls run, no more are allowed'):
+            await rig.begin('other 3', '10.0.0.4')
+        assert rig.refused == [('max_calls_of_address', '10.0.0.1'), ('max_calls', '10.0.0.4')]
+        assert not rig.ended
+
+    calls_scene(8, scene)
+
+
+def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
+    async def scene(rig):
+        await rig.begin('busy', '10.0.0.1', works=True)
+        await rig.begin('first', '10.0.0.2')
+        rig.now_s += GIVES_WAY_S / 2
+        await rig.begin('second', '10.0.0.3')
+        await rig.begin('third', '10.0.0.3')
+        rig.now_s += GIVES_WAY_S / 2
+        await rig.begin('new', '10.0.0.4')
+        await asyncio.gather(rig.tasks[1])
+        assert rig.ended == {
+            'first': 'all 4 places for calls were taken, and this one sent nothing for 10 s; '
+            'call again'
+        }
+        with pytest.raises(PredictionError, match='4 calls run'):
+            await rig.begin('newer', '10.0.0.4')
+
+    calls_scene(4, scene)
