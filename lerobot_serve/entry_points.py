@@ -20,39 +20,11 @@ import threading
 from typing import NoReturn
 
 from lerobot_serve import shared_memory
+from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
-# import name -> pip requirement, in the version of requirements.txt
-REQUIREMENTS = {
-    'aiohttp': 'aiohttp==3.14.5',
-    'argcomplete': 'argcomplete==3.7.2',
-    'cryptography': 'cryptography==50.0.2',
-    'cv2': 'opencv-python-headless==4.11.0.86',
-    'google': 'protobuf==6.31.1',
-    'grpc': 'grpcio==1.85.1',
-    'grpc_health': 'grpcio-health-checking==1.76.0',
-    'grpc_reflection': 'grpcio-reflection==1.76.0',
-    'huggingface_hub': 'huggingface-hub==0.35.3',
-    'lerobot': 'lerobot==0.4.4',
-    'mcap': 'mcap==1.6.0',
-    'msgpack': 'msgpack==1.2.4',
-    'numpy': 'numpy==2.2.6',
-    'onnxruntime': 'onnxruntime==1.31.1',
-    'prometheus_client': 'prometheus_client==0.23.1',
-    'rerun': 'rerun-sdk==0.41.0',
-    'rich': 'rich==14.2.0',
-    'safetensors': 'safetensors==0.8.0',
-    'simplejpeg': 'simplejpeg==1.9.0',
-    'tokenizers': 'tokenizers==0.22.2',
-    'torch': 'torch==2.13.0',
-    'torchvision': 'torchvision==0.28.0',
-    'transformers': 'transformers==4.57.6',
-    'yaml': 'PyYAML==6.0.3',
-    'zenoh': 'eclipse-zenoh==1.10.2',
-    'zmq': 'pyzmq==27.3.0',
-}
 FROM_ROS = (
     'action_msgs',
     'ament_index_python',
@@ -146,8 +118,8 @@ def missing_package_text(error: ModuleNotFoundError) -> str:
         raise error
     if package in FROM_ROS:
         return f'{package} is not found; source the setup.bash of ROS 2 and of this workspace'
-    how = f'python3 -m pip install {REQUIREMENTS[package]}' if package in REQUIREMENTS else ''
-    return f'the Python package {package} is missing; {how or "install it"}'
+    how = install_command(package) if package in REQUIREMENTS else 'install it'
+    return f'the Python package {package} is missing; {how}'
 
 
 def policy_server() -> NoReturn:

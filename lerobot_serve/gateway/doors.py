@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.requirements import REQUIREMENTS
 
 
 class Door(Protocol):
@@ -52,34 +53,35 @@ class DoorEntry:
     packages: Mapping[str, str]
 
 
-AIOHTTP, GRPC = {'aiohttp': 'aiohttp==3.14.5'}, {'grpc': 'grpcio==1.85.1'}
+def _pinned(*packages: str) -> Mapping[str, str]:
+    return {name: REQUIREMENTS[name] for name in packages}
+
+
 DOORS = {
-    'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', AIOHTTP),
+    'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', _pinned('aiohttp')),
     'openpi': DoorEntry(
         'lerobot_serve.gateway.openpi.door',
         8701,
         'openpi websocket',
-        {**AIOHTTP, 'msgpack': 'msgpack==1.2.4'},
+        _pinned('aiohttp', 'msgpack'),
     ),
     'lerobot': DoorEntry(
-        'lerobot_serve.gateway.lerobot_async.door', 8702, 'LeRobot AsyncInference (gRPC)', GRPC
+        'lerobot_serve.gateway.lerobot_async.door',
+        8702,
+        'LeRobot AsyncInference (gRPC)',
+        _pinned('grpc'),
     ),
     'policy_service': DoorEntry(
         'lerobot_serve.gateway.policy_service.door',
         8703,
         'PolicyService (gRPC)',
-        {
-            **GRPC,
-            'google': 'protobuf==6.31.1',
-            'grpc_health': 'grpcio-health-checking==1.76.0',
-            'grpc_reflection': 'grpcio-reflection==1.76.0',
-        },
+        _pinned('grpc', 'google', 'grpc_health', 'grpc_reflection'),
     ),
     'groot': DoorEntry(
         'lerobot_serve.gateway.groot.door',
         8704,
         'GR00T (ZeroMQ)',
-        {'zmq': 'pyzmq==27.3.0', 'msgpack': 'msgpack==1.2.4'},
+        _pinned('zmq', 'msgpack'),
     ),
 }
 

@@ -8,10 +8,12 @@ from importlib.metadata import entry_points
 
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError
 from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.requirements import install_command
 
 GROUP = 'lerobot_serve.policies'
-# of the remote kinds: module -> package
-OF_MODULES = {'aiohttp': 'aiohttp', 'grpc': 'grpcio', 'msgpack': 'msgpack', 'zmq': 'pyzmq'}
+# what a kind imports beside the weights' packages
+OWN_IMPORTS = ('aiohttp', 'grpc', 'msgpack', 'onnxruntime', 'zmq')
+WEIGHTS = ('torch', 'safetensors')
 
 
 def installed_kinds() -> list[str]:
@@ -28,7 +30,7 @@ def load(kind: str, options: LoadOptions) -> Policy:
             except ImportError as error:
                 raise PolicyError(
                     f'policy kind {kind!r} cannot be used here: {error}; install its requirements '
-                    f'(python3 -m pip install {_requirements(error)})'
+                    f'({_install_command(error)})'
                 ) from error
             except Exception as error:
                 raise PolicyError(
@@ -40,9 +42,10 @@ def load(kind: str, options: LoadOptions) -> Policy:
     )
 
 
-def _requirements(error: ImportError) -> str:
-    """Return the packages to install: of the kinds with weights, or the one that is missing."""
-    return OF_MODULES.get((error.name or '').split('.')[0], 'torch safetensors')
+def _install_command(error: ImportError) -> str:
+    """Return the command that installs what is missing, or else what kinds with weights need."""
+    module = (error.name or '').split('.')[0]
+    return install_command(module) if module in OWN_IMPORTS else install_command(*WEIGHTS)
 
 
 def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptions) -> Policy:

@@ -27,6 +27,7 @@ import torch
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.lerobot import hardening
+from lerobot_serve.requirements import install_command
 
 # operators that torchvision's Python part expects of its compiled part; no policy calls them
 COMPILED_OPERATORS = ('nms', 'qnms')
@@ -72,7 +73,7 @@ def lerobot() -> LeRobot:
     except ImportError as error:
         raise PolicyError(
             'this policy needs LeRobot, which cannot be imported here '
-            f'({message_line(error)}); install it: python3 -m pip install lerobot'
+            f'({message_line(error)}); install it: {install_command("lerobot")}'
         ) from error
 
 

@@ -47,6 +47,7 @@ from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
 from lerobot_serve.policies.resources.footprint import declared_bytes
 from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 T = TypeVar('T')
 
@@ -145,11 +146,19 @@ def _network_class(folder: Checkpoint, options: LoadOptions) -> Any:
     except ImportError as error:
         raise PolicyError(
             f'the type {name!r} needs more than is installed ({message_line(error)}); install it: '
-            f"python3 -m pip install 'lerobot[{name}]'"
+            f'{_install_command(name, error)}'
         ) from error
     if network_class.predict_action_chunk is parts.policy_class.predict_action_chunk:
         raise PolicyError(f'the type {name!r} predicts no chunks; supported are {served_types()}')
     return network_class
+
+
+def _install_command(name: str, error: ImportError) -> str:
+    """Return the command that installs what the network of a type lacks."""
+    package = (error.name or '').partition('.')[0]
+    if package in REQUIREMENTS:
+        return install_command(package)
+    return f"python3 -m pip install 'lerobot[{name}]=={lerobot().version}'"
 
 
 def _load_config(

@@ -11,7 +11,8 @@ from pathlib import Path
 import platform
 import resource
 
-from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+from lerobot_serve.entry_points import FROM_ROS
+from lerobot_serve.requirements import REQUIREMENTS
 
 SHARED_MEMORY = '/dev/shm'
 NETWORK = Path('/proc/sys/net/core')

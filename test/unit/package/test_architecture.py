@@ -21,11 +21,12 @@ ALLOWED = {
     'errors': set(),
     'atomic_file': set(),
     'shared_memory': set(),
-    'entry_points': {'errors', 'shared_memory'},
+    'requirements': set(),
+    'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
-    'policies': {'arrays', 'wire', 'peer_formats'},
+    'policies': {'arrays', 'wire', 'peer_formats', 'requirements'},
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
     'zenoh': {'wire', 'parameters', 'errors'},
@@ -34,11 +35,14 @@ ALLOWED = {
     'server': {*GROUND, 'policies', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'zenoh'},
-    'gateway': {*GROUND, 'peer_formats', 'access', 'zenoh'},
+    'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
-    'tools': {*GROUND, *NODES, 'access', 'entry_points', 'cage', 'policies', 'ros', 'zenoh'},
+    'tools': {
+        *(*GROUND, *NODES, 'access', 'cage', 'entry_points', 'policies', 'requirements', 'ros'),
+        'zenoh',
+    },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}

@@ -21,6 +21,7 @@ from typing import Any
 
 from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.files.assets import COMMIT, hub_cache
+from lerobot_serve.requirements import install_command
 
 REQUEST_LIMIT_S = 30.0
 PARENT_CHECK_S = 1.0
@@ -56,7 +57,9 @@ def answer(repository: str, revision: str) -> dict[str, Any]:
     try:
         from huggingface_hub import errors
     except ImportError as error:
-        return {'refused': f'{message_line(error)}; install it: python3 -m pip install lerobot'}
+        return {
+            'refused': f'{message_line(error)}; install it: {install_command("huggingface_hub")}'
+        }
     try:
         return {'folder': str(download(repository, revision))}
     except Refused as error:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loading LeRobot directories: what they are described as, and why they are refused."""
 
+from dataclasses import replace
 from pathlib import Path
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from support.policies.lerobot_rig import (  # noqa: E402
     requests_for,
 )
 
+from lerobot_serve import requirements  # noqa: E402
 from lerobot_serve.policies.base import PolicyCamera  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
@@ -32,6 +34,7 @@ from lerobot_serve.policies.lerobot.loading.description import policy_fingerprin
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
 from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
+OWN = compat.lerobot()
 PRE_STATISTICS = 'policy_preprocessor_step_3_normalizer_processor.safetensors'
 POST_STATISTICS = 'policy_postprocessor_step_0_unnormalizer_processor.safetensors'
 
@@ -177,7 +180,10 @@ def test_loading_is_quiet(capsys):
     assert capsys.readouterr() == ('', '')
 
 
-def test_lerobot_that_is_not_installed_is_said(copied, monkeypatch):
+@pytest.mark.parametrize('python', [(3, 11), (3, 12)])
+def test_lerobot_that_is_not_installed_is_said(copied, monkeypatch, python):
+    pins = requirements.requirements_for(python)
+    monkeypatch.setattr(requirements, 'REQUIREMENTS', pins)
     compat.lerobot.cache_clear()
     monkeypatch.setattr(compat, '_import_parts', lambda: __import__('lerobot_of_nowhere'))
     try:
@@ -185,7 +191,30 @@ def test_lerobot_that_is_not_installed_is_said(copied, monkeypatch):
     finally:
         compat.lerobot.cache_clear()
     assert 'this policy needs LeRobot' in text
-    assert 'python3 -m pip install lerobot' in text
+    assert text.endswith(f'; install it: python3 -m pip install {pins["lerobot"]}')
+
+
+@pytest.mark.parametrize('python', [(3, 11), (3, 12)])
+def test_what_the_network_of_a_type_lacks_is_named_with_its_pin(copied, monkeypatch, python):
+    pins = requirements.requirements_for(python)
+    monkeypatch.setattr(requirements, 'REQUIREMENTS', pins)
+
+    def refused_without(module: str) -> str:
+        def get_policy_class(name: str) -> type:
+            raise ModuleNotFoundError(f'No module named {module!r}', name=module)
+
+        monkeypatch.setattr(
+            loader, 'lerobot', lambda: replace(OWN, get_policy_class=get_policy_class)
+        )
+        return refused(copied)
+
+    assert refused_without('transformers.models').endswith(
+        f"(No module named 'transformers.models'); install it: "
+        f'python3 -m pip install {pins["transformers"]}'
+    )
+    assert refused_without('num2words').endswith(
+        f"install it: python3 -m pip install 'lerobot[act]=={OWN.version}'"
+    )
 
 
 def test_the_loader_does_not_import_lerobot():

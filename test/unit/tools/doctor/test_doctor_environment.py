@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+from lerobot_serve.entry_points import FROM_ROS
+from lerobot_serve.requirements import REQUIREMENTS
 from lerobot_serve.tools.doctor import clocks, environment
 from lerobot_serve.tools.doctor.clocks import ClockReading
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
