@@ -140,12 +140,16 @@ class _Reader:
         return [self._value(depth + 1) for _ in range(count)]
 
     def _map(self, count: int, depth: int) -> Any:
-        may_be_short = count == SHORTCUT_KEYS and depth < DEPTH_LIMIT - 1
-        if may_be_short and self._shortcut and self._left >= SHORTCUT_VALUES:
-            if found := self._shortcut(self._data, self._at):
-                value, self._at = found
-                self._left -= SHORTCUT_VALUES
-                return value
+        if (
+            self._shortcut
+            and count == SHORTCUT_KEYS
+            and depth < DEPTH_LIMIT - 1
+            and self._left >= SHORTCUT_VALUES
+            and (found := self._shortcut(self._data, self._at))
+        ):
+            value, self._at = found
+            self._left -= SHORTCUT_VALUES
+            return value
         return self._general_map(count, depth)
 
     def _general_map(self, count: int, depth: int) -> Any:

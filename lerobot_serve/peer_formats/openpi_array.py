@@ -17,9 +17,8 @@ _TAIL = re.compile(rb'\xc4\x05dtype\xa3([|<>]..)\xc4\x05shape([\x90-\x96])')
 _TYPES = {name.encode(): kind for name, kind in TYPES.items()}
 # code of bytes -> the length that follows
 _LENGTHS = {
-    b'\xc4': struct.Struct('>B'),
-    b'\xc5': struct.Struct('>H'),
-    b'\xc6': struct.Struct('>I'),
+    code: struct.Struct(f'>{letter}')
+    for code, letter in zip((b'\xc4', b'\xc5', b'\xc6'), 'BHI', strict=True)
 }
 # of the longest length, and of what follows the data
 _SHORTEST = 4 + 18

@@ -12,6 +12,7 @@ The door for openpi's client: msgpack over a websocket.
     conversation.py    what is said on a connection
     door.py            the aiohttp application
 
-peer_formats/ reads the messages. aiohttp reads the HTTP part of each connection; after the upgrade it passes the bytes to frames.py,
-which takes a third of the CPU of its own websocket reader for pictures.
+peer_formats/ reads the messages. aiohttp reads the HTTP part of each connection; after the upgrade
+it passes the bytes to frames.py, which takes a third of the CPU of its own websocket reader for
+pictures.
 """
