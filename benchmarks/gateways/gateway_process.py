@@ -108,6 +108,25 @@ def running_gateway(
         yield address
 
 
+@contextlib.contextmanager
+def running_mixed_gateway(
+    fleet: Fleet, doors: tuple[str, ...], folder: Path
+) -> Iterator[dict[str, Address]]:
+    """Start a gateway with several doors before the router, and give their addresses."""
+    addresses = {door: Address(LOCALHOST, free_port()) for door in doors}
+    parameters = fleet.parameters(ROUTED) | {'doors': f'[{", ".join(doors)}]'}
+    parameters |= {f'{door}.port': address.port for door, address in addresses.items()}
+    if 'lerobot' in doors:
+        parameters['lerobot.policy_names'] = "['*']"
+    command = [str(executable_path('gateway')), '--ros-args', '-r', '__node:=gateway_mixed']
+    for key, value in parameters.items():
+        command += ['-p', f'{key}:={value}']
+    with child(command, folder / 'gateway_mixed.log'):
+        for address in addresses.values():
+            wait_until_listening(address)
+        yield addresses
+
+
 def mapping_text(size: ImageSet) -> str:
     """Return the names that the client of the benchmark sends."""
     cameras = ', '.join(f'observation/{name}: observation.images.{name}' for name in frames(size))

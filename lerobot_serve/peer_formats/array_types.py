@@ -46,17 +46,18 @@ def array_view(
         raise PeerFormatError(
             f'an array must have at most {DIMENSIONS_LIMIT} dimensions, got {len(shape)}'
         )
-    expected = kind.itemsize
+    expected, sizes = kind.itemsize, list[int]()
     for size in shape:
         if type(size) is not int or not 0 <= size <= DIMENSION_LIMIT:
             raise PeerFormatError(
                 f'a dimension of an array must be in [0, {DIMENSION_LIMIT}], got {repr(size)[:40]}'
             )
         expected *= size
+        sizes.append(size)
     if len(data) != expected:
         raise PeerFormatError(
-            f'an array of shape {tuple(shape)} and type {kind.str} has {expected} bytes, '
+            f'an array of shape {tuple(sizes)} and type {kind.str} has {expected} bytes, '
             f'got {len(data)}'
         )
     flat: NDArray[Any] = np.frombuffer(data, kind)
-    return flat.reshape(shape, order='F' if order == 'F' else 'C')  # type: ignore[arg-type]
+    return flat.reshape(sizes, order='F' if order == 'F' else 'C')

@@ -31,7 +31,7 @@ HEADER = re.compile(
 
 def read_npy(data: bytes | memoryview) -> NDArray[Any]:
     """Return an array over `data`, which nothing changes. Raises PeerFormatError."""
-    width = VERSIONS.get(data[6:8], 0)
+    width = VERSIONS.get(bytes(data[6:8]), 0)
     if data[:6] != MAGIC or not width:
         raise PeerFormatError('an array must be in the npy format, version 1 to 3')
     begin = 8 + width
