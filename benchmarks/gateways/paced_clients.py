@@ -16,7 +16,7 @@ from lerobot_serve.errors import UserError
 
 REPLY_LIMIT_S = 10.0
 # a door that takes all that is sent and drops the replies never blocks
-FLOOD_LIMIT_S, FLOOD_REQUESTS = 3.0, 500
+FLOOD_LIMIT_S, FLOOD_REQUESTS = 3.0, 2000
 FAILURES = (UserError, OSError, EOFError, TimeoutError, grpc.RpcError)
 
 

@@ -9,25 +9,31 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from support.gateway.gateway_rig import GatewayRig, in_loop
+from support.gateway.gateway_rig import GatewayRig, in_loop, until
 
 from benchmarks.gateways import mixed, paced_clients
+from benchmarks.gateways.wire_clients import WireClient
 from benchmarks.gateways.wire_requests import CAMERA_PREFIX, JOINT_NAMES
 from benchmarks.peers.peer_process import Address, frames, ImageSet
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.doors import load_door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
+from lerobot_serve.gateway.policy_service import service
 
-SMALL = ImageSet(1, 24, 32)
+pytestmark = pytest.mark.usefixtures('grpc_thread')
+
+SIZE = ImageSet(1, 240, 256)
 CONTRACT = replace(
     EXAMPLE_CONTRACT,
     state_names=JOINT_NAMES,
     action_names=JOINT_NAMES,
-    cameras={f'{CAMERA_PREFIX}front': (24, 32, 3)},
+    cameras={f'{CAMERA_PREFIX}front': (240, 256, 3)},
     # 48 kB, so that a few replies are more than the kernel keeps
     chunk_steps=2000,
 )
+# imported before any limit of time
+MAKE = {name: load_door(name) for name in mixed.KINDS}
 PARAMETERS = GatewayParameters(lerobot_policy_names=('*',))
 
 
@@ -39,7 +45,7 @@ async def running_doors(rig: GatewayRig) -> AsyncIterator[dict[str, Address]]:
         stack.push_async_callback(rig.gateway.drain)
         for name in mixed.KINDS:
             settings = door_settings(PARAMETERS, name)
-            door = load_door(name)(rig.gateway, Exposure(name), settings)
+            door = MAKE[name](rig.gateway, Exposure(name), settings)
             await door.start()
             stack.push_async_callback(door.stop)
             host, port = door.address.rpartition('/')[2].rsplit(':', 1)
@@ -47,19 +53,45 @@ async def running_doors(rig: GatewayRig) -> AsyncIterator[dict[str, Address]]:
         yield addresses
 
 
+@contextlib.asynccontextmanager
+async def full_client(doors: dict[str, Address], stopping: str) -> AsyncIterator[WireClient]:
+    """Open a client that has sent all that it can, and has read nothing."""
+    full = mixed.KINDS[stopping](doors[stopping], frames(SIZE))
+    await paced_clients.open_all([full])
+    try:
+        assert await paced_clients.fill(full) > 1
+        yield full
+    finally:
+        await full.close()
+
+
 @pytest.mark.parametrize('stopping', mixed.STOPPING)
-def test_the_others_are_answered(stopping):
+def test_the_others_are_answered(monkeypatch, caplog, stopping):
+    # ZeroMQ takes all requests, and its door drops the replies
+    monkeypatch.setattr(paced_clients, 'FLOOD_LIMIT_S', 1.0)
+
     async def test():
         rig = GatewayRig()
         async with running_doors(rig) as doors:
-            clients = {name: kind(doors[name], frames(SMALL)) for name, kind in mixed.KINDS.items()}
-            full = mixed.KINDS[stopping](doors[stopping], frames(SMALL))
-            await paced_clients.open_all([*clients.values(), full])
+            clients = [kind(doors[name], frames(SIZE)) for name, kind in mixed.KINDS.items()]
+            await paced_clients.open_all(clients)
             try:
-                sent = await paced_clients.fill(full)
-                assert 0 < sent < paced_clients.FLOOD_REQUESTS
-                await asyncio.gather(*(client.ask() for client in clients.values()))
+                async with full_client(doors, stopping):
+                    await asyncio.gather(*(client.ask() for client in clients))
             finally:
-                await asyncio.gather(*(each.close() for each in [*clients.values(), full]))
+                await asyncio.gather(*(client.close() for client in clients))
+
+    in_loop(test)
+    assert [each.getMessage() for each in caplog.records if each.levelname == 'ERROR'] == []
+
+
+def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypatch):
+    monkeypatch.setattr(service, 'WRITE_LIMIT_S', 0.2)
+
+    async def test():
+        rig = GatewayRig()
+        async with running_doors(rig) as doors, full_client(doors, 'policy_service'):
+            await until(lambda: not rig.gateway.callers)
+        assert rig.gateway.counters.refused['policy_service', 'stopped_reading'] == 1
 
     in_loop(test)
