@@ -61,13 +61,13 @@ class Found:
 
     latencies_ms: list[float] = field(default_factory=list)
     asked: int = 0
-    failed: int = 0
+    errors: list[str] = field(default_factory=list)
     unread: int = 0
 
     def add(self, period: Period) -> None:
         self.latencies_ms += period.latencies_ms
         self.asked += period.asked
-        self.failed += len(period.errors)
+        self.errors += period.errors
         self.unread += period.unread
 
 
@@ -108,8 +108,10 @@ async def alternate(doors: dict[str, Address], pairs: int) -> dict[str, Found]:
 def describe(facts: dict[str, object], found: dict[str, Found]) -> Case:
     """Return the case: the others in both states, and whether they notice."""
     counts = {f'asked, {state}': each.asked for state, each in found.items()}
-    counts |= {f'failed, {state}': each.failed for state, each in found.items()}
+    counts |= {f'failed, {state}': len(each.errors) for state, each in found.items()}
     counts['sent and not read'] = found[STOPPED].unread
+    if errors := [text for each in found.values() for text in each.errors]:
+        facts = facts | {'first_errors': errors[:3]}
     series = {state: each.latencies_ms for state, each in found.items()}
     ratio = compare(series[STOPPED], series[READ])
     return Case(
@@ -121,6 +123,6 @@ def describe(facts: dict[str, object], found: dict[str, Found]) -> Case:
         {
             f'p99 of the others at most {GOAL_RATIO:g} x': bool(ratio)
             and ratio['p99'] <= GOAL_RATIO,
-            'the others get all replies': not any(each.failed for each in found.values()),
+            'the others get all replies': not any(each.errors for each in found.values()),
         },
     )

@@ -60,11 +60,12 @@ async def run_period(
         period.unread = await fill(stopping)
         flood = asyncio.create_task(go_on(stopping, period, rate_hz))
     begin_s = time.monotonic()
+    apart_s = 1 / rate_hz / len(clients)
     paces = [
         pace(
             client,
-            period if client is not stopping else Period(),
-            begin_s + number / rate_hz / len(clients),
+            Period() if client is stopping else period,
+            begin_s + number * apart_s,
             begin_s + period_s,
             rate_hz,
         )
@@ -93,7 +94,9 @@ async def pace(
                 await client.ask()
         except FAILURES as error:
             period.errors.append(f'{type(client).__name__}: {error!r:.200}')
-            await open_again(client)
+            # a refusal is no end of the connection
+            if not isinstance(error, UserError):
+                await open_again(client)
         else:
             period.latencies_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
         while due_s <= time.monotonic():

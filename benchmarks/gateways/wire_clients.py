@@ -7,6 +7,7 @@ once and sent again and again. Each can stop reading. Event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 import contextlib
 import socket
 from typing import Protocol
@@ -176,11 +177,17 @@ class LeRobotClient(GrpcClient):
     async def send(self) -> None:
         self._timestep += 1
         pickled = requests.lerobot(self._image, self._timestep)
-        await self._observe(observation_pieces(pickled))
+        await self._result(self._observe(observation_pieces(pickled)))
 
     async def _call(self, method: str, message: bytes) -> bytes:
-        reply: bytes = await self._channel.unary_unary(LEROBOT + method)(message)
-        return reply
+        return await self._result(self._channel.unary_unary(LEROBOT + method)(message))
+
+    async def _result(self, call: Awaitable[bytes]) -> bytes:
+        """Return the reply of a method; the connection outlives a refusal. Raises UserError."""
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise UserError(f'lerobot: {error!r:.300}') from None
 
 
 class PolicyServiceClient(GrpcClient):

@@ -90,8 +90,10 @@ def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypatch):
 
     async def test():
         rig = GatewayRig()
+        counted = rig.gateway.counters.refused
         async with running_doors(rig) as doors, full_client(doors, 'policy_service'):
-            await until(lambda: not rig.gateway.callers)
-        assert rig.gateway.counters.refused['policy_service', 'stopped_reading'] == 1
+            await until(lambda: counted['policy_service', 'stopped_reading'])
+            await until(lambda: not rig.upstream.open_sessions)
+        assert counted['policy_service', 'stopped_reading'] == 1
 
     in_loop(test)
