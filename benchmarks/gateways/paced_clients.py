@@ -15,6 +15,7 @@ from benchmarks.gateways.wire_clients import BLOCKED_S, WireClient
 from lerobot_serve.errors import UserError
 
 REPLY_LIMIT_S = 10.0
+OPEN_TRIES, RETRY_S = 10, 1.0
 # a door that takes all that is sent and drops the replies never blocks
 FLOOD_LIMIT_S, FLOOD_REQUESTS = 3.0, 2000
 FAILURES = (UserError, OSError, EOFError, TimeoutError, grpc.RpcError)
@@ -76,8 +77,7 @@ async def run_period(
     if stopping and flood:
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
-        await stopping.close()
-        await open_all([stopping])
+        await open_again(stopping)
     return period
 
 
@@ -104,8 +104,13 @@ async def pace(
 
 
 async def open_again(client: WireClient) -> None:
+    """Connect again; a busy router refuses for a while. Raises UserError."""
     with contextlib.suppress(*FAILURES):
         await client.close()
+    for _ in range(OPEN_TRIES):
+        with contextlib.suppress(UserError):
+            return await open_all([client])
+        await asyncio.sleep(RETRY_S)
     await open_all([client])
 
 

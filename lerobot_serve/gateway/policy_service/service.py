@@ -109,7 +109,7 @@ class PolicyService:
                 return True
         except TimeoutError:
             self._gateway.on_refused(PROTOCOL, 'stopped_reading')
-        except grpc.aio.BaseError:
+        except grpc.aio.InternalError:
             self._gateway.on_refused(PROTOCOL, 'reply_unsent')
         return False
 
