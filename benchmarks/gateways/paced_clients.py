@@ -109,7 +109,8 @@ async def open_again(client: WireClient) -> None:
         await client.close()
     for _ in range(OPEN_TRIES):
         with contextlib.suppress(UserError):
-            return await open_all([client])
+            await open_all([client])
+            return
         await asyncio.sleep(RETRY_S)
     await open_all([client])
 

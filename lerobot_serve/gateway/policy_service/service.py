@@ -109,7 +109,7 @@ class PolicyService:
                 return True
         except TimeoutError:
             self._gateway.on_refused(PROTOCOL, 'stopped_reading')
-        except grpc.aio.InternalError:
+        except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
             self._gateway.on_refused(PROTOCOL, 'reply_unsent')
         return False
 
