@@ -32,6 +32,8 @@ SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
 ZENOH, ROS, ROUTED = 'gateway over Zenoh', 'gateway over ROS 2', 'gateway and router over Zenoh'
 DIRECT = 'session without a gateway, over Zenoh'
 MAPPING = 'mapping.yaml'
+# more than the clients of any part
+SESSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def policy_parameters(size: ImageSet) -> dict[str, object]:
     """Return the parameters of a server whose policy answers at once."""
     cameras = '+'.join(f'{name}:{size.height}x{size.width}' for name in frames(size))
     path = f'joints={JOINTS},chunk={CHUNK_ROWS},cameras={cameras},fps={FPS:g}'
-    return {'policy_kind': 'null', 'policy_path': path}
+    return {'policy_kind': 'null', 'policy_path': path, 'max_sessions': SESSIONS}
 
 
 @contextlib.contextmanager
