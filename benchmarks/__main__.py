@@ -42,7 +42,9 @@ OUT = Path('out/bench')
 REPOSITORY = Path(__file__).resolve().parents[1]
 PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
-STEPS_LIMIT = 10**9
+COUNT_LIMIT = 10**9
+# option -> the one benchmark that takes it
+SPECIFIC = {'steps': 'hunt', 'seed': 'hunt', 'mutations': 'pickles'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
     parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
     parser.add_argument('--seed', type=int, help='hunt only: the first seed (1)')
+    parser.add_argument(
+        '--mutations', type=int, help='pickles only: mutated pickles to read (1000000)'
+    )
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(
         '--page',
@@ -87,11 +92,7 @@ def measure(options: argparse.Namespace) -> int:
         raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
     if not 4 <= options.rounds <= ROUNDS_LIMIT:
         raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
-    hunting = {n: v for n in ('steps', 'seed') if (v := getattr(options, n)) is not None}
-    if hunting and options.names != ['hunt']:
-        raise UserError(f'--{next(iter(hunting))} is for hunt: make bench BENCH="hunt ..."')
-    if not 1 <= hunting.get('steps', 1) <= STEPS_LIMIT:
-        raise UserError(f'--steps must be in [1, {STEPS_LIMIT}], got {options.steps}')
+    specific = specific_options(options)
     if options.page:
         write_page(options.out, options.page)
         return 0
@@ -102,8 +103,20 @@ def measure(options: argparse.Namespace) -> int:
     # ends like Ctrl-C, so that the processes that were started are ended too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in options.names or NAMES:
-        run(name, options.rounds, options.out, **hunting)
+        run(name, options.rounds, options.out, **specific)
     return 0
+
+
+def specific_options(options: argparse.Namespace) -> dict[str, int]:
+    """Return what one benchmark alone takes. Raises UserError."""
+    found = {n: value for n in SPECIFIC if (value := getattr(options, n)) is not None}
+    for name, value in found.items():
+        if options.names != [SPECIFIC[name]]:
+            only = SPECIFIC[name]
+            raise UserError(f'--{name} is for {only}: make bench BENCH="{only} --{name} {value}"')
+        if name != 'seed' and not 1 <= value <= COUNT_LIMIT:
+            raise UserError(f'--{name} must be in [1, {COUNT_LIMIT}], got {value}')
+    return found
 
 
 def write_page(results: Path, folder: Path) -> None:

@@ -32,6 +32,8 @@ SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
 ZENOH, ROS, ROUTED = 'gateway over Zenoh', 'gateway over ROS 2', 'gateway and router over Zenoh'
 DIRECT = 'session without a gateway, over Zenoh'
 MAPPING = 'mapping.yaml'
+# more than the clients of any part
+SESSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def policy_parameters(size: ImageSet) -> dict[str, object]:
     """Return the parameters of a server whose policy answers at once."""
     cameras = '+'.join(f'{name}:{size.height}x{size.width}' for name in frames(size))
     path = f'joints={JOINTS},chunk={CHUNK_ROWS},cameras={cameras},fps={FPS:g}'
-    return {'policy_kind': 'null', 'policy_path': path}
+    return {'policy_kind': 'null', 'policy_path': path, 'max_sessions': SESSIONS}
 
 
 @contextlib.contextmanager
@@ -106,6 +108,25 @@ def running_gateway(
     with child(command, folder / f'{name}.log'):
         wait_until_listening(address)
         yield address
+
+
+@contextlib.contextmanager
+def running_mixed_gateway(
+    fleet: Fleet, doors: tuple[str, ...], folder: Path
+) -> Iterator[dict[str, Address]]:
+    """Start a gateway with several doors before the router, and give their addresses."""
+    addresses = {door: Address(LOCALHOST, free_port()) for door in doors}
+    parameters = fleet.parameters(ROUTED) | {'doors': f'[{", ".join(doors)}]'}
+    parameters |= {f'{door}.port': address.port for door, address in addresses.items()}
+    if 'lerobot' in doors:
+        parameters['lerobot.policy_names'] = "['*']"
+    command = [str(executable_path('gateway')), '--ros-args', '-r', '__node:=gateway_mixed']
+    for key, value in parameters.items():
+        command += ['-p', f'{key}:={value}']
+    with child(command, folder / 'gateway_mixed.log'):
+        for address in addresses.values():
+            wait_until_listening(address)
+        yield addresses
 
 
 def mapping_text(size: ImageSet) -> str:

@@ -5,7 +5,7 @@ Read published exploits and mutated pickles, and print what happened as JSON:
     python -m benchmarks.harness.pickle_fuzz --count 1000000 --seed 1
 
 The process is one of its own: an audit hook lists whatever the reader would import, open or run,
-and the kernel says the peak of memory.
+and the kernel reports the peak of memory. Progress goes to the standard error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 import random
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,10 @@ SIZES = (b'\xff' * 4, b'\xff\xff\xff\x7f', b'\x00' * 4, b'\xff' * 8, b'\x00' * 7
 OPCODES = b'().0125BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}' + bytes(range(0x80, 0x99))
 KEPT = 20
 CHECKED_BYTES = 60 * 2**20
+# pickles between two looks at the clock, and time between two lines of progress
+BLOCK, PROGRESS_S = 1000, 10.0
+# pickles after which memory must not grow any more
+SETTLED = 10_000
 # noticed, or the results of a run mean nothing
 HARM: tuple[Reader, ...] = (
     lambda _: __import__('antigravity_that_is_not_there'),
@@ -151,6 +156,42 @@ def memory_mib(name: str) -> float:
     raise OSError(f'the kernel does not give {name}')
 
 
+class Progress:
+    """Counts what was read, prints a line now and then, and measures memory and rate."""
+
+    def __init__(self, count: int, watch: Watch) -> None:
+        self._count, self._watch = count, watch
+        self._begin_cpu_s = time.process_time()
+        self._printed_s = time.monotonic()
+        forget_peak()
+        self._before_mib = self._settled_mib = memory_mib('VmRSS')
+
+    def on_mutated(self, done: int) -> None:
+        if done == min(SETTLED, self._count):
+            self._settled_mib = memory_mib('VmRSS')
+        if done % BLOCK == 0 and time.monotonic() - self._printed_s >= PROGRESS_S:
+            self._printed_s = time.monotonic()
+            figures = self.figures(done)
+            print(
+                f'  {done} of {self._count} mutated pickles, '
+                f'{figures["mutated_per_cpu_s"]} a second of CPU, '
+                f'peak {figures["peak_mib"]:.1f} MiB, grown {figures["grown_mib"]:.1f} MiB, '
+                f'{len(self._watch.events)} forbidden events',
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def figures(self, done: int) -> dict[str, float]:
+        """Return the rate, the peak of memory, and its growth after the first pickles."""
+        cpu_s = time.process_time() - self._begin_cpu_s
+        return {
+            'mutated_per_cpu_s': round(done / cpu_s),
+            'cpu_s': round(cpu_s),
+            'peak_mib': memory_mib('VmHWM') - self._before_mib,
+            'grown_mib': memory_mib('VmRSS') - self._settled_mib,
+        }
+
+
 def fuzz(count: int, seed: int) -> dict[str, Any]:
     """Read all exploits and `count` mutated pickles with each reader in turn."""
     np.seterr(all='ignore')
@@ -159,8 +200,7 @@ def fuzz(count: int, seed: int) -> dict[str, Any]:
     found = {'exploits': len(hostile), 'mutated': 0, 'read': 0, 'refused': 0}
     crashed: list[str] = []
     chosen = attempts(count, seed)
-    forget_peak()
-    before_mib = memory_mib('VmRSS')
+    progress = Progress(count, watch)
     for reader in READERS:
         for data in hostile.values():
             read_once(reader, data, watch, crashed)
@@ -168,8 +208,8 @@ def fuzz(count: int, seed: int) -> dict[str, Any]:
         outcome = read_once(reader, data, watch, crashed)
         found['mutated'] += 1
         found[outcome] += 1
-    peak_mib = memory_mib('VmHWM') - before_mib
-    return {**found, 'crashed': crashed, 'executed': watch.events, 'peak_mib': peak_mib}
+        progress.on_mutated(found['mutated'])
+    return {**found, 'crashed': crashed, 'executed': watch.events, **progress.figures(count)}
 
 
 def check_watch(watch: Watch, harm: tuple[Reader, ...]) -> None:

@@ -4,48 +4,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import math
-import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-DIMENSIONS_LIMIT = 8
+DIMENSIONS_LIMIT, DIMENSION_LIMIT = 6, 1 << 24
 # numbers only: an object array would hold pickles
-NUMERIC = re.compile(r'[<>|=]?(b1|[iu][1248]|f[248])')
+_KINDS = ('b1', 'i1', 'u1', 'i2', 'i4', 'i8', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8')
+# as numpy writes them
+TYPES = {
+    f'{order}{kind}': np.dtype(f'{order}{kind}')
+    for kind in _KINDS
+    for order in ('|' if kind.endswith('1') else '<>')
+}
 
 
 class PeerFormatError(ValueError):
     """Data of another project is invalid or over a limit; the text says which."""
 
 
-def numeric_type(text: object) -> np.dtype[Any]:
-    """Return the dtype that numpy writes as `text`. Raises PeerFormatError."""
-    if not isinstance(text, str) or not NUMERIC.fullmatch(text):
-        raise PeerFormatError(
-            f'the element type of an array must be a bool, integer or float, got {text!r:.40}'
-        )
-    return np.dtype(text)
+def numeric_type(given: object) -> np.dtype[Any]:
+    """Return the dtype that numpy writes as `given`. Raises PeerFormatError."""
+    name = str(given, 'ascii', 'replace') if isinstance(given, memoryview) else given
+    found = TYPES.get(name) if isinstance(name, str) else None
+    if found is None:
+        shown = repr(name)[:40] if isinstance(name, str) else type(given).__name__
+        raise PeerFormatError(f'an array has the type {shown}; allowed are {", ".join(TYPES)}')
+    return found
 
 
 def array_view(
     data: bytes | memoryview, kind: np.dtype[Any], shape: Sequence[object], *, order: str = 'C'
 ) -> NDArray[Any]:
     """
-    Return a read-only array over `data`, which must have exactly the size of the shape.
+    Return an array over `data`, which must have exactly the size of the shape.
 
     Nothing is allocated or copied. Raises PeerFormatError.
     """
-    sizes = [size for size in shape if type(size) is int and size >= 0]
-    if len(sizes) != len(shape) or len(sizes) > DIMENSIONS_LIMIT:
+    if len(shape) > DIMENSIONS_LIMIT:
         raise PeerFormatError(
-            f'the shape of an array must be at most {DIMENSIONS_LIMIT} sizes, got {shape!r:.80}'
+            f'an array must have at most {DIMENSIONS_LIMIT} dimensions, got {len(shape)}'
         )
-    expected = math.prod(sizes) * kind.itemsize
+    expected, sizes = kind.itemsize, list[int]()
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= DIMENSION_LIMIT:
+            raise PeerFormatError(
+                f'a dimension of an array must be in [0, {DIMENSION_LIMIT}], got {repr(size)[:40]}'
+            )
+        expected *= size
+        sizes.append(size)
     if len(data) != expected:
         raise PeerFormatError(
-            f'an array of shape {tuple(sizes)!r:.80} of {kind} has {expected} bytes, '
+            f'an array of shape {tuple(sizes)} and type {kind.str} has {expected} bytes, '
             f'got {len(data)}'
         )
     flat: NDArray[Any] = np.frombuffer(data, kind)

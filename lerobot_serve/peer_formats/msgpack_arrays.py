@@ -2,8 +2,7 @@
 """
 Read and write msgpack with arrays, in the two forms in use: of openpi and of GR00T.
 
-The number of containers and items is bounded: one byte of msgpack can be a container of 64 bytes
-of memory. Any thread.
+Arrays that are read are views of the message. Any thread.
 """
 
 from __future__ import annotations
@@ -15,20 +14,14 @@ import msgpack
 import numpy as np
 
 from lerobot_serve.peer_formats.array_types import array_view, numeric_type, PeerFormatError
+from lerobot_serve.peer_formats.msgpack_reader import read_message
 from lerobot_serve.peer_formats.npy import read_npy, write_npy
-
-LIST_LIMIT = 4096
-MAP_LIMIT = 1024
-# in one message: its lists and maps, and all their items
-CONTAINERS_LIMIT = 8192
-ITEMS_LIMIT = 65536
-
-Hook = Callable[[dict[Any, Any]], Any]
+from lerobot_serve.peer_formats.openpi_array import openpi_array_at
 
 
 def unpack_openpi(data: bytes | memoryview) -> Any:
     """Return a message of openpi. Raises PeerFormatError."""
-    return _unpack(data, _openpi_array)
+    return read_message(data, _openpi_array, openpi_array_at)
 
 
 def pack_openpi(value: Any) -> bytes:
@@ -40,7 +33,7 @@ def unpack_groot(data: bytes | memoryview) -> Any:
     """
     Return a message of GR00T; a modality config is the dict of its fields. Raises PeerFormatError.
     """
-    return _unpack(data, _groot_array)
+    return read_message(data, _groot_array)
 
 
 def pack_groot(value: Any) -> bytes:
@@ -48,70 +41,23 @@ def pack_groot(value: Any) -> bytes:
     return _pack(value, _groot_map)
 
 
-class _Bounds:
-    """Counts what msgpack builds, and refuses more than the limits."""
-
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
-        self._containers = self._items = 0
-
-    def on_map(self, value: dict[Any, Any]) -> Any:
-        self._count(len(value))
-        return self._hook(value)
-
-    def on_list(self, value: list[Any]) -> list[Any]:
-        self._count(len(value))
-        return value
-
-    def _count(self, items: int) -> None:
-        self._containers += 1
-        self._items += items
-        if self._containers > CONTAINERS_LIMIT or self._items > ITEMS_LIMIT:
-            raise PeerFormatError(
-                f'a msgpack message may have at most {CONTAINERS_LIMIT} lists and maps with '
-                f'{ITEMS_LIMIT} items; send numbers as arrays'
-            )
-
-
-def _unpack(data: bytes | memoryview, hook: Hook) -> Any:
-    bounds = _Bounds(hook)
-    try:
-        return msgpack.unpackb(
-            data,
-            object_hook=bounds.on_map,
-            list_hook=bounds.on_list,
-            ext_hook=_no_extension,
-            max_array_len=LIST_LIMIT,
-            max_map_len=MAP_LIMIT,
-        )
-    except PeerFormatError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        # some of msgpack's errors have no text
-        reason = str(error) or type(error).__name__
-        raise PeerFormatError(f'not a valid msgpack message: {reason:.200}') from None
-
-
-def _no_extension(code: int, data: bytes) -> Any:
-    raise PeerFormatError(f'msgpack extension {code} is not part of the protocol')
-
-
 def _pack(value: Any, default: Callable[[Any], Any]) -> bytes:
     packed: bytes = msgpack.packb(value, default=default)
     return packed
 
 
-def _openpi_array(value: dict[Any, Any]) -> Any:
-    if b'__ndarray__' in value:
-        data, shape = value.get(b'data'), value.get(b'shape')
-        if not isinstance(data, bytes) or not isinstance(shape, list):
-            raise PeerFormatError('an openpi array must have data as bytes and a shape as a list')
-        return array_view(data, numeric_type(value.get(b'dtype')), shape)
-    if b'__npgeneric__' in value:
-        scalar = value.get(b'data')
+def _openpi_array(value: dict[str, Any]) -> Any:
+    if '__ndarray__' in value:
+        data, shape = value.get('data'), value.get('shape')
+        kind = numeric_type(value.get('dtype'))
+        if not isinstance(data, memoryview) or not isinstance(shape, list):
+            raise PeerFormatError('the data of an array are no bytes, or its shape is no list')
+        return array_view(data, kind, shape)
+    if '__npgeneric__' in value:
+        scalar = value.get('data')
+        numeric_type(value.get('dtype'))
         if not isinstance(scalar, (bool, int, float)):
-            raise PeerFormatError(f'an openpi scalar must be a number, got {scalar!r:.40}')
-        numeric_type(value.get(b'dtype'))
+            raise PeerFormatError('a numpy scalar has no number')
         return scalar
     return value
 
@@ -129,10 +75,10 @@ def _openpi_map(value: Any) -> Any:
     raise TypeError(f'openpi messages cannot hold {type(value).__name__}')
 
 
-def _groot_array(value: dict[Any, Any]) -> Any:
+def _groot_array(value: dict[str, Any]) -> Any:
     if '__ndarray_class__' in value:
         data = value.get('as_npy')
-        if not isinstance(data, bytes):
+        if not isinstance(data, memoryview):
             raise PeerFormatError('a GR00T array must have as_npy as bytes')
         return read_npy(data)
     if '__ModalityConfig_class__' in value:

@@ -8,6 +8,7 @@ header that numpy writes for numeric arrays, and refuses every other. Any thread
 
 from __future__ import annotations
 
+from functools import lru_cache
 import io
 import re
 from typing import Any
@@ -21,15 +22,16 @@ MAGIC = b'\x93NUMPY'
 # version -> bytes of the length field
 VERSIONS = {b'\x01\x00': 2, b'\x02\x00': 4, b'\x03\x00': 4}
 HEADER_LIMIT_BYTES = 1024
+HEADERS_KEPT = 64
 HEADER = re.compile(
     rb"\{'descr': '([^']{2,4})', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,10}, ?)*(?:\d{1,10})?)\),? ?\}\s*"
 )
 
 
-def read_npy(data: bytes) -> NDArray[Any]:
-    """Return a read-only array over `data`. Raises PeerFormatError."""
-    width = VERSIONS.get(data[6:8], 0)
+def read_npy(data: bytes | memoryview) -> NDArray[Any]:
+    """Return an array over `data`, which nothing changes. Raises PeerFormatError."""
+    width = VERSIONS.get(bytes(data[6:8]), 0)
     if data[:6] != MAGIC or not width:
         raise PeerFormatError('an array must be in the npy format, version 1 to 3')
     begin = 8 + width
@@ -39,17 +41,19 @@ def read_npy(data: bytes) -> NDArray[Any]:
             f'the header of an npy array must have at most {HEADER_LIMIT_BYTES} bytes, '
             f'got {length} in {len(data)} bytes'
         )
-    match = HEADER.fullmatch(data, begin, begin + length)
+    kind, shape, order = _parsed(bytes(data[begin : begin + length]))
+    return array_view(memoryview(data)[begin + length :], kind, shape, order=order)
+
+
+@lru_cache(HEADERS_KEPT)
+def _parsed(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+    """Return type, shape and order; a client sends the same headers again."""
+    match = HEADER.fullmatch(header)
     if match is None:
-        raise PeerFormatError(f'unknown npy header {data[begin : begin + length]!r:.120}')
+        raise PeerFormatError(f'unknown npy header {header!r:.120}')
     kind, fortran, sizes = match.groups()
-    shape = [int(size) for size in sizes.replace(b' ', b'').split(b',') if size]
-    return array_view(
-        memoryview(data)[begin + length :],
-        numeric_type(kind.decode('latin1')),
-        shape,
-        order='F' if fortran == b'True' else 'C',
-    )
+    shape = tuple(int(size) for size in sizes.replace(b' ', b'').split(b',') if size)
+    return numeric_type(kind.decode('latin1')), shape, 'F' if fortran == b'True' else 'C'
 
 
 def write_npy(array: NDArray[Any]) -> bytes:

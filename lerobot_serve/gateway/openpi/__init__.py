@@ -3,7 +3,6 @@
 The door for openpi's client: msgpack over a websocket.
 
     frames.py          frames of the websocket, read into one buffer
-    msgpack_reader.py  messages, with every length checked before anything is built
     mapping_file.py    names and layout of observations, from YAML
     observation.py     a message -> PredictionRequest
     episodes.py        where an episode of a connection begins
@@ -13,6 +12,7 @@ The door for openpi's client: msgpack over a websocket.
     conversation.py    what is said on a connection
     door.py            the aiohttp application
 
-aiohttp reads the HTTP part of each connection; after the upgrade it passes the bytes to frames.py,
-which takes a third of the CPU of its own websocket reader for pictures.
+peer_formats/ reads the messages. aiohttp reads the HTTP part of each connection; after the upgrade
+it passes the bytes to frames.py, which takes a third of the CPU of its own websocket reader for
+pictures.
 """

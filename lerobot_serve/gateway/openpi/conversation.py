@@ -12,7 +12,6 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.episodes import Episodes
 from lerobot_serve.gateway.openpi.frames import Opcode
 from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
-from lerobot_serve.gateway.openpi.msgpack_reader import read_message
 from lerobot_serve.gateway.openpi.observation import (
     invalid,
     Observation,
@@ -29,6 +28,8 @@ from lerobot_serve.gateway.openpi.replies import (
 )
 from lerobot_serve.gateway.predictions import PredictionError
 from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
 
 
 class Messages(Protocol):
@@ -109,7 +110,11 @@ class Conversation:
     def _read(self, data: memoryview, opcode: Opcode) -> Observation:
         if opcode != Opcode.BINARY:
             raise invalid('an observation is a binary message of msgpack, got text')
-        return sorted_observation(read_message(data), self._mapping.task_key)
+        try:
+            message = unpack_openpi(data)
+        except PeerFormatError as error:
+            raise invalid(f'the message cannot be read: {error}') from None
+        return sorted_observation(message, self._mapping.task_key)
 
     async def _predict(self, found: Observation, begin_s: float) -> bytes:
         """Return the frame of a prediction. Raises PredictionError."""

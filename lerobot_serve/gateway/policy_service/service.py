@@ -27,6 +27,8 @@ from lerobot_serve.gateway.predictions import Prediction, PredictionError, Statu
 PROTOCOL = 'policy_service'
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded
 STREAM_LIMIT = 4
+# longest time that a caller may leave a reply unread
+WRITE_LIMIT_S = 10.0
 
 
 class PolicyService:
@@ -78,6 +80,8 @@ class PolicyService:
 
     async def _answer_all(self, messages: CallMessages, context: Context, caller: Caller) -> None:
         places, writing = asyncio.Semaphore(STREAM_LIMIT), asyncio.Lock()
+        stream = asyncio.current_task()
+        assert stream
 
         async def answer(message: bytes) -> None:
             try:
@@ -85,7 +89,9 @@ class PolicyService:
                     reply = await self._reply(caller, message, context.time_remaining())
                 # a client that reads slowly holds its own places only
                 async with writing:
-                    await context.write(reply)
+                    if not await self._write(context, reply):
+                        # a status would wait behind the reply; this resets the stream
+                        stream.cancel()
             finally:
                 places.release()
 
@@ -93,6 +99,18 @@ class PolicyService:
             async for message in messages:
                 await places.acquire()
                 group.create_task(answer(message))
+
+    async def _write(self, context: Context, reply: bytes) -> bool:
+        """Return whether a reply was sent; not to a caller that left, or reads none."""
+        try:
+            async with asyncio.timeout(WRITE_LIMIT_S):
+                await context.write(reply)
+                return True
+        except TimeoutError:
+            self._gateway.on_refused(PROTOCOL, 'stopped_reading')
+        except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
+            self._gateway.on_refused(PROTOCOL, 'reply_unsent')
+        return False
 
     async def _reply(self, caller: Caller, message: bytes, left_s: float | None) -> bytes:
         step_index = 0

@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         data = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return ['array', value.dtype.str, list(value.shape), data]
-    if isinstance(value, bytes):
+    if isinstance(value, (bytes, memoryview)):
         return ['bytes', value.hex()]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

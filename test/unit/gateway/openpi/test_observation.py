@@ -14,7 +14,6 @@ from lerobot_serve.gateway.openpi.mapping_file import (
     parsed_observation_mapping,
     read_observation_mapping,
 )
-from lerobot_serve.gateway.openpi.msgpack_reader import read_message
 from lerobot_serve.gateway.openpi.observation import (
     Observation,
     request_of,
@@ -23,6 +22,7 @@ from lerobot_serve.gateway.openpi.observation import (
 )
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
 
 
 def contract(state: int, actions: int, cameras: list[str]) -> PolicyContract:
@@ -39,7 +39,7 @@ def contract(state: int, actions: int, cameras: list[str]) -> PolicyContract:
 
 def request(example, mapping: ObservationMapping, policy: PolicyContract):
     """Return the request for an example, after the way over the wire."""
-    found = sorted_observation(read_message(packed(example)), mapping.task_key)
+    found = sorted_observation(unpack_openpi(packed(example)), mapping.task_key)
     return request_of(found, mapping, policy, episode_start=True)
 
 

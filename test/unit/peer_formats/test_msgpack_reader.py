@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import random
+import re
 import tracemalloc
 
 from hypothesis import given, settings
@@ -13,13 +16,17 @@ import numpy as np
 import pytest
 from support.gateway.openpi_messages import aloha, droid, libero, packed, picture
 
-from lerobot_serve.gateway.openpi.msgpack_reader import (
+from lerobot_serve.peer_formats import msgpack_arrays
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
+from lerobot_serve.peer_formats.msgpack_reader import (
     DEPTH_LIMIT,
-    OBJECTS_LIMIT,
-    read_message,
+    LIST_LIMIT,
+    MAP_LIMIT,
     TEXT_LIMIT_BYTES,
+    VALUES_LIMIT,
 )
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.peer_formats.openpi_array import openpi_array_at
 
 VALUES = st.recursive(
     st.none()
@@ -35,10 +42,9 @@ SMALL = {'observation/state': np.arange(3.0), 'observation/image': picture(4, 5,
 
 
 def refusal(data: bytes) -> str:
-    with pytest.raises(PredictionError) as refused:
-        read_message(data)
-    assert refused.value.status is Status.INVALID
-    return refused.value.text
+    with pytest.raises(PeerFormatError) as refused:
+        unpack_openpi(data)
+    return str(refused.value)
 
 
 def array_map(**changes: object) -> bytes:
@@ -49,7 +55,7 @@ def array_map(**changes: object) -> bytes:
 @settings(max_examples=50)
 @given(VALUES)
 def test_reads_what_msgpack_writes(value):
-    assert read_message(msgpack.packb(value)) == value
+    assert unpack_openpi(msgpack.packb(value)) == value
 
 
 @pytest.mark.parametrize('example', [aloha, droid, libero])
@@ -60,7 +66,7 @@ def test_reads_the_observations_of_the_examples(example):
                 flat(value, f'{key}/') if isinstance(value, dict) else [(f'{prefix}{key}', value)]
             )
 
-    sent, read = example(), read_message(packed(example()))
+    sent, read = example(), unpack_openpi(packed(example()))
     assert {key: np.asarray(value).tolist() for key, value in flat(read)} == {
         key: np.asarray(value).tolist() for key, value in flat(sent)
     }
@@ -70,14 +76,14 @@ def test_reads_the_observations_of_the_examples(example):
 def test_arrays_are_views_of_the_message(dtype):
     array = np.arange(6).reshape(2, 3).astype(dtype)
     data = packed(array)
-    read = read_message(data)
+    read = unpack_openpi(data)
     assert read.dtype == array.dtype and read.tolist() == array.tolist()
     assert np.shares_memory(read, np.frombuffer(data, np.uint8))
 
 
 @pytest.mark.parametrize('value', [np.float32(1.5), np.int64(-3), np.bool_(True)])
 def test_numpy_scalars_are_numbers(value):
-    assert read_message(packed(value)) == value.item()
+    assert unpack_openpi(packed(value)) == value.item()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,7 @@ def test_numpy_scalars_are_numbers(value):
         (array_map(shape=[True, 3]), 'dimension'),
         (array_map(shape=[1.0, 3]), 'dimension'),
         (array_map(shape=[1] * 7), 'at most 6'),
-        (array_map(shape=3), 'at most 6'),
+        (array_map(shape=3), 'no list'),
         (array_map(data='abcdefghijkl'), 'no bytes'),
         (array_map(data=None), 'no bytes'),
         (msgpack.packb({b'__ndarray__': True}), 'allowed are'),
@@ -127,33 +133,68 @@ def test_a_picture_as_lists_is_refused_with_a_remedy():
 
 
 def test_values_of_nested_lists_count_together():
-    inner = 300
-    outer = OBJECTS_LIMIT - inner - 2
-    assert read_message(msgpack.packb([[0] * inner, *[0] * (outer - 1)]))
-    assert 'more than' in refusal(msgpack.packb([[0] * inner, [0] * inner, *[0] * (outer - 2)]))
+    inner, last = [0] * LIST_LIMIT, VALUES_LIMIT - 3 * (LIST_LIMIT + 2) - 2 - 2
+    assert unpack_openpi(msgpack.packb([inner, inner, inner, [0] * last]))
+    assert 'more than' in refusal(msgpack.packb([inner, inner, inner, [0] * (last + 1)]))
+
+
+def test_a_list_or_mapping_counts_as_two_values():
+    empty = [[]] * (LIST_LIMIT - 1)
+    assert unpack_openpi(msgpack.packb([empty]))
+    assert 'more than' in refusal(msgpack.packb([empty, empty]))
+
+
+def test_lists_and_mappings_have_a_longest_length():
+    assert unpack_openpi(msgpack.packb([0] * LIST_LIMIT))
+    assert f'at most {LIST_LIMIT}' in refusal(msgpack.packb([0] * (LIST_LIMIT + 1)))
+    keys = [str(number) for number in range(MAP_LIMIT + 1)]
+    assert unpack_openpi(msgpack.packb(dict.fromkeys(keys[:-1])))
+    assert f'at most {MAP_LIMIT}' in refusal(msgpack.packb(dict.fromkeys(keys)))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
-    try:
-        read_message(data)
-    except PredictionError as error:
-        assert error.status is Status.INVALID
+    with contextlib.suppress(PeerFormatError):
+        unpack_openpi(data)
 
 
-def test_a_mutated_message_is_read_or_refused():
-    rng, whole, refused = random.Random(1), packed(SMALL), 0
-    for _ in range(MUTATIONS):
+def mutated(whole: bytes, count: int) -> Iterator[bytes]:
+    """Return messages with one to four changes."""
+    rng = random.Random(1)
+    for _ in range(count):
         changed = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             at = rng.randrange(len(changed))
             changed[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 3))
-        try:
-            read_message(bytes(changed))
-        except PredictionError as error:
-            assert error.status is Status.INVALID
-            refused += 1
+        yield bytes(changed)
+
+
+def outcome(data: bytes) -> str:
+    try:
+        return re.sub('0x[0-9a-f]+', '', repr(unpack_openpi(data)))
+    except PeerFormatError:
+        return 'refused'
+
+
+def test_a_mutated_message_is_read_or_refused():
+    refused = [outcome(data) for data in mutated(packed(SMALL), MUTATIONS)].count('refused')
     assert MUTATIONS / 2 < refused < MUTATIONS
+
+
+@pytest.mark.parametrize('dtype', ['u1', '<f4', '<i8'])
+def test_an_array_is_read_alike_at_once_and_key_by_key(monkeypatch, dtype):
+    array = np.arange(300).reshape(2, 150).astype(dtype)
+    whole = packed({'a': array, 'b': array[:1, :2], 'c': array[:0], 'd': array[0, 0]})
+    found, end = openpi_array_at(memoryview(whole), whole.index(b'\xc4\x0b__ndarray__'))
+    assert np.array_equal(found, array) and whole[end:].startswith(b'\xa1b')
+    # most changes of a whole message are those of its large array
+    small = packed({'b': array[:1, :2], 'c': array[:0], 'd': array[0, 0]})
+    changed = [*mutated(whole, 100), *mutated(small, 500)]
+    messages = [whole, *changed, *(small[:size] for size in range(len(small)))]
+    at_once = [outcome(data) for data in messages]
+    monkeypatch.setattr(msgpack_arrays, 'openpi_array_at', None)
+    assert [outcome(data) for data in messages] == at_once
+    assert 0 < at_once.count('refused') < len(at_once)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +202,7 @@ def test_a_mutated_message_is_read_or_refused():
     [
         # each level announces as many values as there are bytes
         b''.join(b'\xdd' + (1 << 20).to_bytes(4, 'big') for _ in range(12)) + bytes(1 << 20),
-        b'\xdd' + (OBJECTS_LIMIT - 1).to_bytes(4, 'big') + b'\x90' * (1 << 20),
+        b'\xdd' + (VALUES_LIMIT - 1).to_bytes(4, 'big') + b'\x90' * (1 << 20),
         b'\x93' * (1 << 20),
         b'\xdf' + (1 << 19).to_bytes(4, 'big') + b'\xa1a\x90' * (1 << 19),
     ],

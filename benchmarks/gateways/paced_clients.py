@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that ask at a fixed rate for a period, beside one that may stop reading. Event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+import contextlib
+from dataclasses import dataclass, field
+import time
+
+import grpc
+
+from benchmarks.gateways.wire_clients import BLOCKED_S, WireClient
+from lerobot_serve.errors import UserError
+
+REPLY_LIMIT_S = 10.0
+OPEN_TRIES, RETRY_S = 10, 1.0
+# a door that takes all that is sent and drops the replies never blocks
+FLOOD_LIMIT_S, FLOOD_REQUESTS = 3.0, 2000
+FAILURES = (UserError, OSError, EOFError, TimeoutError, grpc.RpcError)
+
+
+@dataclass
+class Period:
+    """What the clients saw that read."""
+
+    latencies_ms: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    asked: int = 0
+    # requests of the client that stopped reading
+    unread: int = 0
+
+
+async def open_all(clients: Sequence[WireClient]) -> None:
+    """Open one after the other. Raises UserError."""
+    for client in clients:
+        try:
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                await client.open()
+        except FAILURES as error:
+            raise UserError(f'{type(client).__name__} cannot connect: {error!r:.300}') from None
+
+
+async def run_period(
+    clients: Sequence[WireClient],
+    stopping: WireClient | None,
+    rate_hz: float,
+    period_s: float,
+    *,
+    reads: bool = False,
+) -> Period:
+    """
+    Let all clients ask; `stopping` is not measured, and fills its connection first unless it
+    `reads`. Raises UserError if it cannot connect again.
+    """
+    period = Period()
+    stops = stopping is not None and not reads
+    flood = None
+    if stopping and stops:
+        period.unread = await fill(stopping)
+        flood = asyncio.create_task(go_on(stopping, period, rate_hz))
+    begin_s = time.monotonic()
+    apart_s = 1 / rate_hz / len(clients)
+    paces = [
+        pace(
+            client,
+            Period() if client is stopping else period,
+            begin_s + number * apart_s,
+            begin_s + period_s,
+            rate_hz,
+        )
+        for number, client in enumerate(clients)
+        if not (stops and client is stopping)
+    ]
+    await asyncio.gather(*paces)
+    if stopping and flood:
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+        await open_again(stopping)
+    return period
+
+
+async def pace(
+    client: WireClient, period: Period, due_s: float, end_s: float, rate_hz: float
+) -> None:
+    """Ask at a fixed rate until the end; a request that is late has no successor in its place."""
+    while due_s < end_s:
+        await asyncio.sleep(due_s - time.monotonic())
+        period.asked += 1
+        begin_ns = time.perf_counter_ns()
+        try:
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                await client.ask()
+        except FAILURES as error:
+            period.errors.append(f'{type(client).__name__}: {error!r:.200}')
+            # a refusal is no end of the connection
+            if not isinstance(error, UserError):
+                await open_again(client)
+        else:
+            period.latencies_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
+        while due_s <= time.monotonic():
+            due_s += 1 / rate_hz
+
+
+async def open_again(client: WireClient) -> None:
+    """Connect again; a busy router refuses for a while. Raises UserError."""
+    with contextlib.suppress(*FAILURES):
+        await client.close()
+    for _ in range(OPEN_TRIES):
+        with contextlib.suppress(UserError):
+            await open_all([client])
+            return
+        await asyncio.sleep(RETRY_S)
+    await open_all([client])
+
+
+async def fill(client: WireClient) -> int:
+    """Send without reading until there is no room any more; return how many requests."""
+    sent, end_s = 0, time.monotonic() + FLOOD_LIMIT_S
+    with contextlib.suppress(*FAILURES):
+        while sent < FLOOD_REQUESTS and time.monotonic() < end_s:
+            async with asyncio.timeout(BLOCKED_S):
+                await client.send()
+            sent += 1
+    return sent
+
+
+async def go_on(client: WireClient, period: Period, rate_hz: float) -> None:
+    """Keep trying to send at the rate, until cancelled."""
+    with contextlib.suppress(*FAILURES):
+        while True:
+            await client.send()
+            period.unread += 1
+            await asyncio.sleep(1 / rate_hz)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of one observation in each protocol of a gateway, in the names of the policy. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import numpy as np
+import simplejpeg
+
+from benchmarks.peers.peer_process import CHUNK_ROWS, Frames, JOINTS
+from lerobot_serve.gateway.policy_service.messages import Image, Observation
+from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
+from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
+
+CAMERA_PREFIX = 'observation.images.'
+JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
+JPEG_QUALITY = 90
+# the length is in the byte, in 2 bytes after it, or in 8
+MASKED, BINARY, SHORT, MEDIUM = 0x80, 0x82, 126, 1 << 16
+NO_MASK = bytes(4)
+UPGRADE = (
+    b'GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+    b'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n'
+)
+
+
+def openpi(image: Frames) -> bytes:
+    pictures = {CAMERA_PREFIX + name: frame for name, frame in image.items()}
+    return pack_openpi({**pictures, **dict.fromkeys(JOINT_NAMES, 0.0), 'prompt': ''})
+
+
+def websocket_frame(payload: bytes) -> bytes:
+    """Return a frame of a client, with a mask that changes nothing."""
+    size = len(payload)
+    if size < SHORT:
+        length = bytes((MASKED | size,))
+    elif size < MEDIUM:
+        length = bytes((MASKED | SHORT,)) + size.to_bytes(2, 'big')
+    else:
+        length = bytes((MASKED | SHORT + 1,)) + size.to_bytes(8, 'big')
+    return bytes((BINARY,)) + length + NO_MASK + payload
+
+
+def http(image: Frames) -> bytes:
+    """Return a whole request, with pictures as JPEG."""
+    images = {
+        CAMERA_PREFIX + name: base64.b64encode(
+            simplejpeg.encode_jpeg(frame, quality=JPEG_QUALITY, colorspace='RGB')
+        ).decode()
+        for name, frame in image.items()
+    }
+    body = json.dumps({'episode_id': 'bench', 'state': [0.0] * JOINTS, 'images': images}).encode()
+    head = (
+        'POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n'
+        f'Content-Length: {len(body)}\r\n\r\n'
+    )
+    return head.encode() + body
+
+
+def groot(image: Frames) -> bytes:
+    observation = {
+        'video': {name: frame[None, None] for name, frame in image.items()},
+        'state': {name: np.zeros((1, 1, 1), np.float32) for name in JOINT_NAMES},
+        'language': {'task': [['']]},
+    }
+    return pack_groot({'endpoint': 'get_action', 'data': {'observation': observation}})
+
+
+def policy_service(image: Frames) -> bytes:
+    images = [
+        Image(name=name, data=frame.tobytes(), height=frame.shape[0], width=frame.shape[1])
+        for name, frame in image.items()
+    ]
+    observation = Observation(features=[0.0] * JOINTS, images=images)
+    return bytes(observation.SerializeToString())
+
+
+def policy_config(image: Frames) -> bytes:
+    """Return the pickle of a RemotePolicyConfig."""
+    pictures = {
+        CAMERA_PREFIX + name: {
+            'dtype': 'image',
+            'shape': frame.shape,
+            'names': ['height', 'width', 'channels'],
+        }
+        for name, frame in image.items()
+    }
+    state = {'dtype': 'float32', 'shape': (JOINTS,), 'names': list(JOINT_NAMES)}
+    return policy_config_pickle(
+        {
+            'policy_type': 'act',
+            'pretrained_name_or_path': 'bench',
+            'lerobot_features': {'observation.state': state, **pictures},
+            'actions_per_chunk': CHUNK_ROWS,
+            'device': 'cpu',
+            'rename_map': {},
+        }
+    )
+
+
+def lerobot(image: Frames, timestep: int) -> bytes:
+    """Return the pickle of a TimedObservation."""
+    raw = {**dict.fromkeys(JOINT_NAMES, 0.0), **image, 'task': ''}
+    return observation_pickle(raw, timestamp=time.time(), timestep=timestep, must_go=True)
