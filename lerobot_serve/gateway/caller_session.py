@@ -18,7 +18,7 @@ from lerobot_serve.gateway.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
+from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms, UpstreamSession
 
 
 class SessionSettings(Protocol):
@@ -43,8 +43,10 @@ class CallerSession:
         counters: GatewayCounters,
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],
+        terms: SessionTerms | None = None,
     ) -> None:
         self.caller, self._settings, self._release = caller, settings, release
+        self.terms = terms
         self._counters, self._clock = counters, clock
         self._upstream: UpstreamSession | None = None
         self._mailbox = LatestOnly()

@@ -11,7 +11,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
 
 # far above any robot, far below a harmful size
 STATE_LIMIT, IMAGES_LIMIT, PIXELS_LIMIT = 4096, 64, 64_000_000
@@ -43,12 +43,20 @@ class Status(StrEnum):
 class PredictionError(Exception):
     """
     No prediction: `status` for programs; the text has what was given, what is allowed and what to
-    do. `retry_after_s` is 0 where a retry of the same request is useless or needs no pause.
+    do. `retry_after_s` is 0 where a retry of the same request is useless or needs no pause;
+    `refusal` is the server's code where it opened no session.
     """
 
-    def __init__(self, status: Status, text: str, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        status: Status,
+        text: str,
+        retry_after_s: float = 0.0,
+        refusal: Refusal = Refusal.OK,
+    ) -> None:
         super().__init__(text)
         self.status, self.text, self.retry_after_s = status, text, retry_after_s
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +110,7 @@ class Prediction:
     sequence                   number of the request in its session
     policy_changed             another policy answered than the one before
     text                       what the server says about the chunk, empty as a rule
+    superseded                 requests of the session that a newer one replaced at the server
     """
 
     actions: Float32Array
@@ -113,6 +122,8 @@ class Prediction:
     queue_wait_ms: float = 0.0
     policy_changed: bool = False
     text: str = ''
+    processing_ms: float = 0.0
+    superseded: int = 0
 
     def __post_init__(self) -> None:
         """Raise PredictionError for actions that must not be executed."""

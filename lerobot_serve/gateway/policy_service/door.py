@@ -15,7 +15,7 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.server import GrpcServer
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.policy_service.health import Health
-from lerobot_serve.gateway.policy_service.messages import POOL, SERVICE
+from lerobot_serve.wire.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.policy_service.service import PolicyService
 
 # one message holds all images of an observation

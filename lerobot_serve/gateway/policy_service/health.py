@@ -13,7 +13,7 @@ import contextlib
 from grpc_health.v1 import health, health_pb2
 
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.policy_service.messages import SERVICE
+from lerobot_serve.wire.policy_service import SERVICE
 from lerobot_serve.gateway.predictions import PredictionError
 
 PERIOD_S = 1.0
