@@ -92,9 +92,7 @@ class Gateway:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._upstream.describe()
 
-    async def session(
-        self, caller: Caller, terms: SessionTerms | None = None
-    ) -> UpstreamSession:
+    async def session(self, caller: Caller, terms: SessionTerms | None = None) -> UpstreamSession:
         """
         Return the session of a caller, and open it first where there is none, on its terms. Raises
         PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server, and after

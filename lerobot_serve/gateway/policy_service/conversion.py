@@ -10,7 +10,6 @@ import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.gateway.mapping import flat_state, NameMapping
-from lerobot_serve.wire.policy_service import Action, ENUMS, Observation
 from lerobot_serve.gateway.predictions import (
     Prediction,
     PredictionError,
@@ -21,6 +20,7 @@ from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import decode
 from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.policy_service import Action, ENUMS, Observation
 from lerobot_serve.wire.schema import Codec
 
 STATUSES = ENUMS['Status']

@@ -23,9 +23,9 @@ from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.policy_service import conversion, opening
-from lerobot_serve.wire.policy_service import SERVICE
 from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.upstream import SessionTerms
+from lerobot_serve.wire.policy_service import SERVICE
 
 PROTOCOL = 'policy_service'
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded

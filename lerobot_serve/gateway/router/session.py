@@ -106,9 +106,7 @@ class RouterSession:
         if self._is_closed:
             raise unavailable('the session has ended; send the request again to open it')
         epoch = self._numbering.next_epoch()
-        reply, self._contract = await self._host.open_session(
-            self.client_id, epoch, self._terms
-        )
+        reply, self._contract = await self._host.open_session(self.client_id, epoch, self._terms)
         self._numbering.begin_session(reply.schema_version)
         self._is_open, self._unanswered = True, 0
 

@@ -15,6 +15,7 @@ from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
 
 from lerobot_serve.gateway.policy_service import health
+from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.wire.policy_service import (
     described,
     ENUMS,
@@ -24,7 +25,6 @@ from lerobot_serve.wire.policy_service import (
     RESERVED,
     SERVICE,
 )
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 PROTO = REPOSITORY / 'lerobot_serve' / 'gateway' / 'policy_service' / 'policy_service.proto'
 # of the first published version: a change breaks its clients
