@@ -134,6 +134,8 @@ class FakeSession:
             sequence=self._sequence,
             inference_ms=1.5,
             queue_wait_ms=0.25,
+            processing_ms=0.5,
+            superseded=2,
         )
 
     async def close(self) -> None:

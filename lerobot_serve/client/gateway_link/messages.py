@@ -13,7 +13,7 @@ from lerobot_serve.client.agreement import GatewayAgreement
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.message_parts import Image as WireImage
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.observation import Observation as WireObservation
@@ -136,12 +136,12 @@ def info_of(policy: Any) -> PolicyInfo:
     )
 
 
-def chunk_of(action: Any, header: Header, client_id: str) -> Chunk:
-    """Return the chunk of a reply to the request with this header."""
+def chunk_of(action: Any, request: Envelope) -> Chunk:
+    """Return the chunk of a reply to this request."""
     return Chunk(
-        header.for_reply(Flag.POLICY_CHANGED if action.policy_changed else Flag.NONE),
-        client_id,
-        '',
+        request.header.for_reply(Flag.POLICY_CHANGED if action.policy_changed else Flag.NONE),
+        request.client_id,
+        request.episode_id,
         robot=_actions(action),
         status=_status(action),
         status_text=action.text.encode()[:TEXT_LIMIT].decode(errors='ignore'),

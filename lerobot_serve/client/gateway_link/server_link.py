@@ -26,7 +26,7 @@ from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.policy_service import Action
 from lerobot_serve.wire.schema import Status, TEXT_LIMIT
@@ -55,7 +55,7 @@ class GatewayServerLink:
 
     def __init__(self, channel: GatewayChannel, client_id: str, callbacks: LinkCallbacks) -> None:
         """Raises WrongSettings for a client id that a gateway does not take."""
-        self._channel, self._client_id, self._callbacks = channel, client_id, callbacks
+        self._channel, self._callbacks = channel, callbacks
         self._metadata = channel.metadata(caller_name(client_id, CLIENT_PREFIX))
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
@@ -63,7 +63,7 @@ class GatewayServerLink:
         # of the session, and of its newest request
         self._cameras: Collection[str] = ()
         self._timeout_s = 0.0
-        self._header: Header | None = None
+        self._request: Envelope | None = None
         self._unwatch = channel.watch(callbacks.on_presence)
         self.absence = channel.absence
         self.describe = channel.describe
@@ -108,7 +108,9 @@ class GatewayServerLink:
     def encode(self, observation: Observation) -> bytes:
         """Return an Observation of PolicyService. Raises Unencodable."""
         raw = messages.observation_message(observation, self._cameras, self._timeout_s)
-        self._header = observation.header
+        self._request = Envelope(
+            observation.header, observation.client_id, observation.episode_id
+        )
         return raw
 
     def send(self, raw: bytes) -> None:
@@ -163,14 +165,15 @@ class GatewayServerLink:
             return
         if opening:
             opening.finish(action)
-        elif self._header:
-            self._callbacks.on_message(self._chunk(action, self._header))
+        elif self._request:
+            self._callbacks.on_message(self._chunk(action, self._request))
 
-    def _chunk(self, action: Any, header: Header) -> bytes:
+    def _chunk(self, action: Any, request: Envelope) -> bytes:
         """Return the bytes of a reply; one to an older request is found late by its number."""
-        if action.step_index != header.seq:
-            header = replace(header, seq=max(0, action.step_index))
-        chunk = messages.chunk_of(action, header, self._client_id)
+        if action.step_index != request.header.seq:
+            header = replace(request.header, seq=max(0, action.step_index))
+            request = request._replace(header=header)
+        chunk = messages.chunk_of(action, request)
         try:
             return wire_chunk.encode(chunk)
         except Unencodable as error:
@@ -178,8 +181,8 @@ class GatewayServerLink:
             return wire_chunk.encode(
                 wire_chunk.Chunk(
                     chunk.header,
-                    self._client_id,
-                    '',
+                    chunk.client_id,
+                    chunk.episode_id,
                     status=Status.POLICY_ERROR,
                     status_text=text,
                 )

@@ -39,7 +39,7 @@ def _required_policy(ours: str, theirs: str) -> str:
         return theirs
     raise PredictionError(
         Status.INVALID,
-        f'policy mismatch: requested {theirs[:256]!r}, the gateway requires {ours!r}; request that '
-        'one, or leave policy empty',
+        f'policy mismatch: requested {theirs[:256]!r}, the gateway requires {ours!r}; request '
+        'that one, or leave policy empty',
         refusal=Refusal.WRONG_POLICY,
     )
