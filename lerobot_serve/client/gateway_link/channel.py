@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The connection to a gateway, shared by the sessions of one client. Any thread; a thread of gRPC
+The connection to a gateway, shared by the sessions of one client. Any thread; a thread of its own
 calls who watches it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from queue import SimpleQueue
 import threading
 from typing import Any
 
 from google.protobuf.message import DecodeError
 import grpc
 
+from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.gateway_address import GatewayAddress
 from lerobot_serve.client.gateway_link.call_errors import call_error
 from lerobot_serve.client.gateway_link.messages import info_of
@@ -20,7 +22,11 @@ from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.wire.policy_service import DescribeRequest, Policy, SERVICE
 from lerobot_serve.wire.session import ServerUnreachable
 
-ABSENCE_TIMEOUT_S = 0.5
+ABSENCE_TIMEOUT_S, END_TIMEOUT_S = 0.5, 1.0
+# before the gateway is called again
+PAUSE_S = 0.2
+# of the metadata with which a gateway greets each stream
+NOTE = 'lerobot-serve-note'
 MESSAGE_BYTES = 32 * 2**20
 OPTIONS = (
     # a firewall that drops a silent connection is noticed within half a minute
@@ -41,31 +47,73 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class GatewayChannel:
-    """Connects at once, and again after each loss."""
+    """
+    Connects at once, and again after each loss. A PredictStream without messages, which opens no
+    session, shows whether the gateway is there: also behind a proxy, whose connection says little.
+    """
 
     def __init__(self, address: GatewayAddress) -> None:
         self.address = address
-        self.is_ready = False
-        self._lock = threading.Lock()
+        self._is_there = False
+        # why the gateway lets no call of this client in
+        self._refusal: WrongSettings | None = None
+        self._lock, self._closed = threading.Lock(), threading.Event()
         self._watchers: list[Callable[[bool], None]] = []
         self._channel = _channel(address)
         self._describe = self._channel.unary_unary(f'/{SERVICE}/Describe')
         self.predict_stream = self._channel.stream_stream(f'/{SERVICE}/PredictStream')
-        self._channel.subscribe(self._on_state, try_to_connect=True)
+        self._presence: Any = None
+        self._thread = threading.Thread(target=self._follow, name='gateway_presence', daemon=True)
+        self._thread.start()
 
-    def _on_state(self, state: grpc.ChannelConnectivity) -> None:
-        """Thread of gRPC."""
-        if state is grpc.ChannelConnectivity.IDLE:
-            # the server closed the connection; without a call nothing connects again
-            self._channel.subscribe(_ignore, try_to_connect=True)
-            self._channel.unsubscribe(_ignore)
-        is_ready = state is grpc.ChannelConnectivity.READY
+    def is_available(self) -> bool:
+        """Return whether the gateway is there. Raises WrongSettings where it refuses the calls."""
+        if self._refusal:
+            raise self._refusal
+        return self._is_there
+
+    # thread of its own
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            if error := self._attend():
+                refused = call_error(self.address.url, error)
+                self._refusal = refused if isinstance(refused, WrongSettings) else None
+                self._note(False)
+            self._closed.wait(PAUSE_S)
+
+    def _attend(self) -> grpc.RpcError | None:
+        """Wait until the presence ends; return why it did not begin, None where it did."""
+        messages: SimpleQueue[bytes | None] = SimpleQueue()
+        was_there = False
+        try:
+            with self._lock:
+                if self._closed.is_set():
+                    return None
+                self._presence = call = self.predict_stream(
+                    iter(messages.get, None),
+                    metadata=self.metadata(),
+                    # one that a proxy ends for its silence is begun again without a word
+                    wait_for_ready=not self._is_there,
+                )
+            if any(key == NOTE for key, _ in call.initial_metadata() or ()):
+                was_there, self._refusal = True, None
+                self._note(True)
+            for _ in call:
+                pass
+        except grpc.RpcError as error:
+            return None if was_there else error
+        finally:
+            messages.put(None)
+        return None
+
+    def _note(self, is_there: bool) -> None:
         with self._lock:
-            is_news = is_ready != self.is_ready
-            self.is_ready, watchers = is_ready, tuple(self._watchers)
-        if is_news:
+            is_news = is_there != self._is_there or self._refusal is not None
+            self._is_there, watchers = is_there, tuple(self._watchers)
+        if is_news and not self._closed.is_set():
             for watcher in watchers:
-                watcher(is_ready)
+                watcher(is_there)
 
     def watch(self, watcher: Callable[[bool], None]) -> Callable[[], None]:
         """Call `watcher` when the gateway comes or goes; return what ends that."""
@@ -111,12 +159,13 @@ class GatewayChannel:
 
     def close(self) -> None:
         """End all calls and the connection."""
-        self._channel.unsubscribe(self._on_state)
+        with self._lock:
+            self._closed.set()
+            presence = self._presence
+        if presence:
+            presence.cancel()
         self._channel.close()
-
-
-def _ignore(_: grpc.ChannelConnectivity) -> None:
-    pass
+        self._thread.join(END_TIMEOUT_S)
 
 
 def _channel(address: GatewayAddress) -> grpc.Channel:

@@ -65,12 +65,9 @@ class GatewayServerLink:
         self._timeout_s = 0.0
         self._request: Envelope | None = None
         self._unwatch = channel.watch(callbacks.on_presence)
+        self.is_available = channel.is_available
         self.absence = channel.absence
         self.describe = channel.describe
-
-    def is_available(self) -> bool:
-        """Return whether the gateway, or a proxy before it, is connected."""
-        return self._channel.is_ready
 
     def reply_topic(self, session_epoch: int) -> str:
         """Return a name for the stream; nothing is addressed by it."""

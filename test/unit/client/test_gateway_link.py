@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.gateway.door_thread import DoorThread
 from support.gateway.certificates import certificate_files
+from support.network.ports import free_port
 from support.waiting import wait_until
 
 from lerobot_serve.access.token_file import Tokens
@@ -28,7 +29,7 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.gateway.access import open_exposure
+from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.wire.schema import Refusal
@@ -44,6 +45,14 @@ pytestmark = pytest.mark.usefixtures('grpc_thread')
 @pytest.fixture
 def door() -> Iterator[DoorThread]:
     made = DoorThread()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fixed_door() -> Iterator[DoorThread]:
+    """One that comes back under the same address."""
+    made = DoorThread(Exposure('policy_service', port=free_port()))
     yield made
     made.close()
 
@@ -231,28 +240,43 @@ def test_a_stream_requests_the_newest_and_counts_the_others(door, session):
     assert [asked.state[0] for _, asked in door.upstream.requests] == [1, 3]
 
 
-def test_a_gateway_that_goes_is_unavailable_and_one_that_comes_back_is_used(door, session):
-    session.predict(STATE, IMAGES)
-    door.run(door.rig.door.stop())
-    with pytest.raises(ServerUnavailable, match=r'grpc://127.0.0.1.*check that the gateway runs'):
-        session.predict(STATE, IMAGES, timeout_s=SHORT_S)
-    # the same port as before
-    door.run(door.rig.door.start())
+def test_a_gateway_that_goes_is_unavailable_and_one_that_comes_back_is_used(fixed_door):
+    door = fixed_door
+    with connect(door) as client, client.open() as session:
+        session.predict(STATE, IMAGES)
+        door.run(door.rig.door.stop())
+        with pytest.raises(ServerUnavailable, match=r'grpc://127.0.0.1.*that the gateway runs'):
+            session.predict(STATE, IMAGES, timeout_s=SHORT_S)
+        door.run(door.rig.door.start())
+        assert len(session.predict(STATE, IMAGES)) == 4
+        assert session.counts['sessions'] == 2
+
+
+def test_a_gateway_that_goes_with_a_request_gets_it_again(fixed_door):
+    door = fixed_door
+    with connect(door) as client, client.open() as session:
+        door.upstream.hold()
+        results = []
+        thread = threading.Thread(target=lambda: results.append(session.predict(STATE, IMAGES)))
+        thread.start()
+        wait_until(lambda: door.upstream.requests, 'it is sent')
+        door.run(door.rig.door.stop())
+        door.do(door.upstream.release)
+        door.run(door.rig.door.start())
+        thread.join()
+        assert len(results[0]) == 4
+        assert session.counts['sessions'] == 2
+
+
+def test_a_presence_that_a_proxy_ends_loses_no_session(door, client, session):
+    channel = client._connection._link._channel
+    seen = []
+    channel.watch(seen.append)
+    ended = channel._presence
+    ended.cancel()
+    wait_until(lambda: channel._presence is not ended, 'it is begun again')
     assert len(session.predict(STATE, IMAGES)) == 4
-
-
-def test_a_gateway_that_goes_with_a_request_gets_it_again(door, session):
-    door.upstream.hold()
-    results = []
-    thread = threading.Thread(target=lambda: results.append(session.predict(STATE, IMAGES)))
-    thread.start()
-    wait_until(lambda: door.upstream.requests, 'it is sent')
-    door.run(door.rig.door.stop())
-    door.do(door.upstream.release)
-    door.run(door.rig.door.start())
-    thread.join()
-    assert len(results[0]) == 4
-    assert session.counts['sessions'] == 2
+    assert (seen, session.counts['sessions']) == ([], 1)
 
 
 def test_a_connect_to_nothing_says_what_to_check(door):
@@ -287,9 +311,8 @@ def test_tls_and_a_token_let_a_client_in(tmp_path):
             with client.open() as session:
                 assert len(session.predict(STATE, IMAGES)) == 4
                 assert 'evaluation' in session.client_id
-        with PolicyClient.connect(url, token='wrong', **given) as client:
-            with pytest.raises(WrongSettings, match=r"wrong token.*give connect\(token="):
-                client.describe()
+        with pytest.raises(WrongSettings, match=r"wrong token.*give connect\(token="):
+            PolicyClient.connect(url, token='wrong', **given)
         with pytest.raises(ServerUnavailable):
             PolicyClient.connect(f'grpc://{door.address}', timeout_s=SHORT_S)
     finally:
