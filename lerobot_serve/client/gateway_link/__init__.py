@@ -2,7 +2,6 @@
 """
 The link to a gateway: its PolicyService over gRPC, for networks that pass only HTTP/2.
 
-`connecting` -> `server_link` -> `prediction_call`, `channel` -> `messages`, `call_errors`. `address`
-is pure. Only `channel`, `prediction_call` and `call_errors` import grpc, and this folder is
-imported when a client connects to grpc:// or grpcs://.
+`connecting` -> `server_link` -> `prediction_call` -> `channel` -> `messages`, `call_errors`. This
+folder is imported when a client connects to grpc:// or grpcs://: it needs grpcio and protobuf.
 """

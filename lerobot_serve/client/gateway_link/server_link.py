@@ -105,9 +105,7 @@ class GatewayServerLink:
     def encode(self, observation: Observation) -> bytes:
         """Return an Observation of PolicyService. Raises Unencodable."""
         raw = messages.observation_message(observation, self._cameras, self._timeout_s)
-        self._request = Envelope(
-            observation.header, observation.client_id, observation.episode_id
-        )
+        self._request = Envelope(observation.header, observation.client_id, observation.episode_id)
         return raw
 
     def send(self, raw: bytes) -> None:

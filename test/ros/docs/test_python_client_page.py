@@ -83,7 +83,8 @@ def start_gateway(rig, folder: Path) -> str:
     )
     log = folder / 'gateway.log'
     found = rig.wait(
-        lambda: re.search(r'door policy_service: (\S+)', log.read_text()), 'the door of the gateway'
+        lambda: re.search(r'door policy_service: (\S+)', log.read_text()),
+        'the door of the gateway',
     )
     return f'grpc://{found[1]}'
 

@@ -9,8 +9,8 @@ import threading
 
 import numpy as np
 import pytest
-from support.gateway.door_thread import DoorThread
 from support.gateway.certificates import certificate_files
+from support.gateway.door_thread import DoorThread
 from support.network.ports import free_port
 from support.waiting import wait_until
 
@@ -307,11 +307,13 @@ def test_tls_and_a_token_let_a_client_in(tmp_path):
     url = f'grpcs://{door.address}'
     given = {'tls_ca': authority, 'timeout_s': LIMIT_S}
     try:
-        with PolicyClient.connect(url, token='sesame-open-the-door-123', **given) as client:
-            with client.open() as session:
-                assert len(session.predict(STATE, IMAGES)) == 4
-                assert 'evaluation' in session.client_id
-        with pytest.raises(WrongSettings, match=r"wrong token.*give connect\(token="):
+        with (
+            PolicyClient.connect(url, token='sesame-open-the-door-123', **given) as client,
+            client.open() as session,
+        ):
+            assert len(session.predict(STATE, IMAGES)) == 4
+            assert 'evaluation' in session.client_id
+        with pytest.raises(WrongSettings, match=r'wrong token.*give connect\(token='):
             PolicyClient.connect(url, token='wrong', **given)
         with pytest.raises(ServerUnavailable):
             PolicyClient.connect(f'grpc://{door.address}', timeout_s=SHORT_S)
@@ -339,21 +341,21 @@ def test_many_sessions_of_one_loop(door):
 
 def test_a_cancelled_call_leaves_its_place_to_the_next(door):
     async def run() -> None:
-        async with AsyncPolicyClient.connect(
-            f'grpc://{door.address}', timeout_s=LIMIT_S
-        ) as client:
-            async with await client.open() as session:
-                door.upstream.hold()
-                first = asyncio.create_task(session.predict((7, 0, 0), IMAGES))
-                while not door.upstream.requests:
-                    await asyncio.sleep(0.001)
-                first.cancel()
-                await asyncio.wait([first])
-                second = asyncio.create_task(session.predict(STATE, IMAGES))
-                while session.counts['requests'] < 2:
-                    await asyncio.sleep(0.001)
-                door.do(door.upstream.release)
-                assert (await second).actions[0].tolist() == list(STATE)
+        async with (
+            AsyncPolicyClient.connect(f'grpc://{door.address}', timeout_s=LIMIT_S) as client,
+            await client.open() as session,
+        ):
+            door.upstream.hold()
+            first = asyncio.create_task(session.predict((7, 0, 0), IMAGES))
+            while not door.upstream.requests:
+                await asyncio.sleep(0.001)
+            first.cancel()
+            await asyncio.wait([first])
+            second = asyncio.create_task(session.predict(STATE, IMAGES))
+            while session.counts['requests'] < 2:
+                await asyncio.sleep(0.001)
+            door.do(door.upstream.release)
+            assert (await second).actions[0].tolist() == list(STATE)
 
     asyncio.run(run())
 
