@@ -38,8 +38,12 @@ setup(
         *shared('config'),
     ],
     install_requires=['setuptools'],
-    # lerobot_serve.client alone, without ROS: pip install .[client]
-    extras_require={'client': ['eclipse-zenoh>=1.10,<2', 'numpy>=1.26', 'simplejpeg>=1.8']},
+    extras_require={
+        # lerobot_serve.client alone, without ROS: pip install .[client]
+        'client': ['eclipse-zenoh>=1.10,<2', 'numpy>=1.26', 'simplejpeg>=1.8'],
+        # for grpc:// as well
+        'client-grpc': [f'{NAME}[client]', 'grpcio>=1.66,<2', 'protobuf>=5.26,<8'],
+    },
     zip_safe=True,
     maintainer='lerobot_serve maintainers',
     maintainer_email='maintainers@lerobot-serve.example',

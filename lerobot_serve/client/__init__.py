@@ -7,11 +7,13 @@ evaluations. docs/python_client.md shows how to use it.
         session = client.open(task='reach the target')
         chunk = session.predict(state, images)
 
-It speaks the Zenoh link with the same bytes as the edge. It has no safety cage and no fallback
-ladder: a real robot is driven by an edge_controller.
+It speaks the Zenoh link with the same bytes as the edge and, where only HTTP/2 passes, the
+PolicyService of a gateway (gateway_link/). It has no safety cage and no fallback ladder: a real
+robot is driven by an edge_controller.
 
-steps (plans and their drivers) <- turns, latest <- session_plans <- connection <- sync_client and
-async_client. Plans decide and never wait; a driver waits, in a thread or in an event loop.
+steps (plans and their drivers) <- turns, latest <- session_plans <- connection <- connecting <-
+sync_client and async_client. Plans decide and never wait; a driver waits, in a thread or in an
+event loop.
 """
 
 from lerobot_serve.client.async_client import AsyncPolicyClient, AsyncPolicySession

@@ -16,7 +16,8 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from lerobot_serve.client.async_prediction_stream import AsyncPredictionStream
-from lerobot_serve.client.connection import Connection, zenoh_connection
+from lerobot_serve.client.connecting import make_connection
+from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.inputs import ObservationCheck
 from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import PolicyInfo, Prediction
@@ -28,6 +29,7 @@ from lerobot_serve.client.settings import (
     client_settings,
     ClientSettings,
     DEFAULT_ENDPOINT,
+    DEFAULT_SITE,
     DEFAULT_TIMEOUT_S,
     session_settings,
 )
@@ -45,16 +47,21 @@ class AsyncPolicyClient:
         server: str = 'policy_router',
         *,
         endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
-        site: str = 'default',
+        site: str = DEFAULT_SITE,
         keys: str | Path | None = None,
         client_id: str = '',
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        token: str = '',
+        tls_ca: str | Path | None = None,
     ) -> Connecting:
         """
         Return what connects when it is awaited or entered; arguments and errors as in
         PolicyClient.connect.
         """
-        return Connecting(client_settings(server, endpoints, site, keys, client_id, timeout_s))
+        settings = client_settings(
+            server, endpoints, site, keys, client_id, timeout_s, token, tls_ca
+        )
+        return Connecting(settings)
 
     @property
     def client_id(self) -> str:
@@ -140,7 +147,7 @@ class Connecting(Awaitable[AsyncPolicyClient]):
     async def _connect(self) -> AsyncPolicyClient:
         runner = PlanRunner()
         try:
-            connection = await runner.call(partial(zenoh_connection, self._settings))
+            connection = await runner.call(partial(make_connection, self._settings))
         except BaseException:
             await runner.close()
             raise

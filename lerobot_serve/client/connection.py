@@ -11,16 +11,16 @@ from collections.abc import Callable
 from functools import partial
 import threading
 import time
+from typing import cast
 
 from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
 from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
-from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session_plans import SessionPlans
 from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.client.settings import ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.service_responses import GetStatusResponse
 from lerobot_serve.wire.session import ServerUnreachable
 from lerobot_serve.zenoh.link import ZenohLink
 
@@ -92,9 +92,9 @@ class Connection:
         while True:
             left_s = (deadline_ns - self._clock()) / 1e9
             yield from self.wait_for_server(max(0.0, left_s), signal)
-            reply, why = yield Blocking(partial(self._status, max(POLL_S, left_s)))
-            if reply and reply.action_names:
-                return policy_info(reply)
+            info, why = yield Blocking(partial(self._describe, max(POLL_S, left_s)))
+            if info and info.action_names:
+                return cast('PolicyInfo', info)
             if left_s <= POLL_S:
                 raise ServerUnavailable(
                     f'{self.settings.server} serves no policy yet: {why}',
@@ -102,13 +102,13 @@ class Connection:
                 )
             yield Pause(signal, POLL_S)
 
-    def _status(self, timeout_s: float) -> tuple[GetStatusResponse | None, str]:
-        """Return the status of the server, or why there is none."""
+    def _describe(self, timeout_s: float) -> tuple[PolicyInfo | None, str]:
+        """Return what the server says, or why it says nothing."""
         try:
-            reply = self._link.status(timeout_s)
+            info = self._link.describe(timeout_s)
         except ServerUnreachable as error:
             return None, str(error)
-        return reply, reply.status.text
+        return info, info.server_text
 
     def new_session(
         self, client_id: str, make_settings: Callable[[str], SessionSettings]
@@ -162,6 +162,7 @@ class Connection:
 
 def zenoh_connection(settings: ClientSettings) -> Connection:
     """Return a connection over Zenoh, whose server need not be there. Raises WrongSettings."""
+    assert settings.zenoh
     try:
         link = ZenohLink(settings.zenoh)
     except UserError as error:

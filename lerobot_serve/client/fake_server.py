@@ -15,6 +15,7 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.link import LinkCallbacks
+from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -134,8 +135,11 @@ class FakeLink:
     def reply_topic(self, session_epoch: int) -> str:
         return f'fake/{session_epoch:08x}'
 
-    def status(self, _: float) -> GetStatusResponse:
+    def describe(self, _: float) -> PolicyInfo:
         self._check_there()
+        return policy_info(self._status())
+
+    def _status(self) -> GetStatusResponse:
         server = self._server
         return GetStatusResponse(
             status=self._server_status(),
@@ -224,6 +228,9 @@ class FakeLink:
 
     def wait_until_matched(self, _: float) -> bool:
         return True
+
+    def encode(self, observation: Observation) -> bytes:
+        return wire_observation.encode(observation)
 
     def send(self, raw: bytes) -> None:
         self._check_there()

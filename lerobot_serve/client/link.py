@@ -15,13 +15,13 @@ from typing import Protocol
 
 import zenoh
 
+from lerobot_serve.client.agreement import Agreement
+from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire import services
 from lerobot_serve.wire.names import KEY_ROOT
-from lerobot_serve.wire.service_responses import (
-    GetStatusResponse,
-    OpenSessionResponse,
-    ResetEpisodeResponse,
-)
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.service_responses import ResetEpisodeResponse
 from lerobot_serve.wire.services import ResetEpisodeRequest
 from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
 from lerobot_serve.zenoh.keys import Role
@@ -54,12 +54,13 @@ class ServerLink(Protocol):
     def absence(self) -> str:
         """Return why the server is not available, and what to check."""
 
-    def status(self, timeout_s: float, /) -> GetStatusResponse: ...
+    def describe(self, timeout_s: float, /) -> PolicyInfo:
+        """Return what is served; without action names, nothing yet."""
 
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where replies of a session arrive."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
+    def open(self, session_request: SessionRequest, timeout_s: float, /) -> Agreement:
         """Open a session. Raises SessionRefused, too."""
 
     def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
@@ -69,8 +70,11 @@ class ServerLink(Protocol):
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until the server reads what is sent; return False after the timeout."""
 
+    def encode(self, observation: Observation, /) -> bytes:
+        """Return the bytes of a request, which is sent next or not at all. Raises Unencodable."""
+
     def send(self, raw: bytes, /) -> None:
-        """Publish the bytes of an Observation. Raises ServerUnreachable."""
+        """Send the bytes of a request. Raises ServerUnreachable."""
 
     def close(self) -> None:
         """Stop callbacks; the server sees this client go."""
@@ -97,7 +101,7 @@ class ZenohServerLink:
         self.open = self._client.open
         self.close_session = self._client.close
         self.reset = self._client.reset
-        self.status = self._client.status
+        self.encode = wire_observation.encode
         self.reply_topic = partial(self._replies.topic, server)
 
     def send(self, raw: bytes) -> None:
@@ -106,6 +110,9 @@ class ZenohServerLink:
             self._client.send(raw)
         except zenoh.ZError as error:
             raise ServerUnreachable(f'{self._server}: {first_sentence(error)}') from None
+
+    def describe(self, timeout_s: float) -> PolicyInfo:
+        return policy_info(self._client.status(timeout_s))
 
     def wait_until_matched(self, timeout_s: float) -> bool:
         return self._client.wait_until_matched(lambda: 1, timeout_s)

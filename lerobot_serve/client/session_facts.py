@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from lerobot_serve.client.agreement import GatewayAgreement
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session_plans import SessionPlans
 
@@ -15,8 +16,10 @@ class SessionFacts:
 
     @property
     def client_id(self) -> str:
-        """The name of this session in logs and traces."""
-        return self._plans.state.settings.client_id
+        """The name of this session in logs and traces; a gateway gives one of its own."""
+        state = self._plans.state
+        given = state.agreement
+        return given.client_id if isinstance(given, GatewayAgreement) else state.settings.client_id
 
     @property
     def state_names(self) -> tuple[str, ...]:

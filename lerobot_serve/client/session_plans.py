@@ -29,7 +29,6 @@ from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session_state import SessionSettings, SessionState
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.client.turns import RequestTurns, Turn
-from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
@@ -225,7 +224,7 @@ class SessionPlans:
         """Encode and send a request; return when it was sent. Raises WrongObservation."""
         try:
             request, observation = self.state.next_observation(task, self._clock())
-            raw = wire_observation.encode(observation)
+            raw = self._link.encode(observation)
         except Unencodable as error:
             raise WrongObservation(str(error), '') from None
         sent_ns = self._clock()

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.client.agreement import Agreement
 from lerobot_serve.client.inputs import ObservationHistory, Observed
 from lerobot_serve.client.results import NO_CAGE
 from lerobot_serve.client.turns import RequestId
@@ -18,7 +19,6 @@ from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, ID_LIMIT, MsgType
-from lerobot_serve.wire.service_responses import OpenSessionResponse
 from lerobot_serve.wire.services import ResetEpisodeRequest
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
 
@@ -47,7 +47,7 @@ class SessionState:
 
     def __init__(self, settings: SessionSettings) -> None:
         self.settings = settings
-        self.agreement: OpenSessionResponse | None = None
+        self.agreement: Agreement | None = None
         self.is_open = False
         # why there is no session, from the server; empty while nothing is known
         self.why_lost = ''
@@ -101,7 +101,7 @@ class SessionState:
             )
             return self.last_request
 
-    def begin_session(self, agreement: OpenSessionResponse) -> None:
+    def begin_session(self, agreement: Agreement) -> None:
         """Use the session that was requested last."""
         with self._lock:
             self.agreement, self.is_open, self.why_lost = agreement, True, ''

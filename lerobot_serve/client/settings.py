@@ -12,6 +12,14 @@ import secrets
 import socket
 
 from lerobot_serve.client.errors import WrongSettings
+from lerobot_serve.client.gateway_address import (
+    caller_name,
+    check_only_for_gateways,
+    check_only_for_zenoh,
+    gateway_address,
+    GatewayAddress,
+    is_gateway,
+)
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session_state import SessionSettings
 from lerobot_serve.errors import UserError
@@ -22,6 +30,7 @@ from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 DEFAULT_ENDPOINT = 'tcp/127.0.0.1:7447'
+DEFAULT_SITE = 'default'
 DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S = 5.0, 3600.0
 # where neither caller nor policy says
 DEFAULT_FPS = 30.0
@@ -37,11 +46,13 @@ class ClientSettings:
     """Where the server is, and the name of this client."""
 
     server: str
-    zenoh: ZenohSettings
+    # one of both
+    zenoh: ZenohSettings | None
     client_id: str
     timeout_s: float
     # keys speak for this name alone
     is_name_fixed: bool
+    gateway: GatewayAddress | None = None
 
     def session_name(self, used: Iterable[str], given: str = '') -> str:
         """
@@ -68,15 +79,31 @@ def client_settings(
     keys: str | Path | None,
     client_id: str,
     timeout_s: float,
+    token: str = '',
+    tls_ca: str | Path | None = None,
 ) -> ClientSettings:
     """Return checked settings. Raises WrongSettings."""
+    connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+    if is_gateway(server):
+        others = {'endpoints': connect != (DEFAULT_ENDPOINT,), 'site': site != DEFAULT_SITE}
+        check_only_for_zenoh({**others, 'keys': keys})
+        gateway = gateway_address(server, token, tls_ca)
+        given = prefixed(client_id or default_client_id())
+        caller_name(given, CLIENT_PREFIX)
+        limit_s = checked_timeout(timeout_s)
+        return ClientSettings(gateway.url, None, given, limit_s, False, gateway)
+    check_only_for_gateways({'token': token, 'tls_ca': tls_ca})
+    if gateways := [each for each in connect if is_gateway(each)]:
+        raise WrongSettings(
+            f'endpoints has {gateways[0]}, the address of a gateway',
+            f"give it as the first argument: connect('{gateways[0]}')",
+        )
     name = node_name(server) if is_over_zenoh(server) else server
     name = name if name.startswith('/') else f'/{name}'
     if not is_topic(name):
         raise WrongSettings(
             f'server is {server!r}', 'give the name of a node, such as policy_router'
         )
-    connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
     if not connect:
         raise WrongSettings('endpoints is empty', f'give one, such as {DEFAULT_ENDPOINT}')
     zenoh = ZenohSettings(site, connect, keys=Path(keys) if keys else None)

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.connection import Connection, zenoh_connection
+from lerobot_serve.client.connecting import make_connection
+from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.inputs import ObservationCheck
 from lerobot_serve.client.prediction_stream import PredictionStream
 from lerobot_serve.client.results import PolicyInfo, Prediction
@@ -20,6 +21,7 @@ from lerobot_serve.client.settings import (
     checked_timeout,
     client_settings,
     DEFAULT_ENDPOINT,
+    DEFAULT_SITE,
     DEFAULT_TIMEOUT_S,
     session_settings,
 )
@@ -38,23 +40,30 @@ class PolicyClient:
         server: str = 'policy_router',
         *,
         endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
-        site: str = 'default',
+        site: str = DEFAULT_SITE,
         keys: str | Path | None = None,
         client_id: str = '',
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        token: str = '',
+        tls_ca: str | Path | None = None,
     ) -> Self:
         """
         Return a client once the server is there. Raises WrongSettings and ServerUnavailable.
 
-        server     name of its node: policy_router, or prod/policy_server
+        server     name of its node: policy_router, or prod/policy_server; where only HTTP/2 passes
+                   the address of a gateway: grpc://HOST:PORT, or grpcs://HOST:PORT with TLS
         endpoints  its zenoh_listen as seen from here, tcp/HOST:PORT; with keys tls/ or quic/
         site       its zenoh_site
         keys       folder that `lerobot-serve keys robot NAME` made; None: no encryption
         client_id  its name in logs and traces, after client/; empty: of this process or the keys
         timeout_s  of this call, and of others unless they are given one
+        token      for a gateway that has tokens
+        tls_ca     PEM file of the authority of a gateway; None: those of the system
         """
-        settings = client_settings(server, endpoints, site, keys, client_id, timeout_s)
-        connection = zenoh_connection(settings)
+        settings = client_settings(
+            server, endpoints, site, keys, client_id, timeout_s, token, tls_ca
+        )
+        connection = make_connection(settings)
         try:
             run_plan(connection.wait_for_server(settings.timeout_s, threading.Event()))
         except BaseException:

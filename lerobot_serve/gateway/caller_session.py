@@ -19,7 +19,7 @@ from lerobot_serve.gateway.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
+from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms, UpstreamSession
 
 
 class SessionSettings(Protocol):
@@ -45,8 +45,10 @@ class CallerSession:
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],
         episode_names: EpisodeNames,
+        terms: SessionTerms | None = None,
     ) -> None:
         self.caller, self._settings, self._release = caller, settings, release
+        self.terms = terms
         self._counters, self._clock, self._episode_names = counters, clock, episode_names
         self._upstream: UpstreamSession | None = None
         self._mailbox = LatestOnly()

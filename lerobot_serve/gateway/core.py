@@ -20,13 +20,22 @@ from lerobot_serve.gateway.caller_session import CallerSession
 from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.episode_names import EpisodeNames
 from lerobot_serve.gateway.predictions import PredictionError, Status
-from lerobot_serve.gateway.upstream import PolicyContract, Upstream, UpstreamSession
+from lerobot_serve.gateway.upstream import (
+    PolicyContract,
+    SessionTerms,
+    Upstream,
+    UpstreamSession,
+)
 from lerobot_serve.telemetry.log_throttle import LogThrottle
 
 # a caller without a request for so long gives its place to a new one when all are taken
 GIVES_WAY_S = 10.0
 # of all sessions together at the end, beside drain_timeout_s
 CLOSE_LIMIT_S = 2.0
+OTHER_TERMS = (
+    'this caller has an open session on other terms; end its stream first, or give each client a '
+    'name of its own'
+)
 DRAINING = 'the gateway is shutting down; connect to another one, or retry when it runs again'
 
 
@@ -91,11 +100,11 @@ class Gateway:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._upstream.describe()
 
-    async def session(self, caller: Caller) -> UpstreamSession:
+    async def session(self, caller: Caller, terms: SessionTerms | None = None) -> UpstreamSession:
         """
-        Return the session of a caller, and open it first where there is none. Raises
+        Return the session of a caller, and open it first where there is none, on its terms. Raises
         PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server, and after
-        `request_timeout_s`.
+        `request_timeout_s`; INVALID for an open session on other terms.
         """
         if self._is_draining:
             raise self._refused(caller, Status.UNAVAILABLE, 'draining', DRAINING)
@@ -109,9 +118,12 @@ class Gateway:
                 self._clock,
                 self.release,
                 self._episode_names,
+                terms,
             )
             self._sessions[caller] = session
             session.begin(self._open(session))
+        elif terms and session.terms != terms:
+            raise self._refused(caller, Status.INVALID, 'other_terms', OTHER_TERMS)
         await self._opened(session)
         return session
 
@@ -155,7 +167,7 @@ class Gateway:
 
     async def _open(self, session: CallerSession) -> None:
         try:
-            opened = await self._upstream.open(session.caller)
+            opened = await self._upstream.open(session.caller, session.terms)
         except BaseException as error:
             # a caller that left and came back has another session by now
             if self._sessions.get(session.caller) is session:

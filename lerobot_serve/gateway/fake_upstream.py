@@ -19,8 +19,10 @@ from lerobot_serve.gateway.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,
+    Status,
 )
-from lerobot_serve.gateway.upstream import check_request, PolicyContract
+from lerobot_serve.gateway.upstream import check_request, PolicyContract, SessionTerms
+from lerobot_serve.wire.schema import Refusal
 
 EXAMPLE_CONTRACT = PolicyContract(
     policy='fake',
@@ -48,6 +50,8 @@ class FakeUpstream:
         self.requests: list[tuple[str, PredictionRequest]] = []
         self.open_sessions: dict[str, FakeSession] = {}
         self.opened = 0
+        # of each session, in order; None for a caller without
+        self.terms: list[SessionTerms | None] = []
         self.fail_with: PredictionError | None = None
         self._released = asyncio.Event()
         self._released.set()
@@ -73,13 +77,25 @@ class FakeUpstream:
         self._check()
         return self.contract
 
-    async def open(self, caller: Caller) -> FakeSession:
-        """Open a session. Raises `fail_with`."""
+    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> FakeSession:
+        """Open a session. Raises `fail_with`, and PredictionError for names of another policy."""
         self._check()
+        if terms:
+            self._check_terms(terms)
+        self.terms.append(terms)
         session = FakeSession(self, caller.client_id)
         self.open_sessions[caller.client_id] = session
         self.opened += 1
         return session
+
+    def _check_terms(self, terms: SessionTerms) -> None:
+        if terms.action_names != self.contract.action_names:
+            raise PredictionError(
+                Status.INVALID,
+                f'action_names: the names or their order differ; requested '
+                f'{list(terms.action_names)}, served {list(self.contract.action_names)}',
+                refusal=Refusal.ACTION_NAMES,
+            )
 
     def _check(self) -> None:
         if self.fail_with:
@@ -119,6 +135,8 @@ class FakeSession:
             inference_ms=1.5,
             queue_wait_ms=0.25,
             episode_id=request.episode_id,
+            processing_ms=0.5,
+            superseded=2,
         )
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
 
 # far above any robot, far below a harmful size
 STATE_LIMIT, IMAGES_LIMIT, PIXELS_LIMIT = 4096, 64, 64_000_000
@@ -45,12 +45,20 @@ class Status(StrEnum):
 class PredictionError(Exception):
     """
     No prediction: `status` for programs; the text has what was given, what is allowed and what to
-    do. `retry_after_s` is 0 where a retry of the same request is useless or needs no pause.
+    do. `retry_after_s` is 0 where a retry of the same request is useless or needs no pause;
+    `refusal` is the server's code where it opened no session.
     """
 
-    def __init__(self, status: Status, text: str, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        status: Status,
+        text: str,
+        retry_after_s: float = 0.0,
+        refusal: Refusal = Refusal.OK,
+    ) -> None:
         super().__init__(text)
         self.status, self.text, self.retry_after_s = status, text, retry_after_s
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +113,7 @@ class Prediction:
     policy_changed             another policy answered than the one before
     episode_id                 name of the episode at the router, by which it is placed
     text                       what the server says about the chunk, empty as a rule
+    superseded                 requests of the session that a newer one replaced at the server
     """
 
     actions: Float32Array
@@ -117,6 +126,8 @@ class Prediction:
     policy_changed: bool = False
     text: str = ''
     episode_id: str = ''
+    processing_ms: float = 0.0
+    superseded: int = 0
 
     def __post_init__(self) -> None:
         """Raise PredictionError for actions that must not be executed."""

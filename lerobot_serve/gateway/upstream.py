@@ -14,6 +14,7 @@ from lerobot_serve.gateway.predictions import (
     PredictionRequest,
     Status,
 )
+from lerobot_serve.wire.session import CameraSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class PolicyContract:
     cameras      (height, width, channels) by name; 0: any
     chunk_steps  actions in a chunk; 0: unknown
     control_hz   control rate the policy was trained at; 0: unknown
+    warnings     of an open session: what is worth reading; `text` is of the server
     """
 
     policy: str
@@ -35,6 +37,31 @@ class PolicyContract:
     cameras: Mapping[str, tuple[int, int, int]]
     chunk_steps: int
     control_hz: float
+    policy_type: str = ''
+    observation_steps: int = 1
+    default_task: str = ''
+    task_pinned: bool = False
+    warnings: tuple[str, ...] = ()
+    text: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """
+    What a caller demands of its session; the server refuses names that are not its own.
+
+    fps     control steps in a second; 0: those of the policy
+    policy  id or fingerprint that must predict; empty: any
+    tags    labels for logs and traces
+    """
+
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: tuple[CameraSpec, ...]
+    fps: float = 0.0
+    policy: str = ''
+    task: str = ''
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 class UpstreamSession(Protocol):
@@ -60,8 +87,10 @@ class Upstream(Protocol):
     async def describe(self) -> PolicyContract:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
 
-    async def open(self, caller: Caller) -> UpstreamSession:
-        """Open the session of a caller. Raises PredictionError."""
+    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> UpstreamSession:
+        """
+        Open the session of a caller, without terms on those of the policy. Raises PredictionError.
+        """
 
     async def close(self) -> None:
         """Release what the sessions share. May be called twice."""

@@ -28,6 +28,8 @@ OPTIONS = (
     ('grpc.keepalive_time_ms', KEEPALIVE_MS),
     ('grpc.keepalive_timeout_ms', KEEPALIVE_ANSWER_MS),
     ('grpc.keepalive_permit_without_calls', 1),
+    # clients may ask as often whether the connection lives
+    ('grpc.http2.min_ping_interval_without_data_ms', KEEPALIVE_ANSWER_MS),
     # a second server on the same port would take every other caller
     ('grpc.so_reuseport', 0),
 )

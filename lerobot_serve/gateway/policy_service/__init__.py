@@ -2,5 +2,6 @@
 """
 PolicyService over gRPC: Predict and PredictStream, with reflection and health.
 
-`door` -> `service`, `health` -> `conversion` -> `messages`; policy_service.proto is for clients.
+`door` -> `service`, `health` -> `conversion`, `opening`; policy_service.proto is for clients, and
+its messages are in `wire.policy_service`.
 """

@@ -10,7 +10,6 @@ import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.gateway.mapping import flat_state, NameMapping
-from lerobot_serve.gateway.policy_service.messages import Action, ENUMS, Observation
 from lerobot_serve.gateway.predictions import (
     Prediction,
     PredictionError,
@@ -21,6 +20,7 @@ from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import decode
 from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.policy_service import Action, ENUMS, Observation
 from lerobot_serve.wire.schema import Codec
 
 STATUSES = ENUMS['Status']
@@ -101,6 +101,8 @@ def action_of(prediction: Prediction, step_index: int) -> bytes:
         queue_wait_ms=prediction.queue_wait_ms,
         policy_changed=prediction.policy_changed,
         text=prediction.text,
+        processing_ms=prediction.processing_ms,
+        superseded=prediction.superseded,
     )
     action.continuous_actions.extend(actions[0].tolist())
     action.chunk.extend(actions.ravel().tolist())
@@ -110,7 +112,9 @@ def action_of(prediction: Prediction, step_index: int) -> bytes:
 def refused_action(error: PredictionError, step_index: int) -> bytes:
     """Return the Action of an observation without a prediction."""
     status = STATUSES[error.status.name]
-    action = Action(step_index=step_index, status=status, text=error.text)
+    action = Action(
+        step_index=step_index, status=status, text=error.text, refusal=int(error.refusal)
+    )
     return bytes(action.SerializeToString())
 
 

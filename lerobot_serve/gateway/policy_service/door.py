@@ -15,8 +15,8 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.policy_service.health import Health
-from lerobot_serve.gateway.policy_service.messages import POOL, SERVICE
 from lerobot_serve.gateway.policy_service.service import PolicyService
+from lerobot_serve.wire.policy_service import POOL, SERVICE
 
 # one message holds all images of an observation
 MESSAGE_BYTES = 32 * 2**20

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Predict and PredictStream, on raw bytes. The event loop owns it.
+Predict, PredictStream and Describe, on raw bytes. The event loop owns it.
 
 A caller is its connection and its name (metadata client-name, and the name of its token). Streams
 of one caller share its session.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -20,15 +22,24 @@ from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
-from lerobot_serve.gateway.policy_service import conversion
-from lerobot_serve.gateway.policy_service.messages import SERVICE
+from lerobot_serve.gateway.policy_service import conversion, opening
 from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.upstream import SessionTerms
+from lerobot_serve.wire.policy_service import SERVICE
 
 PROTOCOL = 'policy_service'
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded
 STREAM_LIMIT = 4
 # longest time that a caller may leave a reply unread
 WRITE_LIMIT_S = 10.0
+
+
+@dataclass(slots=True)
+class Stream:
+    """One PredictStream; `terms` are those of the session that it opened, if it did."""
+
+    caller: Caller
+    terms: SessionTerms | None = None
 
 
 class PolicyService:
@@ -48,6 +59,7 @@ class PolicyService:
             {
                 'Predict': grpc.unary_unary_rpc_method_handler(self.predict),
                 'PredictStream': grpc.stream_stream_rpc_method_handler(self.predict_stream),
+                'Describe': grpc.unary_unary_rpc_method_handler(self.describe),
             },
         )
 
@@ -56,13 +68,26 @@ class PolicyService:
         try:
             caller = caller_of(context, self._exposure, PROTOCOL)
             seen = conversion.read_observation(message)
-            prediction = await self._predicted(caller, seen, context.time_remaining())
+            if seen.HasField('session'):
+                raise conversion.invalid('a session is opened by PredictStream; leave it out here')
+            stream = Stream(caller)
+            prediction = await self._predicted(stream, seen, context.time_remaining())
         except PredictionError as error:
             self._count(error)
             return await abort(context, error)
         await context.send_initial_metadata(NOTE)
         context.set_trailing_metadata(prediction_metadata(prediction))
         return conversion.action_of(prediction, seen.step_index)
+
+    async def describe(self, _: bytes, context: Context) -> bytes:
+        """Return what is served, or end the call with a status."""
+        try:
+            caller_of(context, self._exposure, PROTOCOL)
+            contract = await self._gateway.describe()
+        except PredictionError as error:
+            self._count(error)
+            return await abort(context, error)
+        return bytes(opening.policy_of(contract).SerializeToString())
 
     async def predict_stream(self, messages: CallMessages, context: Context) -> None:
         """Answer each observation of a stream."""
@@ -74,24 +99,24 @@ class PolicyService:
         await context.send_initial_metadata(NOTE)
         self._streams[caller] += 1
         try:
-            await self._answer_all(messages, context, caller)
+            await self._answer_all(messages, context, Stream(caller))
         finally:
             await self._end_stream(caller)
 
-    async def _answer_all(self, messages: CallMessages, context: Context, caller: Caller) -> None:
+    async def _answer_all(self, messages: CallMessages, context: Context, stream: Stream) -> None:
         places, writing = asyncio.Semaphore(STREAM_LIMIT), asyncio.Lock()
-        stream = asyncio.current_task()
-        assert stream
+        task = asyncio.current_task()
+        assert task
 
         async def answer(message: bytes) -> None:
             try:
                 with messages.working():
-                    reply = await self._reply(caller, message, context.time_remaining())
+                    reply = await self._reply(stream, message, context.time_remaining())
                 # a client that reads slowly holds its own places only
                 async with writing:
                     if not await self._write(context, reply):
                         # a status would wait behind the reply; this resets the stream
-                        stream.cancel()
+                        task.cancel()
             finally:
                 places.release()
 
@@ -112,19 +137,27 @@ class PolicyService:
             self._gateway.on_refused(PROTOCOL, 'reply_unsent')
         return False
 
-    async def _reply(self, caller: Caller, message: bytes, left_s: float | None) -> bytes:
+    async def _reply(self, stream: Stream, message: bytes, left_s: float | None) -> bytes:
         step_index = 0
         try:
             seen = conversion.read_observation(message)
             step_index = seen.step_index
-            prediction = await self._predicted(caller, seen, left_s)
+            if seen.HasField('session'):
+                return await self._opened(stream, seen)
+            prediction = await self._predicted(stream, seen, left_s)
             return conversion.action_of(prediction, step_index)
         except PredictionError as error:
             self._count(error)
             return conversion.refused_action(error, step_index)
 
-    async def _predicted(self, caller: Caller, seen: object, left_s: float | None) -> Prediction:
-        session = await self._gateway.session(caller)
+    async def _opened(self, stream: Stream, seen: Any) -> bytes:
+        """Open the session of a stream; later messages of the stream need its terms, too."""
+        stream.terms = opening.terms_of(seen.session)
+        session = await self._gateway.session(stream.caller, stream.terms)
+        return opening.opened_action(session.contract, stream.caller.client_id, seen.step_index)
+
+    async def _predicted(self, stream: Stream, seen: Any, left_s: float | None) -> Prediction:
+        session = await self._gateway.session(stream.caller, stream.terms)
         request = conversion.request_of(seen, session.contract, self._mapping, left_s)
         return await session.predict(request)
 

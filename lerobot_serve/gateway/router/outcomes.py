@@ -46,7 +46,8 @@ def refusal_error(refused: SessionRefused) -> PredictionError:
     """Return the error of a session that was not opened."""
     status = REFUSALS.get(refused.code, Status.INVALID)
     retry_after_s = RETRY_AFTER_S if refused.code in REFUSALS else 0.0
-    return PredictionError(status, f'the session was refused: {refused}', retry_after_s)
+    text = f'the session was refused: {refused}'
+    return PredictionError(status, text, retry_after_s, refused.code)
 
 
 def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Prediction:
@@ -79,4 +80,6 @@ def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Pr
         episode_id=episode_id,
         policy_changed=bool(chunk.header.flags & Flag.POLICY_CHANGED),
         text=STATE_LOST if chunk.header.flags & Flag.STATE_LOST else chunk.status_text,
+        processing_ms=chunk.processing_ms,
+        superseded=chunk.superseded,
     )

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.router.server_link import PolicyReply, SessionReply, StatusReply
 from lerobot_serve.gateway.upstream import PolicyContract
@@ -13,7 +15,14 @@ POLICY_SEPARATOR, HASH_SEPARATOR = '|', '@'
 
 def contract_of_status(reply: StatusReply) -> PolicyContract:
     """Return the contract of GetStatus."""
-    return _contract(reply, reply.status.policy)
+    status = reply.status
+    contract = _contract(reply, status.policy, status.policy_type)
+    return replace(
+        contract,
+        default_task=reply.default_task,
+        task_pinned=reply.task_pinned,
+        text=status.text,
+    )
 
 
 def contract_of_session(reply: SessionReply) -> PolicyContract:
@@ -28,10 +37,11 @@ def contract_of_session(reply: SessionReply) -> PolicyContract:
             'request, and callers of a gateway send one; use an edge_controller, or a policy '
             'without a history',
         )
-    return _contract(reply, reply.policy)
+    contract = _contract(reply, reply.policy, reply.policy_type)
+    return replace(contract, warnings=tuple(reply.warnings))
 
 
-def _contract(reply: PolicyReply, fingerprint: str) -> PolicyContract:
+def _contract(reply: PolicyReply, fingerprint: str, policy_type: str) -> PolicyContract:
     return PolicyContract(
         policy=policy_id(fingerprint),
         fingerprint=fingerprint,
@@ -40,6 +50,8 @@ def _contract(reply: PolicyReply, fingerprint: str) -> PolicyContract:
         cameras={c.name: (c.height, c.width, c.channels) for c in reply.cameras},
         chunk_steps=reply.chunk_size,
         control_hz=float(reply.trained_fps),
+        policy_type=policy_type,
+        observation_steps=reply.observation_steps,
     )
 
 

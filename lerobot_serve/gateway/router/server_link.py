@@ -39,6 +39,7 @@ class SessionReply(PolicyReply, Protocol):
     """The response of OpenSession."""
 
     policy: str
+    policy_type: str
     schema_version: int
     warnings: Sequence[str]
 
@@ -47,6 +48,7 @@ class ServerState(Protocol):
     """ServerStatus.msg."""
 
     policy: str
+    policy_type: str
     text: str
 
 
@@ -54,6 +56,8 @@ class StatusReply(PolicyReply, Protocol):
     """The response of GetStatus."""
 
     status: ServerState
+    default_task: str
+    task_pinned: bool
 
 
 class Presence(Enum):

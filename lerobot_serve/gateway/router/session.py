@@ -25,7 +25,7 @@ from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import prediction_of, SessionLost, unavailable
 from lerobot_serve.gateway.router.server_link import SessionReply
-from lerobot_serve.gateway.upstream import check_request, PolicyContract
+from lerobot_serve.gateway.upstream import check_request, PolicyContract, SessionTerms
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
@@ -42,7 +42,7 @@ class SessionHost(Protocol):
     def images(self) -> ImageEncoder: ...
 
     async def open_session(
-        self, client_id: str, epoch: int
+        self, client_id: str, epoch: int, terms: SessionTerms | None
     ) -> tuple[SessionReply, PolicyContract]:
         """Open a session. Raises PredictionError."""
 
@@ -77,10 +77,12 @@ class RouterSession:
         self,
         client_id: str,
         host: SessionHost,
+        terms: SessionTerms | None = None,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.client_id, self._host, self._clock_ns = client_id, host, clock_ns
+        self._terms = terms
         self._numbering = Numbering(client_id)
         self._contract: PolicyContract | None = None
         self._reply: asyncio.Future[Chunk] | None = None
@@ -104,7 +106,7 @@ class RouterSession:
         if self._is_closed:
             raise unavailable('the session has ended; send the request again to open it')
         epoch = self._numbering.next_epoch()
-        reply, self._contract = await self._host.open_session(self.client_id, epoch)
+        reply, self._contract = await self._host.open_session(self.client_id, epoch, self._terms)
         self._numbering.begin_session(reply.schema_version)
         self._is_open, self._unanswered = True, 0
 

@@ -26,7 +26,8 @@ from lerobot_serve.gateway.router.server_link import (
     StatusReply,
 )
 from lerobot_serve.gateway.router.session import RouterSession
-from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.gateway.router.session_terms import request_on_terms
+from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
@@ -94,9 +95,9 @@ class RouterUpstream:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._availability.refresh()
 
-    async def open(self, caller: Caller) -> RouterSession:
+    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> RouterSession:
         """Open the session of a caller. Raises PredictionError."""
-        session = RouterSession(caller.client_id, self)
+        session = RouterSession(caller.client_id, self, terms)
         self._sessions[caller.client_id] = session
         try:
             await session.open()
@@ -121,11 +122,13 @@ class RouterUpstream:
     # for the sessions
 
     async def open_session(
-        self, client_id: str, epoch: int
+        self, client_id: str, epoch: int, terms: SessionTerms | None
     ) -> tuple[SessionReply, PolicyContract]:
         """Open a session. Raises PredictionError."""
         contract = await self._availability.require()
         request = self._session_request(client_id, epoch, contract)
+        if terms:
+            request = request_on_terms(request, terms)
         try:
             reply = await self._call(self._link.open, request, OPEN_TIMEOUT_S)
             await self._call(self._link.wait_until_matched, MATCH_TIMEOUT_S)

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 import doctest
 import io
+from pathlib import Path
 import re
 from typing import Any
 
@@ -15,7 +16,7 @@ from support.paths import REPOSITORY
 
 PAGE = REPOSITORY / 'docs' / 'python_client.md'
 FENCE = re.compile(r'^```(\w*)\n(.*?)^```', re.MULTILINE | re.DOTALL)
-SHOWN_ENDPOINT = 'tcp/127.0.0.1:7447'
+SHOWN_ENDPOINT, SHOWN_GATEWAY = 'tcp/127.0.0.1:7447', 'grpc://127.0.0.1:8703'
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -49,9 +50,10 @@ def link() -> str:
     return 'zenoh'
 
 
-def run(cell: Cell, names: dict[str, Any], endpoint: str) -> str:
+def run(cell: Cell, names: dict[str, Any], endpoint: str, gateway: str) -> str:
     """Run a cell; return what it prints."""
-    code = '\n' * cell.line + cell.code.replace(SHOWN_ENDPOINT, endpoint)
+    shown = cell.code.replace(SHOWN_ENDPOINT, endpoint).replace(SHOWN_GATEWAY, gateway)
+    code = '\n' * cell.line + shown
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(PAGE), 'exec'), names)
@@ -70,15 +72,32 @@ def test_a_wrong_output_is_found():
     assert not check('100% of 5\n', '80% of 5\n', OPTIONS)
 
 
-def test_the_page_runs_as_a_notebook(rig):
+def start_gateway(rig, folder: Path) -> str:
+    """Start a gateway before the server of a rig; return the address of its door."""
+    rig.fleet.start(
+        'gateway',
+        'gateway',
+        doors="['policy_service']",
+        server='/policy_server',
+        **{'policy_service.port': 0},
+    )
+    log = folder / 'gateway.log'
+    found = rig.wait(
+        lambda: re.search(r'door policy_service: (\S+)', log.read_text()),
+        'the door of the gateway',
+    )
+    return f'grpc://{found[1]}'
+
+
+def test_the_page_runs_as_a_notebook(rig, tmp_path):
     pytest.importorskip('torch', reason='the shipped policies run on torch')
     folder = REPOSITORY / 'config' / 'policies' / 'reach'
     rig.start(policy_path=str(folder))
-    endpoint = rig.fleet.links.endpoint('/policy_server')
+    endpoint, gateway = rig.fleet.links.endpoint('/policy_server'), start_gateway(rig, tmp_path)
     names: dict[str, Any] = {'__name__': 'notebook'}
     try:
         for cell in cells():
-            printed = run(cell, names, endpoint)
+            printed = run(cell, names, endpoint, gateway)
             expected = cell.printed or ''
             is_equal = doctest.OutputChecker().check_output(expected, printed, OPTIONS)
             assert is_equal, f'line {cell.line} prints {printed!r}, the page shows {expected!r}'

@@ -36,7 +36,10 @@ def policy_reply(**changes: Any) -> SimpleNamespace:
         'policy': FINGERPRINT,
         'schema_version': 1,
         'warnings': [],
-        'status': SimpleNamespace(policy=FINGERPRINT, text=''),
+        'policy_type': 'fake',
+        'default_task': '',
+        'task_pinned': False,
+        'status': SimpleNamespace(policy=FINGERPRINT, policy_type='fake', text=''),
     }
     return SimpleNamespace(**{**given, **changes})
 

@@ -14,7 +14,7 @@ import numpy as np
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
-from lerobot_serve.gateway.policy_service.messages import Action, Image, Observation, SERVICE
+from lerobot_serve.wire.policy_service import Action, Image, Observation, SERVICE
 from support.gateway.gateway_rig import GatewayRig
 
 LIMIT_S = 60.0

@@ -99,9 +99,9 @@ def test_a_session_that_opens_slowly_is_awaited_as_long_as_a_request():
         rig = GatewayRig(request_timeout_s=0.02)
         may_open, open_now = asyncio.Event(), rig.upstream.open
 
-        async def open_slowly(caller):
+        async def open_slowly(caller, terms):
             await may_open.wait()
-            return await open_now(caller)
+            return await open_now(caller, terms)
 
         rig.upstream.open = open_slowly
         refused = await refusal(rig.gateway.session(CALLER))
@@ -120,7 +120,7 @@ def test_an_opening_that_fails_late_leaves_the_next_session_of_its_caller():
         rig = GatewayRig()
         fails, open_now = asyncio.Event(), rig.upstream.open
 
-        async def fail_late(caller):
+        async def fail_late(caller, terms):
             await fails.wait()
             raise AWAY
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 import threading
 from typing import Any
 
@@ -20,6 +21,7 @@ from lerobot_serve.gateway.router import upstream as upstream_module
 from lerobot_serve.gateway.router.image_encoding import ImageSettings
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
+from lerobot_serve.gateway.upstream import SessionTerms
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.schema import Codec, Flag, Refusal
 from lerobot_serve.wire.schema import Status as ChunkStatus
@@ -86,6 +88,50 @@ def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
         assert contract.cameras == {CAMERA.name: (24, 32, 3)}
 
     with_rig(test)
+
+
+TERMS = SessionTerms(('x',), ('y',), (CAMERA,), 25.0, 'one@11', 'tidy', (('run', '7'),))
+
+
+def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened():
+    async def test(rig):
+        session = await rig.upstream.open(ONE, TERMS)
+        await session.open()
+        for opened in rig.link.opened:
+            assert (opened.state_names, opened.action_names) == (('x',), ('y',))
+            assert (opened.fps, opened.policy, opened.task) == (25.0, 'one@11', 'tidy')
+            assert (opened.cameras, opened.tags) == ((CAMERA,), (('run', '7'),))
+            assert opened.robot_type == 'gateway'
+        rig.link.refusal = SessionRefused(Refusal.ACTION_NAMES, 'the order differs')
+        error = await refusal(rig.upstream.open(TWO, TERMS))
+        assert (error.status, error.refusal) == (Status.INVALID, Refusal.ACTION_NAMES)
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ('ours', 'theirs', 'policy'),
+    [
+        ('', '', ''),
+        ('one@11', '', 'one@11'),
+        ('', 'one', 'one'),
+        ('one', 'one@11', 'one@11'),
+        ('one@11', 'one', 'one@11'),
+        ('one', 'two', None),
+        ('one@11', 'one@22', None),
+    ],
+)
+def test_a_policy_is_one_that_gateway_and_caller_accept(ours, theirs, policy):
+    async def test(rig):
+        opening = rig.upstream.open(ONE, replace(TERMS, policy=theirs))
+        if policy is None:
+            assert (await refusal(opening)).refusal is Refusal.WRONG_POLICY
+            assert not rig.link.opened
+        else:
+            await opening
+            assert rig.link.opened[0].policy == policy
+
+    with_rig(test, required_policy=ours)
 
 
 def test_a_session_that_ends_late_leaves_the_replies_of_the_next_one_of_its_caller():

@@ -31,7 +31,7 @@ ALLOWED = {
     'telemetry': {'parameters'},
     'zenoh': {'wire', 'parameters', 'errors'},
     # plain Python without ROS, installed alone
-    'client': {'arrays', 'wire', 'errors', 'zenoh'},
+    'client': {'arrays', 'wire', 'errors', 'access', 'zenoh'},
     'server': {*GROUND, 'policies', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'zenoh'},

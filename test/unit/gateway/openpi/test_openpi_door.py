@@ -286,9 +286,9 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
 async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
     go_on, open_session = asyncio.Event(), rig.upstream.open
 
-    async def open_later(caller):
+    async def open_later(caller, terms):
         await go_on.wait()
-        return await open_session(caller)
+        return await open_session(caller, terms)
 
     rig.upstream.open = open_later
     reader, writer = await rig.raw_request()

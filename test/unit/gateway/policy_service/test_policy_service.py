@@ -13,8 +13,8 @@ from support.gateway.policy_service_rig import HEIGHT, observation, policy_servi
 from support.gateway.robot_client_rig import soon
 
 from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.policy_service.messages import Action, ENUMS, Image
 from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.wire.policy_service import Action, ENUMS, Image
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 STATUS = ENUMS['Status']

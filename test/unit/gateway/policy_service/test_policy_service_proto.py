@@ -15,7 +15,8 @@ from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
 
 from lerobot_serve.gateway.policy_service import health
-from lerobot_serve.gateway.policy_service.messages import (
+from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.wire.policy_service import (
     described,
     ENUMS,
     MESSAGES,
@@ -24,7 +25,6 @@ from lerobot_serve.gateway.policy_service.messages import (
     RESERVED,
     SERVICE,
 )
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 PROTO = REPOSITORY / 'lerobot_serve' / 'gateway' / 'policy_service' / 'policy_service.proto'
 # of the first published version: a change breaks its clients
@@ -68,11 +68,11 @@ def test_the_proto_file_says_what_the_tables_say():
     assert [int(number) for number in reserved] == [RESERVED['Observation']]
     assert f'package {PACKAGE};' in PROTO.read_text()
     methods = re.findall(
-        r'rpc (\w+) \((stream )?Observation\) returns \((stream )?Action\)',
+        r'rpc (\w+) \((stream )?(\w+)\) returns \((stream )?(\w+)\)',
         blocks('service')['PolicyService'],
     )
-    assert {name: bool(taken) for name, taken, _ in methods} == METHODS
-    assert all(taken == given for _, taken, given in methods)
+    assert {name: (a, b, bool(taken)) for name, taken, a, _, b in methods} == METHODS
+    assert all(taken == given for _, taken, _, given, _ in methods)
 
 
 def test_the_first_version_is_kept():

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The messages of policy_service.proto, built from tables: an installation needs no protoc, and the
-pool is one of its own, in which no other rl.policy.v1 can clash.
+The messages of gateway/policy_service/policy_service.proto, for the gateway and for its clients.
+Built from tables: an installation needs no protoc, and the pool is one of its own, in which no
+other rl.policy.v1 can clash. Needs protobuf, which not every installation has.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
         'task': (6, 'string'),
         'inference_delay_steps': (7, 'int32'),
         'timeout_ms': (8, 'int32'),
+        'session': (9, 'Session'),
     },
     'Image': {
         'name': (1, 'string'),
@@ -72,11 +74,52 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
         'policy_changed': (11, 'bool'),
         'status': (12, 'Status'),
         'text': (13, 'string'),
+        'processing_ms': (14, 'float'),
+        'superseded': (15, 'uint32'),
+        'refusal': (16, 'int32'),
+        'policy': (17, 'Policy'),
+    },
+    'Session': {
+        'state_names': (1, '[string]'),
+        'action_names': (2, '[string]'),
+        'cameras': (3, '[Camera]'),
+        'fps': (4, 'float'),
+        'policy': (5, 'string'),
+        'task': (6, 'string'),
+        'tags': (7, '[Tag]'),
+    },
+    'Camera': {
+        'name': (1, 'string'),
+        'height': (2, 'uint32'),
+        'width': (3, 'uint32'),
+        'channels': (4, 'uint32'),
+    },
+    'Tag': {'key': (1, 'string'), 'value': (2, 'string')},
+    'DescribeRequest': {},
+    'Policy': {
+        'id': (1, 'string'),
+        'fingerprint': (2, 'string'),
+        'policy_type': (3, 'string'),
+        'state_names': (4, '[string]'),
+        'action_names': (5, '[string]'),
+        'cameras': (6, '[Camera]'),
+        'chunk_steps': (7, 'uint32'),
+        'control_hz': (8, 'float'),
+        'observation_steps': (9, 'uint32'),
+        'default_task': (10, 'string'),
+        'task_pinned': (11, 'bool'),
+        'text': (12, 'string'),
+        'client_id': (13, 'string'),
+        'warnings': (14, '[string]'),
     },
 }
 RESERVED = {'Observation': 4}
-# method -> whether observations and actions are streams
-METHODS = {'Predict': False, 'PredictStream': True}
+# method -> request, reply, and whether both are streams
+METHODS: Mapping[str, tuple[str, str, bool]] = {
+    'Predict': ('Observation', 'Action', False),
+    'PredictStream': ('Observation', 'Action', True),
+    'Describe': ('DescribeRequest', 'Policy', False),
+}
 
 
 def described() -> FileDescriptorProto:
@@ -89,8 +132,8 @@ def described() -> FileDescriptorProto:
         for value, number in values.items():
             enum.value.add(name=value, number=number)
     service = file.service.add(name='PolicyService')
-    for method, is_stream in METHODS.items():
-        types = {'input_type': f'.{PACKAGE}.Observation', 'output_type': f'.{PACKAGE}.Action'}
+    for method, (request, reply, is_stream) in METHODS.items():
+        types = {'input_type': f'.{PACKAGE}.{request}', 'output_type': f'.{PACKAGE}.{reply}'}
         streams = {'client_streaming': True, 'server_streaming': True} if is_stream else {}
         service.method.add(name=method, **types, **streams)
     return file
@@ -118,4 +161,6 @@ def message_class(name: str) -> Any:
     return GetMessageClass(POOL.FindMessageTypeByName(f'{PACKAGE}.{name}'))
 
 
-Observation, Image, Action = (message_class(name) for name in MESSAGES)
+Observation, Image, Action = (message_class(name) for name in ('Observation', 'Image', 'Action'))
+Session, Camera, Tag = (message_class(name) for name in ('Session', 'Camera', 'Tag'))
+DescribeRequest, Policy = (message_class(name) for name in ('DescribeRequest', 'Policy'))

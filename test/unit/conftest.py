@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the gateway's unit tests."""
+"""Fixtures of unit tests of more than one area."""
 
 from __future__ import annotations
 

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The ServerLink to a gateway: one session is one PredictStream, which ends with it.
+
+Calls block for a bounded time, in the thread of the caller. Replies arrive in the thread of the
+stream, as the bytes that a server over Zenoh sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+import threading
+from typing import Any
+
+from google.protobuf.message import DecodeError
+import grpc
+
+from lerobot_serve.client.agreement import GatewayAgreement
+from lerobot_serve.client.gateway_address import caller_name
+from lerobot_serve.client.gateway_link import messages
+from lerobot_serve.client.gateway_link.call_errors import call_error
+from lerobot_serve.client.gateway_link.channel import GatewayChannel
+from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
+from lerobot_serve.client.link import LinkCallbacks
+from lerobot_serve.client.settings import CLIENT_PREFIX
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.errors import Unencodable
+from lerobot_serve.wire.header import Envelope
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.policy_service import Action
+from lerobot_serve.wire.schema import Status, TEXT_LIMIT
+from lerobot_serve.wire.service_responses import ResetEpisodeResponse
+from lerobot_serve.wire.services import ResetEpisodeRequest
+from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
+
+SHOWN_BYTES = 80
+
+
+class Opening:
+    """The first reply of a stream, awaited by the one that opens it."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.action: Any = None
+        self.error: grpc.RpcError | None = None
+
+    def finish(self, action: Any, error: grpc.RpcError | None = None) -> None:
+        self.action, self.error = action, error
+        self.is_over.set()
+
+
+class GatewayServerLink:
+    """See the module. Several share one channel, each with a client id of its own."""
+
+    def __init__(self, channel: GatewayChannel, client_id: str, callbacks: LinkCallbacks) -> None:
+        """Raises WrongSettings for a client id that a gateway does not take."""
+        self._channel, self._callbacks = channel, callbacks
+        self._metadata = channel.metadata(caller_name(client_id, CLIENT_PREFIX))
+        self._lock = threading.Lock()
+        self._call: PredictionCall | None = None
+        self._opening: Opening | None = None
+        # of the session, and of its newest request
+        self._cameras: Collection[str] = ()
+        self._timeout_s = 0.0
+        self._request: Envelope | None = None
+        self._unwatch = channel.watch(callbacks.on_presence)
+        self.is_available = channel.is_available
+        self.absence = channel.absence
+        self.describe = channel.describe
+
+    def reply_topic(self, session_epoch: int) -> str:
+        """Return a name for the stream; nothing is addressed by it."""
+        return f'PredictStream/{session_epoch:08x}'
+
+    def open(self, session_request: SessionRequest, timeout_s: float) -> GatewayAgreement:
+        """Open a session. Raises SessionRefused, ServerUnreachable and WrongSettings."""
+        self._end_call()
+        opening = Opening()
+        # a reply finds the call known
+        with self._lock:
+            call = PredictionCall(self._channel, self._metadata, self._on_reply, self._on_end)
+            self._call, self._opening = call, opening
+        call.send(messages.session_message(session_request))
+        try:
+            policy = self._opened(opening, timeout_s)
+        except BaseException:
+            self._end_call()
+            raise
+        self._cameras = {camera.name for camera in policy.cameras}
+        self._timeout_s = session_request.reply_deadline_s
+        return messages.agreement_of(policy, session_request.codec, self._channel.address.warnings)
+
+    def _opened(self, opening: Opening, timeout_s: float) -> Any:
+        url = self._channel.address.url
+        if not opening.is_over.wait(timeout_s):
+            raise ServerUnreachable(f'{url}: no session was opened within {timeout_s:.3g} s')
+        if opening.error:
+            raise call_error(url, opening.error)
+        if opening.action is None:
+            raise ServerUnreachable(f'{url}: the stream ended before a session was opened')
+        messages.check_opened(opening.action)
+        return opening.action.policy
+
+    def encode(self, observation: Observation) -> bytes:
+        """Return an Observation of PolicyService. Raises Unencodable."""
+        raw = messages.observation_message(observation, self._cameras, self._timeout_s)
+        self._request = Envelope(observation.header, observation.client_id, observation.episode_id)
+        return raw
+
+    def send(self, raw: bytes) -> None:
+        """Send what was encoded last. Raises ServerUnreachable without a stream."""
+        call = self._call
+        if call is None:
+            raise ServerUnreachable(f'{self._channel.address.url}: the stream has ended')
+        call.send(raw)
+
+    def wait_until_matched(self, _: float) -> bool:
+        """Return True: the stream that opened the session carries its requests."""
+        return True
+
+    def reset(self, _: ResetEpisodeRequest, __: float) -> ResetEpisodeResponse:
+        """Acknowledge: the next request has another episode id, and begins the episode."""
+        return ResetEpisodeResponse(True, '')
+
+    def close_session(self, _: SessionRequest, timeout_s: float) -> None:
+        """End the stream; the gateway closes the session."""
+        call = self._take_call()
+        if call:
+            call.finish(timeout_s)
+
+    def close(self) -> None:
+        """Stop callbacks, and end the stream."""
+        self._unwatch()
+        self._end_call()
+
+    def _end_call(self) -> None:
+        call = self._take_call()
+        if call:
+            call.cancel()
+
+    def _take_call(self) -> PredictionCall | None:
+        """Return the call, whose replies and end are not waited for any more."""
+        with self._lock:
+            call, self._call, self._opening = self._call, None, None
+        return call
+
+    # thread of the stream
+
+    def _on_reply(self, call: PredictionCall, raw: bytes) -> None:
+        with self._lock:
+            if call is not self._call:
+                return
+            opening, self._opening = self._opening, None
+        try:
+            action = Action.FromString(raw)
+        except DecodeError:
+            # counted as what it is, a message that cannot be read
+            self._callbacks.on_message(raw[:SHOWN_BYTES])
+            return
+        if opening:
+            opening.finish(action)
+        elif self._request:
+            self._callbacks.on_message(self._chunk(action, self._request))
+
+    def _chunk(self, action: Any, request: Envelope) -> bytes:
+        """Return the bytes of a reply; one to an older request is found late by its number."""
+        if action.step_index != request.header.seq:
+            header = replace(request.header, seq=max(0, action.step_index))
+            request = request._replace(header=header)
+        chunk = messages.chunk_of(action, request)
+        try:
+            return wire_chunk.encode(chunk)
+        except Unencodable as error:
+            text = f'the reply of the gateway cannot be used ({error})'[:TEXT_LIMIT]
+            return wire_chunk.encode(
+                wire_chunk.Chunk(
+                    chunk.header,
+                    chunk.client_id,
+                    chunk.episode_id,
+                    status=Status.POLICY_ERROR,
+                    status_text=text,
+                )
+            )
+
+    def _on_end(self, call: PredictionCall, error: grpc.RpcError | None) -> None:
+        with self._lock:
+            if call is not self._call:
+                return
+            opening, self._call, self._opening = self._opening, None, None
+        if opening:
+            opening.finish(None, error)
+        else:
+            self._callbacks.on_presence(False)
