@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
-from dataclasses import replace
 from typing import Protocol
 
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
@@ -129,10 +128,10 @@ class CallerSession:
         limit_s = self._settings.request_timeout_s
         limit_s = min(request.timeout_s or limit_s, limit_s)
         try:
-            async with asyncio.timeout(limit_s), self._mailbox.turn():
+            async with asyncio.timeout(limit_s), self._mailbox:
                 # what is left of it bounds the upstream, too
                 left_s = max(begin_s + limit_s - self._clock(), 1e-3)
-                return await self._open_upstream().predict(replace(request, timeout_s=left_s))
+                return await self._open_upstream().predict(request.limited(left_s))
         except TimeoutError:
             raise PredictionError(
                 Status.TOO_LATE,

@@ -99,7 +99,9 @@ class Gateway:
             )
             self._sessions[caller] = session
             session.begin(self._open(session))
-        await self._opened(session)
+        if not session.opening.done():
+            await self._opened(session)
+        session.opening.result()
         return session
 
     async def _opened(self, session: CallerSession) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -91,6 +92,12 @@ class PredictionRequest:
                 f'inference_delay_steps must be in [0, {DELAY_STEPS_LIMIT}], got '
                 f'{self.inference_delay_steps}'
             )
+
+    def limited(self, timeout_s: float) -> PredictionRequest:
+        """Return this request with another limit; what was checked is not checked again."""
+        limited = copy(self)
+        object.__setattr__(limited, 'timeout_s', timeout_s)
+        return limited
 
 
 @dataclass(frozen=True, slots=True, eq=False)

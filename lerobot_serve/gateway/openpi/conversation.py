@@ -12,7 +12,6 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.episodes import Episodes
 from lerobot_serve.gateway.openpi.frames import Opcode
 from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
-from lerobot_serve.gateway.openpi.msgpack_reader import read_message
 from lerobot_serve.gateway.openpi.observation import (
     invalid,
     Observation,
@@ -20,6 +19,7 @@ from lerobot_serve.gateway.openpi.observation import (
     RESET,
     sorted_observation,
 )
+from lerobot_serve.gateway.openpi.repeated_message import RepeatedMessage
 from lerobot_serve.gateway.openpi.replies import (
     Columns,
     error_text,
@@ -55,7 +55,7 @@ class Conversation:
         self._clock, self._contract = clock, contract
         self._columns: Columns = mapping.names.action_columns(contract)
         self._episodes = Episodes(by_task=mapping.new_episode == 'task')
-        self._previous_ms = 0.0
+        self._messages, self._previous_ms = RepeatedMessage(), 0.0
 
     @classmethod
     async def begin(
@@ -109,7 +109,7 @@ class Conversation:
     def _read(self, data: memoryview, opcode: Opcode) -> Observation:
         if opcode != Opcode.BINARY:
             raise invalid('an observation is a binary message of msgpack, got text')
-        return sorted_observation(read_message(data), self._mapping.task_key)
+        return sorted_observation(self._messages.read(data), self._mapping.task_key)
 
     async def _predict(self, found: Observation, begin_s: float) -> bytes:
         """Return the frame of a prediction. Raises PredictionError."""

@@ -57,23 +57,25 @@ class _Reader:
         self._left = OBJECTS_LIMIT
 
     def message(self) -> Any:
-        value = self._value(0)
+        value = self._value(self._code(), 0)
         if self._at != self._size:
             raise malformed(f'{self._size - self._at} bytes follow its end')
         return value
 
-    def _value(self, depth: int) -> Any:
-        code = self._code()
+    def _value(self, code: int, depth: int) -> Any:
         if code < 0x80:
             return code
-        if code >= 0xE0:
-            return code - 0x100
+        # of the keys of arrays, and of their data
+        if width := _BYTES.get(code):
+            return self._take(self._length(width))
         if code < 0x90:
             return self._map(code & 0x0F, depth)
         if code < 0xA0:
             return self._list(code & 0x0F, depth)
         if code < 0xC0:
             return self._text(code & 0x1F)
+        if code >= 0xE0:
+            return code - 0x100
         return self._tagged(code, depth)
 
     def _code(self) -> int:
@@ -83,18 +85,17 @@ class _Reader:
                 f'it has more than {OBJECTS_LIMIT} values; send pictures and long vectors as '
                 'numpy arrays'
             )
-        if self._at >= self._size:
+        at = self._at
+        if at >= self._size:
             raise malformed('it is cut off')
-        self._at += 1
-        return self._data[self._at - 1]
+        self._at = at + 1
+        return self._data[at]
 
     def _tagged(self, code: int, depth: int) -> Any:
         if code in _CONSTANTS:
             return _CONSTANTS[code]
         if number := _NUMBERS.get(code):
             return number.unpack(self._take(number.size))[0]
-        if width := _BYTES.get(code):
-            return self._take(self._length(width))
         if width := _TEXTS.get(code):
             return self._text(self._length(width))
         if width := _LISTS.get(code):
@@ -109,10 +110,11 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         """Return a view of the next bytes."""
         begin = self._at
-        if size > self._size - begin:
+        end = begin + size
+        if end > self._size:
             raise malformed(f'{size} bytes are announced, {self._size - begin} follow')
-        self._at = begin + size
-        return self._data[begin : self._at]
+        self._at = end
+        return self._data[begin:end]
 
     def _text(self, size: int) -> str:
         if size > TEXT_LIMIT_BYTES:
@@ -131,7 +133,7 @@ class _Reader:
 
     def _list(self, count: int, depth: int) -> list[Any]:
         self._check_count(count, depth)
-        return [self._value(depth + 1) for _ in range(count)]
+        return [self._value(self._code(), depth + 1) for _ in range(count)]
 
     def _map(self, count: int, depth: int) -> Any:
         self._check_count(2 * count, depth)
@@ -140,16 +142,19 @@ class _Reader:
             key = self._key(depth + 1)
             if key in found:
                 raise malformed(f'the key {key!r} is there twice')
-            found[key] = self._value(depth + 1)
+            found[key] = self._value(self._code(), depth + 1)
         if ARRAY in found:
             return _array(found)
         return _number(found) if GENERIC in found else found
 
     def _key(self, depth: int) -> str:
-        key = self._value(depth)
+        code = self._code()
+        if 0xA0 <= code < 0xC0:
+            return self._text(code & 0x1F)
+        key = self._value(code, depth)
         if isinstance(key, memoryview) and len(key) <= KEY_LIMIT_BYTES:
             # those of arrays are bytes
-            key = str(key, 'utf-8', 'replace')
+            return str(key, 'utf-8', 'replace')
         if not isinstance(key, str) or len(key) > KEY_LIMIT_BYTES:
             raise malformed(f'a key is no text of at most {KEY_LIMIT_BYTES} bytes')
         return key
