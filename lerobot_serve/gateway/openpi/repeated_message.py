@@ -88,8 +88,7 @@ def _layout_of(message: Any, data: memoryview) -> _Layout | None:
         return None
     edges = [0, *(edge for place in places for edge in (place.begin, place.end)), len(data)]
     outside = tuple(
-        (begin, bytes(data[begin:end]))
-        for begin, end in zip(edges[::2], edges[1::2], strict=True)
+        (begin, bytes(data[begin:end])) for begin, end in zip(edges[::2], edges[1::2], strict=True)
     )
     if sum(len(piece) for _, piece in outside) > OUTSIDE_LIMIT_BYTES:
         return None
