@@ -18,7 +18,7 @@ from lerobot_serve.arrays import Uint8Array
 
 CONTROL_LIMIT_BYTES, HEAD_BYTES, MASK_BYTES = 125, 14, 4
 # what is received at once: of the head of a frame and what follows it, and of its payload
-HEAD_PIECE_BYTES, PAYLOAD_PIECE_BYTES = 1 << 18, 1 << 20
+HEAD_PIECE_BYTES, PAYLOAD_PIECE_BYTES = 1 << 16, 1 << 20
 WORD_BYTES = 4
 # a message of more pieces is not one of a policy client
 FRAGMENTS_LIMIT = 1024
