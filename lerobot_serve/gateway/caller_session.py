@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
-from dataclasses import replace
 from typing import Protocol
 
 from lerobot_serve.gateway.caller import Caller, NO_CAGE
@@ -134,10 +133,10 @@ class CallerSession:
         limit_s = min(request.timeout_s or limit_s, limit_s)
         episode_id = self._episode_names.name_at_router(self.caller, request.episode_id)
         try:
-            async with asyncio.timeout(limit_s), self._mailbox.turn():
+            async with asyncio.timeout(limit_s), self._mailbox:
                 # what is left of it bounds the upstream, too
                 left_s = max(begin_s + limit_s - self._clock(), 1e-3)
-                scoped = replace(request, timeout_s=left_s, episode_id=episode_id)
+                scoped = request.scoped(left_s, episode_id)
                 return await self._open_upstream().predict(scoped)
         except TimeoutError:
             raise PredictionError(

@@ -124,7 +124,9 @@ class Gateway:
             session.begin(self._open(session))
         elif terms and session.terms != terms:
             raise self._refused(caller, Status.INVALID, 'other_terms', OTHER_TERMS)
-        await self._opened(session)
+        if not session.opening.done():
+            await self._opened(session)
+        session.opening.result()
         return session
 
     async def _opened(self, session: CallerSession) -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-import contextlib
 
 from lerobot_serve.gateway.predictions import PredictionError, Status
 
@@ -13,7 +11,10 @@ SUPERSEDED = 'a newer request of this caller replaced this one; use its predicti
 
 
 class LatestOnly:
-    """The event loop owns it."""
+    """
+    `async with` it: waits for the turn, and holds it. Raises PredictionError (SUPERSEDED) when a
+    newer request arrives while this one waits. The event loop owns it.
+    """
 
     def __init__(self) -> None:
         self._is_busy = False
@@ -24,19 +25,13 @@ class LatestOnly:
         """Whether a request runs."""
         return self._is_busy
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """
-        Wait for the turn, and hold it. Raises PredictionError (SUPERSEDED) when a newer request
-        arrives while this one waits.
-        """
+    async def __aenter__(self) -> None:
         if self._is_busy:
             await self._wait()
         self._is_busy = True
-        try:
-            yield
-        finally:
-            self._pass_on()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
 
     async def _wait(self) -> None:
         # one that was cancelled just now has not run since

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,6 +102,16 @@ class PredictionRequest:
                 f'inference_delay_steps must be in [0, {DELAY_STEPS_LIMIT}], got '
                 f'{self.inference_delay_steps}'
             )
+
+    def scoped(self, timeout_s: float, episode_id: str) -> PredictionRequest:
+        """
+        Return this request with another limit and the name of its episode at the router; what was
+        checked is not checked again.
+        """
+        scoped = copy(self)
+        object.__setattr__(scoped, 'timeout_s', timeout_s)
+        object.__setattr__(scoped, 'episode_id', episode_id)
+        return scoped
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -104,6 +104,8 @@ def check_request(request: PredictionRequest, contract: PolicyContract) -> None:
             f'state has {request.state.size} values, the policy takes '
             f'{len(contract.state_names)}: {", ".join(contract.state_names)}',
         )
+    if request.images.keys() == contract.cameras.keys():
+        return
     if missing := sorted(set(contract.cameras) - set(request.images)):
         raise PredictionError(
             Status.INVALID, f'the policy needs the cameras {", ".join(missing)}; send them too'

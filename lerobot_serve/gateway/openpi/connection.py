@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from lerobot_serve.gateway.openpi.frames import (
     close_frame,
@@ -30,7 +31,10 @@ class ConnectionClosed(Exception):
 
 
 class Connection:
-    """See the module. `feed_data` and `feed_eof` are called by aiohttp."""
+    """
+    See the module. Its `receiver` calls `free_space`, `on_received` and `feed_eof`; aiohttp calls
+    `feed_data` with what it received before.
+    """
 
     def __init__(
         self,
@@ -62,13 +66,25 @@ class Connection:
         """Read what was received; the return value is that of aiohttp's readers."""
         self._heard_s = self._clock()
         if not self._is_over:
-            self._read(data)
+            self._read(partial(self._reader.feed, data))
         return False, b''
 
     def feed_eof(self) -> None:
         """End: the connection is lost."""
         self._is_over = True
         self._wake.set()
+
+    # from the receiver
+
+    def free_space(self) -> memoryview:
+        """Return where the next bytes are to be received."""
+        return self._reader.free_space()
+
+    def on_received(self, count: int) -> None:
+        """Read the bytes in `free_space`."""
+        self._heard_s = self._clock()
+        if not self._is_over:
+            self._read(partial(self._reader.received, count))
 
     # from the reader
 
@@ -84,9 +100,9 @@ class Connection:
         elif opcode == Opcode.CLOSE:
             self.end(CloseCode.NORMAL)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, read: Callable[[], None]) -> None:
         try:
-            self._reader.feed(data)
+            read()
         except FrameError as error:
             reason = 'too_big' if error.code == CloseCode.TOO_BIG else 'malformed'
             self._on_refused(reason)

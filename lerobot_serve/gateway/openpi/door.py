@@ -26,6 +26,7 @@ from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
+from lerobot_serve.gateway.openpi.receiver import Receiver
 from lerobot_serve.gateway.openpi.settings import OpenpiSettings
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
@@ -166,6 +167,7 @@ class OpenpiDoor:
         )
         # aiohttp names its own reader; it calls these two methods of any
         request.protocol.set_parser(cast(Any, connection))
+        transport.set_protocol(Receiver(connection, request.protocol))
         return connection
 
     async def _converse(self, conversation: Conversation, connection: Connection) -> None:

@@ -2,9 +2,9 @@
 """
 Frames of the websocket protocol (RFC 6455), as a server reads and writes them.
 
-The reader copies each received piece once, into the buffer of its message, and unmasks it there.
-It compares the announced size with its limit before it makes the buffer; the pages of a buffer
-take memory only as bytes arrive. Pure; the event loop calls.
+The payload is received into the buffer of its message, and unmasked there piece by piece, while
+the rest arrives. The reader compares the announced size with its limit before it makes the buffer;
+the pages of a buffer take memory only as bytes arrive. Pure; the event loop calls.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import numpy as np
 from lerobot_serve.arrays import Uint8Array
 
 CONTROL_LIMIT_BYTES, HEAD_BYTES, MASK_BYTES = 125, 14, 4
+# what is received at once: of the head of a frame and what follows it, and of its payload
+HEAD_PIECE_BYTES, PAYLOAD_PIECE_BYTES = 1 << 16, 1 << 20
+WORD_BYTES = 4
 # a message of more pieces is not one of a policy client
 FRAGMENTS_LIMIT = 1024
 
@@ -68,9 +71,10 @@ class FrameReader:
 
     def __init__(self, limit_bytes: int, sink: FrameSink) -> None:
         self._limit_bytes, self._sink = limit_bytes, sink
-        self._head = bytearray()
+        self._head, self._piece = bytearray(), memoryview(bytearray(HEAD_PIECE_BYTES))
         self._buffer: Uint8Array | None = None
-        self._view, self._have, self._mask = memoryview(b''), 0, b''
+        self._view, self._have = memoryview(b''), 0
+        self._mask, self._unmasked = np.uint32(0), 0
         self._opcode, self._is_final = Opcode.BINARY, True
         self._message_opcode: Opcode | None = None
         self._fragments: list[memoryview] = []
@@ -80,7 +84,20 @@ class FrameReader:
         """Whether a message has begun and is not complete."""
         return bool(self._head) or self._buffer is not None or self._message_opcode is not None
 
-    def feed(self, data: bytes) -> None:
+    def free_space(self) -> memoryview:
+        """Return where the next bytes are to be received; `received` must follow."""
+        if self._buffer is None:
+            return self._piece
+        return self._view[self._have : self._have + PAYLOAD_PIECE_BYTES]
+
+    def received(self, count: int) -> None:
+        """Read so many bytes of `free_space`. Raises FrameError as `feed` does."""
+        if self._buffer is None:
+            self.feed(self._piece[:count])
+        else:
+            self._advance(self._have + count)
+
+    def feed(self, data: bytes | memoryview) -> None:
         """Read received bytes. Raises FrameError; the reader must not be fed after it."""
         rest = memoryview(data)
         while rest:
@@ -120,7 +137,8 @@ class FrameReader:
             self._check_size(size)
         # whole words, so that it is unmasked in words
         self._buffer = np.empty((size + 3) // 4 * 4, np.uint8)
-        self._view, self._have, self._mask = self._buffer.data[:size], 0, mask
+        self._view, self._have = self._buffer.data[:size], 0
+        self._mask, self._unmasked = np.frombuffer(mask, np.uint32)[0], 0
         if not size:
             self._end()
 
@@ -143,16 +161,23 @@ class FrameReader:
         piece = data[: len(self._view) - self._have]
         end = self._have + len(piece)
         self._view[self._have : end] = piece
-        self._have = end
-        if end == len(self._view):
-            self._end()
+        self._advance(end)
         return data[len(piece) :]
+
+    def _advance(self, end: int) -> None:
+        """Unmask what was received up to `end`; a word that is cut off waits for its rest."""
+        assert self._buffer is not None
+        self._have = end
+        is_complete = end == len(self._view)
+        whole = self._buffer.size if is_complete else end // WORD_BYTES * WORD_BYTES
+        words = self._buffer[self._unmasked : whole].view(np.uint32)
+        np.bitwise_xor(words, self._mask, out=words)
+        self._unmasked = whole
+        if is_complete:
+            self._end()
 
     def _end(self) -> None:
         """End a frame, and with its last piece a message."""
-        assert self._buffer is not None
-        words = self._buffer.view(np.uint32)
-        np.bitwise_xor(words, np.frombuffer(self._mask, np.uint32)[0], out=words)
         payload, self._buffer, self._view = self._view, None, memoryview(b'')
         if self._opcode >= Opcode.CLOSE:
             self._sink.on_control(bytes(payload), self._opcode)

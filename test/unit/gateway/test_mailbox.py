@@ -25,7 +25,7 @@ class Turns:
         return asyncio.ensure_future(self._run(number))
 
     async def _run(self, number: int) -> None:
-        async with self.mailbox.turn():
+        async with self.mailbox:
             self.began.append(number)
             await self.ends[number].wait()
 
@@ -76,7 +76,7 @@ def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
     async def test():
         turns = Turns()
         second = turns.ask(1)
-        async with turns.mailbox.turn():
+        async with turns.mailbox:
             await turns.settle()
         # the turn is handed over, and the waiting task has not run since
         second.cancel()
@@ -131,12 +131,12 @@ def test_a_request_that_fails_passes_its_turn_on():
         mailbox = LatestOnly()
 
         async def fail() -> None:
-            async with mailbox.turn():
+            async with mailbox:
                 await asyncio.sleep(0)
                 raise RuntimeError
 
         async def succeed() -> str:
-            async with mailbox.turn():
+            async with mailbox:
                 return 'done'
 
         failing, other = asyncio.ensure_future(fail()), asyncio.ensure_future(succeed())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +68,37 @@ def test_pieces_of_any_size_give_the_same_messages(payloads, cuts):
         at += cut
     found = read(*filter(None, [*pieces, stream[at:]]))
     assert [data for data, _ in found.messages] == payloads
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=5),
+    st.lists(st.integers(1, 400), min_size=1, max_size=8),
+)
+def test_bytes_received_in_place_give_the_same_messages(payloads, counts):
+    stream, sink = b''.join(map(masked, payloads)), Sink()
+    reader = FrameReader(LIMIT_BYTES, sink)
+    for count in itertools.cycle(counts):
+        if not stream:
+            break
+        space = reader.free_space()
+        count = min(count, len(space), len(stream))
+        space[:count], stream = stream[:count], stream[count:]
+        reader.received(count)
+    assert [data for data, _ in sink.messages] == payloads
+    assert not reader.is_inside_message
+
+
+def test_a_large_payload_is_received_where_its_message_is():
+    payload, sink = bytes(range(256)) * 256, Sink()
+    reader, head = FrameReader(LIMIT_BYTES, sink), masked(payload)[:14]
+    reader.feed(head)
+    space = reader.free_space()
+    assert len(space) == len(payload)
+    space[:] = masked(payload)[14:]
+    reader.received(len(payload))
+    assert sink.messages == [(payload, Opcode.BINARY)]
+    # unmasked there
+    assert bytes(space) == payload
 
 
 def test_byte_by_byte_with_a_ping_between_fragments():
