@@ -11,7 +11,7 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.peers.peer_process import CHUNK_ROWS, Frames, JOINTS
-from lerobot_serve.gateway.policy_service.messages import Image, Observation
+from lerobot_serve.wire.policy_service import Image, Observation
 from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
 

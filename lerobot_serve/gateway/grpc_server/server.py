@@ -8,7 +8,6 @@ The event loop owns it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import grpc
 
@@ -98,9 +97,15 @@ def door_calls(gateway: Gateway, door: str, calls_per_caller: int) -> Calls:
     """Return the bounds of a door, by those of the gateway."""
     settings = gateway.settings
     max_calls = calls_per_caller * settings.max_callers + FURTHER_CALLS
-    return Calls(
-        CallSettings(max_calls, settings.idle_timeout_s), partial(gateway.log_refused, door)
-    )
+
+    def note(reason: str, who: str, text: str) -> None:
+        # a client that rests does nothing wrong; it is told, and opens its stream again
+        if reason == 'idle':
+            gateway.on_refused(door, reason)
+        else:
+            gateway.log_refused(door, reason, who, text)
+
+    return Calls(CallSettings(max_calls, settings.idle_timeout_s), note)
 
 
 def _bracketed(host: str) -> str:
