@@ -17,8 +17,8 @@ from support.gateway.robot_client_rig import robot_client_rig, soon
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.grpc_server import bounded
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
-from lerobot_serve.wire.policy_service import Action
 from lerobot_serve.gateway.predictions import PredictionError
+from lerobot_serve.wire.policy_service import Action
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 
