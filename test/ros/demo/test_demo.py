@@ -162,8 +162,8 @@ def test_a_process_that_dies_ends_the_demo_and_is_named(tmp_path, wait_until):
                 if 'lib/lerobot_serve/policy_router' in leaks.command(pid)
             ]
 
-        wait_until(routers, 'the router starts')
-        (victim,) = routers()
+        # one look may miss it: the list of children is read while they are started
+        victim, *_ = wait_until(routers, 'the router starts')
         os.kill(victim, signal.SIGKILL)
         assert process.wait(120) == 1, log.read_text()
     printed = log.read_text()
