@@ -74,8 +74,16 @@ def check_make(words: tuple[str, ...]) -> None:
 def check_python(words: tuple[str, ...]) -> None:
     assert words[1] == '-m'
     assert util.find_spec(words[2])
-    pins = (REPOSITORY / 'requirements.txt').read_text().split()
-    assert words[2] != 'pip' or {word for word in words if '==' in word} <= set(pins)
+    named = {word for word in words if '==' in word}
+    assert words[2] != 'pip' or named <= pins()
+
+
+@cache
+def pins() -> set[str]:
+    """Return the pins of requirements.txt, also those of a newer Python behind `# py3.12:`."""
+    text = (REPOSITORY / 'requirements.txt').read_text()
+    newer = re.findall(r'^([\w.-]+)==\S+ +# py[\d.]+: (\S+)', text, re.MULTILINE)
+    return {*text.split(), *(f'{name}=={version}' for name, version in newer)}
 
 
 def check_rqt(words: tuple[str, ...]) -> None:

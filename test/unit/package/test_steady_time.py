@@ -26,6 +26,7 @@ STAMPS = {
     'tools/bags/recording/zenoh_recording.py': 'reception time, which Zenoh has not',
     'benchmarks/harness/machine.py': 'when a measurement was made',
     'benchmarks/peers/lerobot.py': 'a field of the other library',
+    'benchmarks/gateways/wire_requests.py': 'a field of the protocol of others',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
     'benchmarks/trace_cost/tools.py': 'the header of a trace',
     'tools/dashboard/document/time_of_day.py': 'times of day for people',

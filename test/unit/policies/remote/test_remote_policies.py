@@ -147,7 +147,7 @@ def test_what_is_not_finite_reaches_the_check_of_the_server(rig, mode):
 FAILURES = {
     'wrong_shape': (BadReply, 'must be 4 steps x [23] actions'),
     'missing': (BadReply, "no array 'hand'|must be 4 steps x 3"),
-    'garbage': (BadReply, 'not|refused|pickle|opcode'),
+    'garbage': (BadReply, 'not|no msgpack|refused|pickle|opcode'),
     'huge': (BadReply, 'max_reply_mb'),
     'error': (PeerRefused, 'no such key'),
     'reset': (PeerUnavailable, 'server'),
