@@ -200,7 +200,8 @@ class SessionPlans:
 
     def _unavailable(self) -> ServerUnavailable:
         if self._link.is_available():
-            return ServerUnavailable(self.state.why_lost, 'see the log of the server')
+            # or it has just gone, which is seen a little later
+            return ServerUnavailable(self.state.why_lost, 'check that it runs, and see its log')
         return ServerUnavailable(self._link.absence(), '')
 
     def _try_open(self, timeout_s: float) -> None:
