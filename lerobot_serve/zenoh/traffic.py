@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Quality(NamedTuple):
     """
     `priority` is a name of zenoh.Priority. `express` sends without batching. With `blocks` a
-    sender waits for its own uplink; otherwise a message that finds it full is lost.
+    sender waits for its own uplink; otherwise a message that finds it full for 20 ms is lost.
     """
 
     priority: str

@@ -33,6 +33,9 @@ def test_zenoh_takes_it():
     taken = zenoh.Config.from_json5(text)
     assert taken.get_json('mode') == '"peer"'
     assert taken.get_json('scouting/multicast/enabled') == 'false'
+    queue = 'transport/link/tx/queue'
+    assert taken.get_json(f'{queue}/size/interactive_high') == '16'
+    assert taken.get_json(f'{queue}/congestion_control/drop/wait_before_drop') == '20000'
 
 
 def test_keep_alives_come_before_tcp_takes_a_connection_to_be_idle():
