@@ -247,7 +247,8 @@ def test_a_gateway_that_goes_is_unavailable_and_one_that_comes_back_is_used(fixe
     with connect(door) as client, client.open() as session:
         session.predict(STATE, IMAGES)
         door.run(door.rig.door.stop())
-        with pytest.raises(ServerUnavailable, match=r'grpc://127.0.0.1.*that (it|the gateway) runs'):
+        told = r'grpc://127.0.0.1.*that (it|the gateway) runs'
+        with pytest.raises(ServerUnavailable, match=told):
             session.predict(STATE, IMAGES, timeout_s=SHORT_S)
         door.run(door.rig.door.start())
         assert len(session.predict(STATE, IMAGES)) == 4
