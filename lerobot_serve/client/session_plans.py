@@ -35,6 +35,8 @@ from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 
 # between attempts to open a session, doubled each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+# a session is not opened again in less than this
+LAST_ATTEMPT_S = 0.05
 MATCH_TIMEOUT_S = 3.0
 # for a server that loses each session that it opens
 SESSION_ATTEMPTS = 5
@@ -160,7 +162,9 @@ class SessionPlans:
             left_s = (deadline_ns - self._clock()) / 1e9
             if left_s <= 0:
                 raise (yield Blocking(self._unavailable))
-            if self._link.is_available():
+            # what the last moment cannot bring would only hide why the attempt before failed
+            is_worth_it = pause_s == FIRST_PAUSE_S or left_s > LAST_ATTEMPT_S
+            if is_worth_it and self._link.is_available():
                 yield Blocking(partial(self._try_open, left_s))
                 if self.state.is_open:
                     return

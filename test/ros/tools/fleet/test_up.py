@@ -52,6 +52,10 @@ class Up:
         """The lines, without the names of the processes aligned."""
         return re.sub(r' +\| ', ' | ', self._log.read_text(errors='replace')).splitlines()
 
+    def serving(self) -> int:
+        """Return how many servers have said that they serve."""
+        return sum(': serving reach' in line for line in self.lines)
+
     def children(self) -> dict[int, str]:
         """Return the running children with their executables."""
         found = {}
@@ -103,6 +107,8 @@ def test_robots_are_driven_a_killed_server_comes_back_and_ctrl_c_ends_all(up, tm
     node.create_subscription(EdgeState, '/left/edge_controller/state', heard.append, qos.STATE)
     started = up(fleet_file(tmp_path, 'reach'))
     wait_until(lambda: heard and heard[-1].state == EdgeState.STREAMING, 'it streams', START_S)
+    # a robot streams with the first of the two servers that serves
+    wait_until(lambda: started.serving() == 2, 'both servers serve', START_S)
     children = started.children()
     assert sorted(children.values()) == sorted([*EXECUTABLES, 'policy_server'])
     victim = next(pid for pid, name in children.items() if name == 'policy_server')
@@ -111,11 +117,7 @@ def test_robots_are_driven_a_killed_server_comes_back_and_ctrl_c_ends_all(up, tm
         lambda: any('ended with signal SIGKILL; it is restarted' in x for x in started.lines),
         'its end is noted',
     )
-    wait_until(
-        lambda: sum(': serving reach' in line for line in started.lines) == 3,
-        'a third server serves',
-        START_S,
-    )
+    wait_until(lambda: started.serving() == 3, 'a third server serves', START_S)
     children = started.children()
     assert victim not in children and len(children) == 5
     started.process.send_signal(signal.SIGINT)

@@ -249,6 +249,7 @@ class Episodes(RuleBasedStateMachine):
         self.stats, self.now_ns = SlotStats(('a', 'b'), 100), 0
         self.begun: dict[str, str] = {}
         self.judged: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         self.moved: set[str] = set()
         self.before: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
@@ -267,10 +268,14 @@ class Episodes(RuleBasedStateMachine):
     @rule(name=names, outcome=st.sampled_from((*OUTCOMES, 9)))
     def outcome(self, name, outcome):
         known_as = self.counted_as(name) if name in self.begun else ''
+        # an episode that moved counts for neither slot, and its outcome is still reported once
+        known_as = known_as or self.reported.get(name, '')
         refused = self.stats.record_outcome(name, outcome)
         may_count = name in self.begun and outcome in OUTCOMES
         how = OUTCOMES.get(outcome, '')
         assert bool(refused) == (not may_count or known_as not in ('', how))
+        if not refused:
+            self.reported[name] = how
         if not refused and name not in self.moved:
             assert self.judged.setdefault(name, how) == how
 
