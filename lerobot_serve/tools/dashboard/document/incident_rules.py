@@ -31,6 +31,7 @@ EDGE = {
     'CONNECTING': ('server', WARNING, 'has no server'),
     'DEAD': ('stall', ERROR, 'gave up; it needs an operator'),
 }
+STALLED = 'STALLED'
 EDGE_BAD, EDGE_GOOD = frozenset(EDGE), 'STREAMING'
 # rung -> severity, text; POLICY is the normal one
 RUNGS = {
@@ -86,17 +87,22 @@ def robot_findings(old: RobotView, new: RobotView, *, is_settled: bool = True) -
     while; before, the policy is that of the last chunk of the episode before.
     """
     policy = _policy(old, new) if is_settled else None
-    found = (_state(old, new), _rung(old, new), _cage(old, new), policy)
+    found = (_stall(old, new), _state(old, new), _rung(old, new), _cage(old, new), policy)
     return [each for each in found if each]
+
+
+def _stall(old: RobotView, new: RobotView) -> Finding | None:
+    stalls_now = new.state == STALLED and old.state != STALLED
+    if new.stalls <= old.stalls or stalls_now:
+        return None
+    # it stalled between two polls, and has gone on
+    return Finding('stall', ERROR, with_reason('stalled for a moment', new.reason))
 
 
 def _state(old: RobotView, new: RobotView) -> Finding | None:
     if new.state != old.state and new.state in EDGE:
         kind, severity, text = EDGE[new.state]
         return Finding(kind, severity, with_reason(text, new.reason))
-    if new.stalls > old.stalls:
-        # it stalled and streams again between two polls
-        return Finding('stall', ERROR, with_reason('stalled for a moment', new.reason))
     if new.state == EDGE_GOOD and old.state in EDGE_BAD:
         return Finding(EDGE[old.state][0], INFO, f'streams again, from {new.server or "a server"}')
     return None

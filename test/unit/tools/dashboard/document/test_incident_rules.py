@@ -75,6 +75,10 @@ def test_a_stall_between_two_polls_is_seen_by_its_count():
     # the state says it, too: one incident
     stalled = replace(ROBOT, state='STALLED', stalls=1)
     assert found(ROBOT, stalled) == [('stall', 'error')]
+    # it has lost its session since: both are told
+    lost = replace(ROBOT, state='RECONNECTING', stalls=1)
+    assert found(ROBOT, lost) == [('stall', 'error'), ('server', 'warning')]
+    assert found(stalled, lost) == [('server', 'warning')]
     # an edge that was restarted counts from 0
     assert found(replace(ROBOT, stalls=5, cage_trips=5), ROBOT) == []
 
