@@ -14,6 +14,7 @@ import ctypes
 from functools import partial
 import gc
 from importlib import import_module
+import inspect
 import json
 import os
 from pathlib import Path
@@ -121,6 +122,15 @@ def is_participant(pid: int | str = 'self') -> bool:
     return False
 
 
+def load_type_supports() -> None:
+    """Load what the first endpoint of each type would load."""
+    for name, module in tuple(sys.modules.items()):
+        if name.rpartition('.')[0].endswith(('.msg', '.srv', '.action')):
+            for kind in tuple(vars(module).values()):
+                if isinstance(kind, type) and hasattr(kind, '__import_type_support__'):
+                    kind.__import_type_support__()
+
+
 def end_with(adopter: int, adopted: int) -> None:
     """Let the kernel end this process with the one that adopts it. Blocks until it has."""
     told = os.read(adopted, 1)
@@ -136,6 +146,9 @@ def main() -> None:
     sys.path.pop(0)
     for node in NODES:
         import_module(f'lerobot_serve.{node}.node')
+    load_type_supports()
+    # the first line that a node logs searches all modules for its own
+    inspect.getmodule(sys._getframe())
     # a collection would write into every page that parent and child share
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
