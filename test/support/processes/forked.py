@@ -26,6 +26,8 @@ from typing import NoReturn
 
 MESSAGE_BYTES = 1 << 18
 NODES = ('edge', 'gateway', 'router', 'server', 'sim')
+# imported with the first policy of a test
+POLICIES = ('numpy.ma', 'numpy.random', 'lerobot_serve.policies.synthetic.null')
 # an exit status
 GOODBYE_MISSING = 99
 # of sys/prctl.h
@@ -146,6 +148,8 @@ def main() -> None:
     sys.path.pop(0)
     for node in NODES:
         import_module(f'lerobot_serve.{node}.node')
+    for policy in POLICIES:
+        import_module(policy)
     load_type_supports()
     # the first line that a node logs searches all modules for its own
     inspect.getmodule(sys._getframe())
