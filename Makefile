@@ -14,11 +14,12 @@ ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 
-.PHONY: help demo test unit lint bench docs shell clean
+.PHONY: help demo test slow unit lint bench docs shell clean
 
 help:
 	@echo "make demo    run the simulated rollout: robots, a kill, a promotion, a rollback"
-	@echo "make test    lint and all tests"
+	@echo "make test    lint and the tests, but the slow ones"
+	@echo "make slow    the slow ones: whole demos, installations, long simulations"
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure, into out/bench/"
@@ -34,10 +35,13 @@ demo:
 	$(WORKSPACE) lerobot-serve demo $(DEMO)
 
 test: lint
-	$(WORKSPACE) python -m pytest test $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test -m "not slow" $(ON_ALL_CORES)
+
+slow:
+	$(WORKSPACE) python -m pytest test -m slow $(ON_ALL_CORES)
 
 unit:
-	$(WORKSPACE) python -m pytest test/unit $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test/unit -m "not slow" $(ON_ALL_CORES)
 
 lint:
 	$(WORKSPACE) sh -c "ruff check . && ruff format --check . && mypy"

@@ -50,15 +50,19 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Spread the files with real nodes evenly among the others: they wait, the others compute. The
-    slow ones come in the first half, so that none of them is left alone at the end.
+    long ones come in the first half, so that none of them is left alone at the end.
     """
     files = list(dict.fromkeys(item.path for item in items))
-    slow = {item.path for item in items if item.get_closest_marker('slow')}
+    long = {
+        item.path
+        for item in items
+        if item.get_closest_marker('long') or item.get_closest_marker('slow')
+    }
     place = {}
     for group, share in (
-        ([file for file in files if file in slow], 0.5),
-        ([file for file in files if file not in slow and has_nodes(file)], 1.0),
-        ([file for file in files if file not in slow and not has_nodes(file)], 1.0),
+        ([file for file in files if file in long], 0.5),
+        ([file for file in files if file not in long and has_nodes(file)], 1.0),
+        ([file for file in files if file not in long and not has_nodes(file)], 1.0),
     ):
         place |= {file: share * (index + 0.5) / len(group) for index, file in enumerate(group)}
     items.sort(key=lambda item: place[item.path])

@@ -21,8 +21,6 @@ from lerobot_serve.tools.cli.main import main, parser
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-pytestmark = pytest.mark.slow
-
 LIMIT_S = 300
 
 
@@ -30,6 +28,7 @@ def demo(*arguments: str) -> list[str]:
     return [str(executable_path('lerobot-serve')), 'demo', *arguments]
 
 
+@pytest.mark.slow
 def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     # the canary that takes long is a matter of how many episodes there are
@@ -85,6 +84,7 @@ def check_commands(summary: dict, printed: str) -> None:
             assert f'   | {line}' in lines
 
 
+@pytest.mark.slow
 def test_over_zenoh_no_request_goes_over_ros(tmp_path):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     # --phases is the name of --acts in 0.1
@@ -179,6 +179,7 @@ INTERRUPTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('act', 'line', 'number'), [(k, *v) for k, v in INTERRUPTED.items()])
 def test_a_signal_in_an_act_ends_the_demo_and_all_it_started(
     tmp_path, wait_until, act, line, number

@@ -11,7 +11,7 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KILLS = 10
 # below what a chunk lasts, so that the last of its rows are too old when no other one comes

@@ -13,7 +13,7 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 # as an operator has it who sets nothing: FAST of the rig is for other tests
 DEFAULTS = {

@@ -25,7 +25,7 @@ from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import CanaryState, RouterState, ServerStatus
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TIMEOUT = GoalStatus.STATUS_ABORTED, RunEpisode.Result.TIMEOUT
 STEPS_S = -15.0, 3600.0, -3600.0

@@ -84,6 +84,7 @@ def look(onlooker: subprocess.Popen) -> tuple[int, int]:
     return int(state), int(played)
 
 
+@pytest.mark.slow
 def test_robots_are_served_and_go_on_without_it(
     onlooker, told, node, discovery_server, sim_arm_yaml, tmp_path
 ):

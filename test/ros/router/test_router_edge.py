@@ -12,7 +12,7 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 # seven seconds a chunk, of which the next is asked for after two; a busy machine is slow
 LONG = '&chunk=210&rtc=1'

@@ -26,7 +26,7 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SESSIONS, CALLERS, GROWTH_MB = 400, 4, 8.0
 ROBOTS, ROUNDS = 30, 20

@@ -17,7 +17,7 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CYCLES = 6
 

@@ -100,6 +100,7 @@ def content(chunk: Chunk) -> tuple[bytes, bytes]:
     return chunk.model.tobytes(), chunk.robot.tobytes()
 
 
+@pytest.mark.slow
 def test_eight_robots_at_one_server_get_what_each_gets_alone(server):
     together: list[list[tuple[bytes, bytes]]] = [[] for _ in range(ROBOTS)]
     clients = [robot(server, number) for number in range(ROBOTS)]

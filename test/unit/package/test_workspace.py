@@ -58,6 +58,7 @@ def test_a_missing_compiler_is_named_with_the_remedy(make):
     assert 'apt install g++' in said
 
 
+@pytest.mark.slow
 def test_no_network_is_told_as_such(make):
     nowhere = 'http://127.0.0.1:9/simple'
     status, said = make(

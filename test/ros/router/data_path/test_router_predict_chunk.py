@@ -27,7 +27,7 @@ from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import Observation
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROUTER = '/policy_router'
 # as long as ros2 launch waits for a process that is to end

@@ -16,7 +16,7 @@ from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import ReplicaState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def answered(client: SmallClient, episode_id: str, count: int = 1, **changes: object) -> list:

@@ -19,7 +19,6 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 START_S, END_S = 90.0, 90.0
-pytestmark = pytest.mark.slow
 NULL = 'null:joints=6,chunk=30,cameras=,fps=30'
 FLEET = """
 servers:
@@ -101,6 +100,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_robots_are_driven_a_killed_server_comes_back_and_ctrl_c_ends_all(up, tmp_path, node):
     pytest.importorskip('torch', reason='the shipped policy runs on torch')
     heard: list[EdgeState] = []

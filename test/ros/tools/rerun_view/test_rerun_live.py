@@ -148,6 +148,7 @@ def can_connect(endpoint: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_an_unknown_live_robot_is_answered_with_the_nearest(edge_rig, tmp_path):
     file = tmp_path / 'view.rrd'
     edge_rig.start_server(policy_path=SHAPE)

@@ -26,8 +26,6 @@ from lerobot_serve.policies.lerobot.checkpoint import checkpoint as folder_modul
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.prediction import processors
 
-pytestmark = pytest.mark.slow
-
 LOADERS = {
     'AutoConfig': 'AutoConfig.from_pretrained(folder, trust_remote_code=True)',
     'AutoTokenizer': 'AutoTokenizer.from_pretrained(folder, trust_remote_code=True)',
@@ -107,6 +105,7 @@ except Exception:
 """
 
 
+@pytest.mark.slow
 def test_without_us_attacks_run_and_the_hub_receives_requests(tmp_path, hub):
     """In our loader and in those of transformers; the other tests would see nothing without."""
     endpoint, asked = hub
