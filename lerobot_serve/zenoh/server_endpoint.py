@@ -28,6 +28,7 @@ from lerobot_serve.zenoh.keys import (
     WITHDRAW,
 )
 from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.link_sender import LINK_FULL
 from lerobot_serve.zenoh.predictions import Predictions, SubmitPrediction
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -92,7 +93,9 @@ class ServerEndpoint:
 
     def publish_no_session(self, client_id: str, raw: bytes) -> None:
         """Reply to a client without a session."""
-        self._link.put(self.keys.client(Role.ROBOT, client_id).no_session, raw, Traffic.CHUNK)
+        key = self.keys.client(Role.ROBOT, client_id).no_session
+        if not self._link.put(key, raw, Traffic.CHUNK):
+            self._on_drop(LINK_FULL)
 
     def _on_observation(self, key: str, raw: bytes) -> None:
         """Thread of Zenoh."""

@@ -34,6 +34,7 @@ from lerobot_serve.tools.keys.certificates import (
     make_certificate,
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
+from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (
@@ -41,6 +42,7 @@ from lerobot_serve.zenoh.settings import (
     common_configuration,
     region_name,
     tls_configuration,
+    transmission,
 )
 
 SITE_FILE, AUTHORITY = 'site.json', 'authority'
@@ -272,6 +274,17 @@ def _hub_configuration(rules: dict[str, object], others: list[Identity]) -> dict
     regions = [{'filters': [{'region_names': [region_name(e.common_name)]}]} for e in others]
     return common_configuration('router', listen=(HUB_LISTEN,)) | {
         'gateway': {'south': regions},
-        'transport': {'link': {'tls': tls_configuration(Path())}},
+        'transport': {'link': {'tls': tls_configuration(Path()), 'tx': transmission()}},
         'access_control': rules,
+        # the senders of one server or router wait for their own link, not for each robot behind it
+        'qos': {
+            'network': [
+                {
+                    'messages': ['put'],
+                    'flows': ['egress'],
+                    'key_exprs': [f'{KEY_ROOT}/**'],
+                    'overwrite': {'congestion_control': 'drop'},
+                }
+            ]
+        },
     }
