@@ -19,6 +19,9 @@ from lerobot_serve.zenoh.link import DROPPED_AFTER_S, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender
 from lerobot_serve.zenoh.traffic import Traffic
 
+# clients whose tokens are held; without keys anything may have one
+CLIENTS_LIMIT = 4096
+
 
 class ReplyPublisher:
     """
@@ -117,6 +120,9 @@ class ZenohReplyPublishers:
 
     def _on_presence(self, key: str, is_alive: bool) -> None:
         """Thread of Zenoh."""
+        if is_alive and len(self._alive) >= CLIENTS_LIMIT:
+            self._drop('too_many_clients')
+            return
         (self._alive.add if is_alive else self._alive.discard)(client_of(key).prefix)
 
     def retain(self, topics: set[str]) -> None:
