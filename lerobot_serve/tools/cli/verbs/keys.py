@@ -19,6 +19,7 @@ ROLES = {
     'router': 'a router: speaks for its robots',
     'server': 'a policy server',
     'operator': 'an operator: reads status and presence',
+    'recorder': 'a recorder or dashboard: hears requests, replies and session calls',
     'hub': 'a Zenoh router (zenohd) between them',
 }
 AUTHORITY_DAYS, KEY_DAYS, LIMIT_DAYS = 3650, 365, 36500
