@@ -294,10 +294,19 @@ class RouterCore:
         with self.table.lock:
             return self.table.shares(self.now_ns)
 
-    def record_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
-        """Record an outcome; return the reply."""
+    def record_outcome(
+        self, episode_id: str, outcome: int, *, of_client: str | None = None
+    ) -> OutcomeReceipt:
+        """Record an outcome, only for an episode `of_client` if given; return the reply."""
         with self.table.lock:
-            receipt = self.table.stats.receive_outcome(episode_id, outcome)
+            if of_client is None or self.table.stats.is_of(episode_id, of_client):
+                receipt = self.table.stats.receive_outcome(episode_id, outcome)
+            else:
+                receipt = OutcomeReceipt(
+                    f'no episode {episode_id!r} of {of_client!r} was routed here since the router '
+                    'started; report it with `lerobot-serve outcome` on its machine',
+                    is_accepted=False,
+                )
             slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
         if not receipt.is_accepted:
             self.drops.add('outcome_unknown')
