@@ -13,7 +13,7 @@ One thread; a second process is refused while one changes the folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -86,10 +86,37 @@ class Site:
         reason = 'is the name of several keys' if found else 'is no key of this site'
         raise UserError(f'{given!r} {reason}; give one of {names}')
 
+    def add_all(
+        self,
+        role: KeyRole,
+        names: Sequence[str],
+        days: int,
+        *,
+        hosts: tuple[str, ...],
+        direct: bool,
+    ) -> list[Identity]:
+        """Make a key for each name, none where one cannot be made. Raises UserError."""
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f'{name!r} is given twice; give each name once')
+            self._new_record(role, name, hosts, direct)
+        return [self.add(role, name, days, hosts=hosts, direct=direct) for name in names]
+
     def add(
         self, role: KeyRole, given: str, days: int, *, hosts: tuple[str, ...], direct: bool
     ) -> Identity:
         """Make a key. Raises UserError, also where the name has one."""
+        record = self._new_record(role, given, hosts, direct)
+        pair = self._make_pair(record, days)
+        make_private_folder(self.folder / record.identity.folder, self._files(pair))
+        self.records.append(replace(record, expires=pair.expires))
+        self._write_list()
+        return record.identity
+
+    def _new_record(
+        self, role: KeyRole, given: str, hosts: tuple[str, ...], direct: bool
+    ) -> KeyRecord:
+        """Return what a key would be. Raises UserError, also where the name has one."""
         identity = new_identity(role, given)
         past = [e for e in self.records if e.identity.folder == identity.folder]
         folder = self.folder / identity.folder
@@ -101,12 +128,7 @@ class Site:
         # the common names of revoked keys stay refused
         identity = replace(identity, generation=len(past) + 1)
         _check_hosts(role, hosts)
-        record = KeyRecord(identity, datetime.min, hosts, direct)
-        pair = self._make_pair(record, days)
-        make_private_folder(folder, self._files(pair))
-        self.records.append(replace(record, expires=pair.expires))
-        self._write_list()
-        return identity
+        return KeyRecord(identity, datetime.min, hosts, direct)
 
     def rotate(self, given: str, days: int) -> Identity:
         """Make a new key for a name; the old one stays valid. Raises UserError."""
