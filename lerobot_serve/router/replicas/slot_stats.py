@@ -244,7 +244,7 @@ class SlotStats:
     def is_of(self, episode_id: str, client_id: str) -> bool:
         """Return whether a client requested an episode since the start."""
         episode = self._episodes.get(episode_id)
-        return bool(episode and client_id) and episode.client_id == client_id
+        return episode is not None and bool(client_id) and episode.client_id == client_id
 
     def initial_slot(self, episode_id: str) -> str:
         """Return the slot in which an episode began; empty if it is not known."""
