@@ -19,6 +19,7 @@ from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
 from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.monitor import InputMonitor
@@ -209,6 +210,13 @@ class EdgeController(SteadyClockNode):
             on_finished=self._listener.run_finished,
         )
         self._action = RunEpisodeAction(self, self._runner)
+        self._outcomes = OutcomeReports(
+            self.client_id,
+            lambda: self._links.clients.get(self._core.status.server),
+            time.monotonic_ns,
+            count_dropped=self._core.status.count_dropped,
+            log_warning=self.get_logger().warning,
+        )
         create_checked_subscription(
             self,
             EpisodeOutcome,
@@ -280,6 +288,7 @@ class EdgeController(SteadyClockNode):
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._listener.outcome_received(message.episode_id, message.outcome, message.text)
         self._runner.on_outcome(message)
+        self._outcomes.add(message)
 
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
@@ -287,6 +296,7 @@ class EdgeController(SteadyClockNode):
         self._log.poll(self._core.connection.status, reports.count_problems(self._view))
         self._latch_log.poll(self._core.controller.latch_reason)
         self._action.poll()
+        self._outcomes.poll()
         self._output.poll_stop_service()
         alarm = self._core.controller.alarm.take_unreported()
         if alarm and not alarm.latches:  # one that latches is logged as the reason of the latch

@@ -228,11 +228,17 @@ class RouterCore:
         with self.table.lock:
             return slot.record_report(server, report)
 
-    def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
-        """Record whether the services of a replica are available, and why the link has none."""
+    def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> bool:
+        """
+        Record whether the services of a replica are available, and why the link has none. Return
+        whether any of it has changed.
+        """
+        replica = self.replicas[server]
         with self.table.lock:
-            self.replicas[server].set_available(is_available=is_available)
-            self.replicas[server].link_problem = link_problem
+            before = replica.is_available, replica.link_problem
+            replica.set_available(is_available=is_available)
+            replica.link_problem = link_problem
+        return before != (is_available, link_problem)
 
     def has_all_reports(self) -> bool:
         """Return whether every replica has sent a status."""
@@ -294,10 +300,19 @@ class RouterCore:
         with self.table.lock:
             return self.table.shares(self.now_ns)
 
-    def record_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
-        """Record an outcome; return the reply."""
+    def record_outcome(
+        self, episode_id: str, outcome: int, *, of_client: str | None = None
+    ) -> OutcomeReceipt:
+        """Record an outcome, only for an episode `of_client` if given; return the reply."""
         with self.table.lock:
-            receipt = self.table.stats.receive_outcome(episode_id, outcome)
+            if of_client is None or self.table.stats.is_of(episode_id, of_client):
+                receipt = self.table.stats.receive_outcome(episode_id, outcome)
+            else:
+                receipt = OutcomeReceipt(
+                    f'no episode {episode_id!r} of {of_client!r} was routed here since the router '
+                    'started; report it with `lerobot-serve outcome` on its machine',
+                    is_accepted=False,
+                )
             slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
         if not receipt.is_accepted:
             self.drops.add('outcome_unknown')

@@ -122,7 +122,10 @@ class PolicyRouter(LifecycleNode):
         if self._zenoh:
             self._zenoh.serve(
                 self._runtime,
-                service_handlers(self._router_services.table()),
+                {
+                    **service_handlers(self._router_services.table()),
+                    'report_outcome': self._router_services.report_own_outcome,
+                },
                 on_observation=self._on_observation,
                 on_drop=self._drops.add,
                 log_warning=self.warn,

@@ -123,6 +123,17 @@ class ClientKeys:
         purposes = PURPOSES if self.role == Role.ROUTER else PURPOSES[:1]
         return tuple(self.replies(purpose) for purpose in purposes)
 
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """The keys of requests, replies and copies of calls, for a recorder."""
+        return (
+            self.observation,
+            self.no_session,
+            self.event(ANY),
+            f'{self.prefix}/{ANY}/action_chunk',
+            *(f'{self.prefix}/{purpose}/{ANY}' for purpose in PURPOSES),
+        )
+
     def _reply(self, epoch: str, purpose: str) -> str:
         parts = (purpose, epoch) if self.role == Role.ROUTER else (epoch, 'action_chunk')
         return '/'.join((self.prefix, *parts))

@@ -22,13 +22,15 @@ from zenoh.handlers import Callback
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.names import file_name
 from lerobot_serve.wire.session import ServerUnreachable
-from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+from lerobot_serve.zenoh.settings import configuration, MESSAGE_WAIT_US, ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
 
 OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]
 CALL_LATER_S = 2.0
 CLOSE_LIMIT_S = 1.0
+# Zenoh drops a message of one batch that has waited for this long, and does not say so
+DROPPED_AFTER_S = MESSAGE_WAIT_US / 1e6
 
 
 class ZenohLink:
@@ -65,9 +67,11 @@ class ZenohLink:
     def publisher(self, key: str, traffic: Traffic) -> zenoh.Publisher:
         return self._session.declare_publisher(key, **_options(traffic))
 
-    def put(self, key: str, raw: bytes, traffic: Traffic) -> None:
-        """Publish once on a key."""
+    def put(self, key: str, raw: bytes, traffic: Traffic) -> bool:
+        """Publish once on a key; return False when the link was full for DROPPED_AFTER_S."""
+        begin_s = time.monotonic()
         self._session.put(key, raw, **_options(traffic))
+        return time.monotonic() - begin_s < DROPPED_AFTER_S
 
     def subscribe(
         self, key: str, on_payload: OnPayload, *, may_wait: bool = False

@@ -8,10 +8,12 @@ where `run` runs them, which is the node's executor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 import contextlib
 from functools import partial
 from inspect import isawaitable
+import threading
 from typing import Any, Protocol
 
 import zenoh
@@ -28,6 +30,7 @@ from lerobot_serve.zenoh.keys import (
     WITHDRAW,
 )
 from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.link_sender import LINK_FULL
 from lerobot_serve.zenoh.predictions import Predictions, SubmitPrediction
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -35,6 +38,36 @@ Handler = Callable[[Any, Any], Any]
 LOGGED_LIMIT, SPEAKER_LIMIT = 256, 80
 # services whose calls a bag holds; Zenoh shows them to no third node
 RECORDED = ('open_session', 'close_session', 'reset_episode')
+# calls that run or wait: of one robot, of one router or gateway for all of its robots, of all
+ROBOT_CALLS, ROUTER_CALLS, ALL_CALLS = 8, 128, 256
+TOO_MANY_CALLS = (
+    f'too many calls at once; allowed are {ROBOT_CALLS} of a robot, {ROUTER_CALLS} of a router '
+    f'and {ALL_CALLS} in all: call again when those before have their replies'
+)
+
+
+class CallPlaces:
+    """The calls that run or wait. Any thread."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[ClientKeys] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, client: ClientKeys) -> bool:
+        """Take a place for a call of a client; return False when it or all have too many."""
+        limit = ROUTER_CALLS if client.role == Role.ROUTER else ROBOT_CALLS
+        with self._lock:
+            is_free = self._taken[client] < limit and self._taken.total() < ALL_CALLS
+            self._taken[client] += is_free
+            if not self._taken[client]:
+                del self._taken[client]
+        return is_free
+
+    def release(self, client: ClientKeys) -> None:
+        with self._lock:
+            self._taken[client] -= 1
+            if not self._taken[client]:
+                del self._taken[client]
 
 
 class ServerMessages(Protocol):
@@ -76,6 +109,7 @@ class ServerEndpoint:
         self.keys = ServerKeys(link.settings.site, server)
         self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
         self._pass_on, self._log_warning = on_observation, log_warning
+        self._places = CallPlaces()
         # client and service of refusals in the log: a client repeats a call that is refused
         self._logged: set[tuple[ClientKeys, str]] = set()
         self._queryables = [
@@ -92,7 +126,9 @@ class ServerEndpoint:
 
     def publish_no_session(self, client_id: str, raw: bytes) -> None:
         """Reply to a client without a session."""
-        self._link.put(self.keys.client(Role.ROBOT, client_id).no_session, raw, Traffic.CHUNK)
+        key = self.keys.client(Role.ROBOT, client_id).no_session
+        if not self._link.put(key, raw, Traffic.CHUNK):
+            self._on_drop(LINK_FULL)
 
     def _on_observation(self, key: str, raw: bytes) -> None:
         """Thread of Zenoh."""
@@ -132,14 +168,24 @@ class ServerEndpoint:
                 'lerobot_serve'
             ) from error
 
-    def _refuse(self, query: zenoh.Query, name: str, error: ValueError) -> None:
-        """Count a call that is not run, and reply why; log the first of a client and service."""
-        self._on_drop('malformed_service_request')
+    def _speaker(self, query: zenoh.Query) -> ClientKeys:
+        """Return the client of a call."""
         try:
-            client = client_of(str(query.key_expr))
+            return client_of(str(query.key_expr))
         except ValueError:
             # a selector of many keys
-            client = ClientKeys(self.keys.prefix, 'unknown', 'client')
+            return ClientKeys(self.keys.prefix, 'unknown', 'client')
+
+    def _refuse(
+        self,
+        query: zenoh.Query,
+        name: str,
+        error: ValueError | str,
+        reason: str = 'malformed_service_request',
+    ) -> None:
+        """Count a call that is not run, and reply why; log the first of a client and service."""
+        self._on_drop(reason)
+        client = self._speaker(query)
         if (client, name) not in self._logged and len(self._logged) < LOGGED_LIMIT:
             self._logged.add((client, name))
             speaker = ascii(f'{client.role} {client.client}'[:SPEAKER_LIMIT])
@@ -150,7 +196,14 @@ class ServerEndpoint:
     def _run_call(
         self, name: str, query: zenoh.Query, call: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run a call in the node's executor; one that fails ends neither it nor the node."""
+        """
+        Run a call in the node's executor, unless too many are there; one that fails ends neither
+        it nor the node.
+        """
+        client = self._speaker(query)
+        if not self._places.take(client):
+            self._refuse(query, name, TOO_MANY_CALLS, 'too_many_calls')
+            return
 
         async def guarded() -> None:
             try:
@@ -161,6 +214,8 @@ class ServerEndpoint:
                 # unless it has a reply already
                 with contextlib.suppress(Exception), query:
                     query.reply_err(f'{name}: {error}'.encode())
+            finally:
+                self._places.release(client)
 
         self._run(guarded)
 

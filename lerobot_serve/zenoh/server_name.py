@@ -27,6 +27,8 @@ CONNECT_TIMEOUT_S = 1.0
 RELEASE_TIMEOUT_S = LEASE_MS / 1e3 + 1.0
 LOOKUP_TIMEOUT_S, POLL_S = 0.5, 0.05
 SHOWN_PROCESSES = 4
+# of one name that are held: two are enough for a conflict
+PROCESSES_LIMIT = 1024
 
 
 class ServerInstances:
@@ -47,6 +49,8 @@ class ServerInstances:
 
     def _on_token(self, key: str, is_alive: bool) -> None:
         with self._lock:
+            if is_alive and len(self._found) >= PROCESSES_LIMIT:
+                return
             (self._found.add if is_alive else self._found.discard)(process_of(key))
             before, self._conflict = self._conflict, conflict_text(self._keys, self._found)
             if self._conflict != before:

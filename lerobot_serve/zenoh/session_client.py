@@ -8,6 +8,7 @@ The request thread calls; callbacks run in threads of Zenoh.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import time
 from typing import Any, Protocol
 
@@ -113,6 +114,24 @@ class ZenohSessionClient:
 
         key = self.keys.service('reset_episode')
         self._link.call_later(key, self._messages.encode(request), check, on_refusal)
+
+    def report_outcome(self, request: Any, on_reply: Callable[[bool, str], None]) -> None:
+        """Report the outcome of an episode to a router, without waiting."""
+
+        def check(raw: bytes) -> None:
+            try:
+                reply = self._messages.decode('report_outcome', raw)
+            except ValueError as error:
+                on_reply(False, f'the reply cannot be read ({error}); {SAME_VERSION}')
+                return
+            on_reply(reply.accepted, reply.text)
+
+        self._link.call_later(
+            self.keys.service('report_outcome'),
+            self._messages.encode(request),
+            check,
+            partial(on_reply, False),
+        )
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """Request the status without waiting."""

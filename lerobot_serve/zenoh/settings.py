@@ -24,8 +24,7 @@ KEEP_ALIVES_A_LEASE = 10
 # images fit through 100 Mbit/s
 QUEUED_BATCHES, FRAGMENTS_WAIT_US = 16, 200_000
 # Zenoh's own 2 batches and 1 ms lose chunks: a server that answers several robots at once fills
-# them before a busy machine runs the thread that sends (2 to 20 of 100 lost in bursts of 20). A
-# robot that is cut off holds up others so long for each of its chunks, until its lease ends
+# them before a busy machine runs the thread that sends (2 to 20 of 100 lost in bursts of 20)
 MESSAGE_WAIT_US = 20_000
 # a chunk is below it: through the socket it is faster (p50 by 5 %, p99 by 30 %)
 SHARED_MEMORY_THRESHOLD_BYTES = 16384
@@ -58,18 +57,7 @@ def configuration(settings: ZenohSettings) -> str:
     check_site(settings.site)
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
-    queue = {
-        'size': {'data': QUEUED_BATCHES, 'interactive_high': QUEUED_BATCHES},
-        'congestion_control': {
-            'drop': {
-                'wait_before_drop': MESSAGE_WAIT_US,
-                'max_wait_before_drop_fragments': FRAGMENTS_WAIT_US,
-            }
-        },
-    }
-    link: dict[str, object] = {
-        'tx': {'lease': LEASE_MS, 'keep_alive': KEEP_ALIVES_A_LEASE, 'queue': queue}
-    }
+    link: dict[str, object] = {'tx': transmission()}
     shared_memory = {
         'enabled': settings.shared_memory,
         'transport_optimization': {'message_size_threshold': SHARED_MEMORY_THRESHOLD_BYTES},
@@ -120,6 +108,20 @@ def common_configuration(
             'gossip': {'enabled': False},
         },
     }
+
+
+def transmission() -> dict[str, object]:
+    """Return how long a peer may be silent, and what waits for its link."""
+    queue = {
+        'size': {'data': QUEUED_BATCHES, 'interactive_high': QUEUED_BATCHES},
+        'congestion_control': {
+            'drop': {
+                'wait_before_drop': MESSAGE_WAIT_US,
+                'max_wait_before_drop_fragments': FRAGMENTS_WAIT_US,
+            }
+        },
+    }
+    return {'lease': LEASE_MS, 'keep_alive': KEEP_ALIVES_A_LEASE, 'queue': queue}
 
 
 def _check_endpoint(endpoint: str, keys: Path | None) -> None:

@@ -21,11 +21,13 @@ class Quality(NamedTuple):
 class Traffic(Enum):
     """
     A chunk overtakes the images of all others; shadow requests wait for all other traffic. The
-    request thread of a robot waits for its own uplink. Servers and routers do not: a robot that is
-    cut off must not hold up another.
+    request thread of a robot waits for its own uplink. A thread that serves several peers does
+    not: one that is cut off must not hold up another. It leaves what has to wait to the
+    LinkSender of that peer.
     """
 
     CHUNK = Quality('INTERACTIVE_HIGH', express=True)
+    LATE_CHUNK = Quality('INTERACTIVE_HIGH', express=True, blocks=True)
     OBSERVATION = Quality('DATA', blocks=True)
     FORWARDED = Quality('DATA')
     SHADOW = Quality('BACKGROUND')

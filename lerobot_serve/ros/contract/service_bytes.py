@@ -11,13 +11,21 @@ from rclpy.serialization import deserialize_message, serialize_message
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve_interfaces.msg import ServerStatus
-from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
+from lerobot_serve_interfaces.srv import (
+    CloseSession,
+    GetStatus,
+    OpenSession,
+    ReportOutcome,
+    ResetEpisode,
+)
 
 SERVICES: dict[str, Any] = {
     'open_session': OpenSession,
     'close_session': CloseSession,
     'reset_episode': ResetEpisode,
     'get_status': GetStatus,
+    # of a router
+    'report_outcome': ReportOutcome,
 }
 
 
@@ -46,6 +54,8 @@ def read_request(service: str, raw: bytes) -> Any:
 
 def client_id(service: str, request: Any) -> str:
     """Return whom a request speaks for; empty without a client."""
+    if isinstance(request, ReportOutcome.Request):
+        request = request.outcome
     return getattr(request, 'client_id', '')
 
 

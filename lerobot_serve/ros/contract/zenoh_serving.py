@@ -47,6 +47,7 @@ class ZenohServing:
         another server has this name.
         """
         self._name.claim(log_warning)
+        self.replies.on_drop = on_drop
         self._endpoint = ServerEndpoint(
             self.link,
             self._server,

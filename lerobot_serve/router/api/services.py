@@ -208,9 +208,19 @@ class RouterServices:
         response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
         return response
 
-    def on_outcome(self, message: EpisodeOutcome) -> OutcomeReceipt:
-        """Record an outcome; return the reply."""
+    def report_own_outcome(
+        self, request: ReportOutcome.Request, response: ReportOutcome.Response
+    ) -> ReportOutcome.Response:
+        """Record an outcome over Zenoh: a robot reports for its own episodes alone."""
+        receipt = self.on_outcome(request.outcome, of_client=request.outcome.client_id)
+        response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
+        return response
+
+    def on_outcome(
+        self, message: EpisodeOutcome, *, of_client: str | None = None
+    ) -> OutcomeReceipt:
+        """Record an outcome, only for an episode `of_client` if given; return the reply."""
         core = self._host.core
         if core is None:
             return OutcomeReceipt(NOT_CONFIGURED, is_accepted=False)
-        return core.record_outcome(message.episode_id, message.outcome)
+        return core.record_outcome(message.episode_id, message.outcome, of_client=of_client)

@@ -69,12 +69,14 @@ class HealthMonitor:
     def poll(self) -> None:
         """Update availability, canary and overall health. Several times per second."""
         core = self._core
-        for server in core.replicas:
+        changes = [
             core.set_available(
                 server,
                 is_available=self._presence.is_available(server),
                 link_problem=self._presence.link_problem(server),
             )
+            for server in core.replicas
+        ]
         if not core.is_open:
             return
         if core.update_canary():
@@ -82,6 +84,9 @@ class HealthMonitor:
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
             self._publish_health(before, self._state())
+        elif any(changes):
+            # a replica that comes or goes shows at once, also where its slot goes on
+            self._publish(self._state())
 
     def _publish_health(self, before: str, state: RouterState) -> None:
         if self._core.recorder:

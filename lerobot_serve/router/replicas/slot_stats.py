@@ -70,6 +70,8 @@ class RoutedEpisode:
     has_moved: bool = False
     initial_slot: str = ''
     reported: str = ''
+    # empty after a restart, until its next request
+    client_id: str = ''
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +135,24 @@ class SlotStats:
             self._current_episodes[client_id] = episode_id
         episode = self._episodes.get(episode_id)
         if episode:
+            episode.client_id = client_id
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
                 # the episode moved shortly before a restart; the move was not stored
                 self.record_move(episode_id, placement.slot)
         elif episode_id:
-            self._begin(episode_id, placement)
+            self._begin(episode_id, placement, client_id)
 
     def _resume(self, episode_id: str, episode: RoutedEpisode) -> None:
         """Resume an episode: a reopened session does not end it."""
         if self._awaiting_outcome.pop(episode_id, None):
             episode.ended_ns = None
 
-    def _begin(self, episode_id: str, placement: Placement) -> None:
+    def _begin(self, episode_id: str, placement: Placement, client_id: str) -> None:
         # a sticky or moved episode was counted before a restart
         slot, is_new = placement.slot, not (placement.sticky or placement.moved)
         self._episodes[episode_id] = RoutedEpisode(
-            slot, has_moved=placement.moved, initial_slot=slot
+            slot, has_moved=placement.moved, initial_slot=slot, client_id=client_id
         )
         self._slots[slot].episodes += is_new
         if is_new:
@@ -237,6 +240,11 @@ class SlotStats:
         if not episode.outcome_name:
             notes.append(MOVED)
         return OutcomeReceipt('; '.join(notes), is_accepted=True, is_new=is_new)
+
+    def is_of(self, episode_id: str, client_id: str) -> bool:
+        """Return whether a client requested an episode since the start."""
+        episode = self._episodes.get(episode_id)
+        return episode is not None and bool(client_id) and episode.client_id == client_id
 
     def initial_slot(self, episode_id: str) -> str:
         """Return the slot in which an episode began; empty if it is not known."""

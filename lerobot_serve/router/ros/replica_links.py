@@ -47,7 +47,9 @@ def open_replica_links(
             lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
         ),
-        _open_zenoh_replicas(node, over_zenoh, link, on_drop) if over_zenoh else None,
+        _open_zenoh_replicas(node, over_zenoh, link, on_drop, parameters.observation_lifespan_s)
+        if over_zenoh
+        else None,
     )
 
 
@@ -56,6 +58,7 @@ def _open_zenoh_replicas(
     servers: tuple[str, ...],
     link: ZenohLink | None,
     on_drop: Callable[[str], None],
+    lifespan_s: float,
 ) -> ZenohReplicas:
     # a router whose replicas are reached over ROS 2 needs no eclipse-zenoh
     from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicas
@@ -66,6 +69,7 @@ def _open_zenoh_replicas(
         node.get_fully_qualified_name(),
         run=node.executor.create_task,
         on_drop=on_drop,
+        lifespan_s=lifespan_s,
     )
 
 

@@ -85,17 +85,35 @@ def add_observer_options(parser: argparse.ArgumentParser, does: str) -> None:
         '--site', default=DEFAULT_SITE, help=f'the zenoh_site of the nodes ({DEFAULT_SITE})'
     )
     parser.add_argument(
-        '--keys', metavar='FOLDER', type=Path, help="zenoh_keys: an operator's keys"
+        '--keys',
+        metavar='FOLDER',
+        type=Path,
+        help='zenoh_keys: those of `lerobot-serve keys recorder`',
     )
 
 
 def observer_settings(options: argparse.Namespace) -> ZenohSettings | None:
-    """Return the settings of the link, None without an endpoint. Raises ParameterError."""
+    """Return the settings of the link, None without an endpoint. Raises UserError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.zenoh.settings import ZenohSettings
 
     if options.connect:
+        if options.keys:
+            check_recorder(options.keys)
         return ZenohSettings(options.site, tuple(options.connect), keys=options.keys)
     if options.keys or options.site != DEFAULT_SITE:
         raise ParameterError('--keys and --site are of --connect; give it endpoints')
     return None
+
+
+def check_recorder(keys: Path) -> None:
+    """Raise UserError for keys that hear no requests: access control refuses without a word."""
+    from lerobot_serve.errors import UserError
+    from lerobot_serve.zenoh.credentials import check_credentials
+
+    name = check_credentials(keys, may_listen=False).common_name
+    if not name.startswith('recorder.'):
+        raise UserError(
+            f'{keys} has the key {name}, which may not hear the requests and replies of robots; '
+            'make one with `lerobot-serve keys recorder NAME`, and copy the folders that it names'
+        )

@@ -97,6 +97,8 @@ def _grants(site: str, node: Identity, peer: Identity, *, direct: bool) -> Itera
             yield Grant(peer, _all_clients(ServerKeys(site, peer.node)), False)
         case KeyRole.OPERATOR:
             yield Grant(peer, _operator(at), True)
+        case KeyRole.RECORDER if not is_hub:
+            yield Grant(peer, _recorder(at), True)
         case KeyRole.HUB if not is_hub:
             yield Grant(peer, _all_clients(at), True)
             if node.role == KeyRole.ROUTER:
@@ -136,6 +138,17 @@ def _exchange(
             SERVE: (at.clients.service(ANY),),
             **dict.fromkeys(WATCH, (at.clients.alive,)),
         },
+    )
+
+
+def _recorder(at: ServerKeys) -> Exchange:
+    """Return what a recorder hears at a server or router; it sends nothing."""
+    # it subscribes at each node with the same keys
+    heard = ServerKeys(at.site, ANY_SERVER).clients.heard
+    read = _operator(at)
+    return Exchange(
+        {**read.from_client, SUBSCRIBE: (at.status, *heard)},
+        {**read.from_server, PUT: (at.status, *heard)},
     )
 
 

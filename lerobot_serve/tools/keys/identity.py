@@ -21,6 +21,7 @@ class KeyRole(StrEnum):
     ROUTER = 'router'
     SERVER = 'server'
     OPERATOR = 'operator'
+    RECORDER = 'recorder'
     HUB = 'hub'
 
     @property

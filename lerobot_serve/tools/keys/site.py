@@ -13,7 +13,7 @@ One thread; a second process is refused while one changes the folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -34,6 +34,7 @@ from lerobot_serve.tools.keys.certificates import (
     make_certificate,
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
+from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (
@@ -41,6 +42,7 @@ from lerobot_serve.zenoh.settings import (
     common_configuration,
     region_name,
     tls_configuration,
+    transmission,
 )
 
 SITE_FILE, AUTHORITY = 'site.json', 'authority'
@@ -84,10 +86,37 @@ class Site:
         reason = 'is the name of several keys' if found else 'is no key of this site'
         raise UserError(f'{given!r} {reason}; give one of {names}')
 
+    def add_all(
+        self,
+        role: KeyRole,
+        names: Sequence[str],
+        days: int,
+        *,
+        hosts: tuple[str, ...],
+        direct: bool,
+    ) -> list[Identity]:
+        """Make a key for each name, none where one cannot be made. Raises UserError."""
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f'{name!r} is given twice; give each name once')
+            self._new_record(role, name, hosts, direct)
+        return [self.add(role, name, days, hosts=hosts, direct=direct) for name in names]
+
     def add(
         self, role: KeyRole, given: str, days: int, *, hosts: tuple[str, ...], direct: bool
     ) -> Identity:
         """Make a key. Raises UserError, also where the name has one."""
+        record = self._new_record(role, given, hosts, direct)
+        pair = self._make_pair(record, days)
+        make_private_folder(self.folder / record.identity.folder, self._files(pair))
+        self.records.append(replace(record, expires=pair.expires))
+        self._write_list()
+        return record.identity
+
+    def _new_record(
+        self, role: KeyRole, given: str, hosts: tuple[str, ...], direct: bool
+    ) -> KeyRecord:
+        """Return what a key would be. Raises UserError, also where the name has one."""
         identity = new_identity(role, given)
         past = [e for e in self.records if e.identity.folder == identity.folder]
         folder = self.folder / identity.folder
@@ -99,12 +128,7 @@ class Site:
         # the common names of revoked keys stay refused
         identity = replace(identity, generation=len(past) + 1)
         _check_hosts(role, hosts)
-        record = KeyRecord(identity, datetime.min, hosts, direct)
-        pair = self._make_pair(record, days)
-        make_private_folder(folder, self._files(pair))
-        self.records.append(replace(record, expires=pair.expires))
-        self._write_list()
-        return identity
+        return KeyRecord(identity, datetime.min, hosts, direct)
 
     def rotate(self, given: str, days: int) -> Identity:
         """Make a new key for a name; the old one stays valid. Raises UserError."""
@@ -272,6 +296,17 @@ def _hub_configuration(rules: dict[str, object], others: list[Identity]) -> dict
     regions = [{'filters': [{'region_names': [region_name(e.common_name)]}]} for e in others]
     return common_configuration('router', listen=(HUB_LISTEN,)) | {
         'gateway': {'south': regions},
-        'transport': {'link': {'tls': tls_configuration(Path())}},
+        'transport': {'link': {'tls': tls_configuration(Path()), 'tx': transmission()}},
         'access_control': rules,
+        # the senders of one server or router wait for their own link, not for each robot behind it
+        'qos': {
+            'network': [
+                {
+                    'messages': ['put'],
+                    'flows': ['egress'],
+                    'key_exprs': [f'{KEY_ROOT}/**'],
+                    'overwrite': {'congestion_control': 'drop'},
+                }
+            ]
+        },
     }

@@ -7,6 +7,8 @@ import pytest
 from support.network.ports import free_port
 from support.zenoh.access_rig import Keys, SITE
 
+REFUSED = 'these keys do not allow it'
+
 
 @pytest.fixture
 def site(tmp_path) -> Keys:
@@ -57,6 +59,53 @@ def test_a_robot_with_the_key_of_another_is_not(edge_rig, site, endpoint):
         'the reason',
     )
     assert not edge_rig.seen.played
+
+
+@pytest.mark.parametrize('what', ['revoked', 'foreign'])
+def test_a_key_that_the_server_refuses_drives_nothing_and_says_so(
+    edge_rig, site, tmp_path, endpoint, what
+):
+    """The refusal is silent: the robot itself names the cause, as docs/security.md says."""
+    if what == 'revoked':
+        robot = site.add('robot', 'robot_1').rename(tmp_path / 'stolen')
+        site.revoke('robot_1')
+    else:
+        robot = Keys(tmp_path / 'foreign').add('robot', 'robot_1')
+    server = site.add('server', '/policy_server', direct=True)
+    edge_rig.start_server(zenoh_listen=endpoint, zenoh_site=SITE, zenoh_keys=server)
+    start_edge(edge_rig, endpoint, robot)
+    edge_rig.wait_for_topic('/policy_server/status')
+    # the server is up
+    before = len(edge_rig.seen.states)
+    edge_rig.wait(
+        lambda: [each for each in edge_rig.seen.states[before:] if REFUSED in each.reason][5:],
+        'the reason, again and again',
+    )
+    reason = next(each.reason for each in edge_rig.seen.states if REFUSED in each.reason)
+    assert 'is not reached through' in reason
+    assert not edge_rig.seen.played
+    assert 'opened robot_1' not in edge_rig.log('server_1')
+
+
+def test_an_expired_key_ends_the_node_with_the_remedy(edge_rig, site, endpoint, monkeypatch):
+    robot = site.add('robot', 'robot_1')
+    site.expire(robot, monkeypatch)
+    edge = start_edge(edge_rig, endpoint, robot)
+    assert edge.wait(60) != 0
+    assert 'has expired' in edge_rig.log()
+    assert 'lerobot-serve keys rotate' in edge_rig.log()
+    assert 'Traceback' not in edge_rig.log()
+
+
+def start_edge(edge_rig, endpoint, keys):
+    return edge_rig.start(
+        link='zenoh',
+        client_id='robot_1',
+        zenoh_connect=endpoint,
+        zenoh_site=SITE,
+        zenoh_keys=keys,
+        request_timeout_s=0.5,
+    )
 
 
 def test_a_key_that_others_read_ends_the_node_with_a_sentence(edge_rig, site, endpoint):

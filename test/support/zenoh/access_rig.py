@@ -101,13 +101,15 @@ def opened(folder: Path | None, *, connect: int = 0, listen: int = 0) -> zenoh.S
     return zenoh.open(zenoh.Config.from_json5(configuration(settings)))
 
 
-def opened_unchecked(folder: Path, connect: int, common_name: str) -> zenoh.Session:
+def opened_unchecked(
+    folder: Path, connect: int, common_name: str, mode: str = 'peer'
+) -> zenoh.Session:
     """Return a session of somebody who does not check the own keys first."""
     return zenoh.open(
         zenoh.Config.from_json5(
             json.dumps(
                 {
-                    'mode': 'peer',
+                    'mode': mode,
                     'region_name': region_name(common_name),
                     'connect': {
                         'endpoints': [f'tls/localhost:{connect}'],

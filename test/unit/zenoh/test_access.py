@@ -27,6 +27,7 @@ from support.zenoh.access_rig import (
 )
 import zenoh
 
+from lerobot_serve.tools.bags.recording.zenoh_topics import selectors
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 
 COLUMNS, CELLS = table()
@@ -72,9 +73,13 @@ class Trial:
         # a hub links no peer of an unknown region: a revoked robot takes that of another
         is_revoked = who == 'revoked robot'
         region = 'robot.witness' if is_revoked else f'{self.role}.{SUBJECT[1:]}'
+        # as `lerobot-serve record` connects: a peer passes on nothing to other peers
+        mode = 'client' if self.role == 'recorder' else 'peer'
         # one as client, one as server: a session hears itself
         self.session, as_server = (
-            self.keep(opened_unchecked(subject, port, region) if subject else tcp_client(port))
+            self.keep(
+                opened_unchecked(subject, port, region, mode) if subject else tcp_client(port)
+            )
             for _ in range(2)
         )
         if who not in NEVER_CONNECTED:
@@ -189,7 +194,9 @@ class Trial:
 
 def role_of(who: str) -> str:
     words = set(who.split())
-    return next((role for role in ('router', 'server', 'operator') if role in words), 'robot')
+    return next(
+        (role for role in ('router', 'server', 'operator', 'recorder') if role in words), 'robot'
+    )
 
 
 def name_of(role: str, node: str) -> str:
@@ -223,6 +230,12 @@ def test_a_row_of_the_table(tmp_path, monkeypatch, who, where):
         trial.close()
 
 
+def test_a_recorder_may_hear_all_that_a_bag_holds():
+    allowed = [zenoh.KeyExpr(key) for key in ServerKeys(SITE, '/*').clients.heard]
+    for key in selectors(SITE):
+        assert any(each.includes(zenoh.KeyExpr(key)) for each in allowed), key
+
+
 def test_no_log_of_zenoh_has_the_key(tmp_path):
     keys = Keys(tmp_path / 'keys')
     folder = keys.add('server', NODE)
@@ -247,7 +260,9 @@ def test_no_log_of_zenoh_has_the_key(tmp_path):
 
 
 def test_the_table_has_every_key_and_every_node():
-    assert {role_of(who) for who, _ in TRIED} == {'robot', 'router', 'server', 'operator'}
+    assert {role_of(who) for who, _ in TRIED} == {
+        *('robot', 'router', 'server', 'operator', 'recorder')
+    }
     assert {where for _, where in TRIED} >= {'router', 'server', 'server with `--direct`', 'hub'}
     assert all(CELLS[OVER_ROS])
     assert len(COLUMNS) == 7

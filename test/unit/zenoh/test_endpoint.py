@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -17,7 +18,13 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
-from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
+from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
+from lerobot_serve.zenoh.server_endpoint import (
+    ALL_CALLS,
+    ROBOT_CALLS,
+    ROUTER_CALLS,
+    ServerEndpoint,
+)
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 KEYS = ServerKeys('default', '/policy_server')
@@ -62,6 +69,9 @@ class Link:
     def declare_alive(self, key):
         return None
 
+    def watch_alive(self, key, on_presence):
+        self.on_presence = on_presence
+
 
 class Query:
     """One service call."""
@@ -70,12 +80,16 @@ class Query:
         self.key_expr = key
         self.payload = SimpleNamespace(to_bytes=lambda: raw) if raw else None
         self.errors: list[bytes] = []
+        self.replies: list[bytes] = []
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         return None
+
+    def reply(self, key: str, raw: bytes) -> None:
+        self.replies.append(raw)
 
     def reply_err(self, raw: bytes) -> None:
         self.errors.append(raw)
@@ -175,3 +189,48 @@ def test_a_call_of_another_layout_is_named_with_its_remedy():
     # a client repeats it
     met.call('open_session', key, b'?')
     assert len(met.dropped) == 2 and len(met.logged) == 1
+
+
+def test_a_client_that_floods_with_calls_takes_a_bounded_number_of_places():
+    """Of 10,000 calls while the executor is busy, those above the limit are refused, counted."""
+    met, key = Endpoint(), ROBOT.service('get_status')
+    refused = [query for _ in range(10_000) if (query := met.call('get_status', key, b'')).errors]
+    assert len(met.work) == ROBOT_CALLS
+    assert len(refused) == met.dropped.count('too_many_calls') == 10_000 - ROBOT_CALLS
+    assert b'call again' in refused[0].errors[0]
+    # one line in the log for all of them
+    assert len(met.logged) == 1 and 'too many calls at once' in met.logged[0]
+    # others still get a place
+    assert not met.call('get_status', ROUTER.service('get_status'), b'').errors
+
+
+def test_a_call_that_ended_gives_its_place_back():
+    met, key = Endpoint(), ROBOT.service('get_status')
+    for _ in range(3):
+        queries = [met.call('get_status', key, b'') for _ in range(ROBOT_CALLS)]
+        assert met.call('get_status', key, b'').errors
+        while met.work:
+            asyncio.run(met.work.pop()())
+        assert all(len(query.replies) == 1 for query in queries)
+
+
+def test_all_clients_together_have_a_limit():
+    met = Endpoint()
+    routers = [KEYS.client(Role.ROUTER, f'/router_{number}') for number in range(3)]
+    for client in (*routers, *(KEYS.client(Role.ROBOT, f'robot_{n}') for n in range(50))):
+        for _ in range(ALL_CALLS):
+            met.call('get_status', client.service('get_status'), b'')
+    assert len(met.work) == ALL_CALLS == 2 * ROUTER_CALLS
+
+
+def test_tokens_of_any_number_of_clients_are_bounded():
+    link, dropped = Link(), []
+    replies = ZenohReplyPublishers(link, KEYS)
+    replies.on_drop = dropped.append
+    for number in range(CLIENTS_LIMIT + 10):
+        link.on_presence(KEYS.client(Role.ROBOT, f'robot_{number}').alive, True)
+    assert dropped == ['too_many_clients'] * 10
+    # one that goes makes a place
+    link.on_presence(KEYS.client(Role.ROBOT, 'robot_0').alive, False)
+    link.on_presence(ROBOT.alive, True)
+    assert len(dropped) == 10

@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
+
 if TYPE_CHECKING:
     from lerobot_serve.tools.dashboard.node import DashboardNode
     from lerobot_serve.tools.dashboard.settings import DashboardSettings
@@ -18,7 +20,7 @@ EXAMPLE = (
     'example: lerobot-serve dashboard --trace-folder traces  | exit status 0 after Ctrl-C, 1 when '
     'it cannot start'
 )
-ADDRESS, PORT, DEFAULT_SITE = '127.0.0.1', 8300, 'default'
+ADDRESS, PORT = '127.0.0.1', 8300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,25 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--capture-folder', type=Path, metavar='FOLDER', help='captures of policy servers'
     )
-    _add_link_options(parser)
-
-
-def _add_link_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--connect',
-        metavar='ENDPOINT',
-        nargs='+',
-        action='extend',
-        default=[],
-        help='show requests and replies over Zenoh, too: endpoints of servers and routers, such '
-        'as tcp/192.168.1.5:7447',
-    )
-    parser.add_argument(
-        '--site', default=DEFAULT_SITE, help=f'the zenoh_site of the nodes ({DEFAULT_SITE})'
-    )
-    parser.add_argument(
-        '--keys', metavar='FOLDER', type=Path, help="zenoh_keys: an operator's keys"
-    )
+    add_observer_options(parser, 'show')
 
 
 def main(options: argparse.Namespace) -> int:
@@ -95,14 +79,11 @@ def dashboard_settings(options: argparse.Namespace) -> DashboardSettings:
     import os
     import sys
 
-    from lerobot_serve.errors import UserError
     from lerobot_serve.tools.dashboard.settings import DashboardSettings, TOKENS
-    from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+    from lerobot_serve.zenoh.settings import configuration
 
-    if (options.keys or options.site != DEFAULT_SITE) and not options.connect:
-        raise UserError('--keys and --site are of --connect; give it the endpoints to show')
-    zenoh = ZenohSettings(options.site, tuple(options.connect), keys=options.keys)
-    if options.connect:
+    zenoh = observer_settings(options)
+    if zenoh:
         configuration(zenoh)
     home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
     return DashboardSettings(
@@ -115,5 +96,5 @@ def dashboard_settings(options: argparse.Namespace) -> DashboardSettings:
         trace_folder=options.trace_folder,
         capture_folder=options.capture_folder,
         prints_token=options.print_token or sys.stdout.isatty(),
-        zenoh=zenoh if options.connect else None,
+        zenoh=zenoh,
     )

@@ -19,6 +19,7 @@ ROLES = {
     'router': 'a router: speaks for its robots',
     'server': 'a policy server',
     'operator': 'an operator: reads status and presence',
+    'recorder': 'a recorder or dashboard: hears requests, replies and session calls',
     'hub': 'a Zenoh router (zenohd) between them',
 }
 AUTHORITY_DAYS, KEY_DAYS, LIMIT_DAYS = 3650, 365, 36500
@@ -31,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_days(init, AUTHORITY_DAYS)
     for role, text in ROLES.items():
         made = _action(actions, role, f'make the key of {text}')
-        made.add_argument('name', metavar='NAME', help=_name_help(role))
+        made.add_argument(
+            'names',
+            metavar='NAME',
+            nargs='+' if role == 'robot' else 1,
+            help=_name_help(role),
+        )
         _add_days(made, KEY_DAYS)
         if role in ('router', 'server', 'hub'):
             made.add_argument(
@@ -91,18 +97,19 @@ def _run(site: Site, options: argparse.Namespace) -> str:
         text = report.revoked_text(site.revoke(options.name))
         return '\n'.join(filter(None, (text, report.changed_text(folder, site.write_access()))))
     if options.action == 'rotate':
-        identity = site.rotate(options.name, options.days)
+        made = [site.rotate(options.name, options.days)]
     else:
-        identity = site.add(
+        made = site.add_all(
             KeyRole(options.action),
-            options.name,
+            options.names,
             options.days,
             hosts=tuple(getattr(options, 'hosts', ())),
             direct=getattr(options, 'direct', False),
         )
-    changed = [name for name in site.write_access() if name != identity.folder]
-    text = report.key_text(folder, identity)
-    return '\n'.join(filter(None, (text, report.changed_text(folder, changed))))
+    own = {identity.folder for identity in made}
+    changed = [name for name in site.write_access() if name not in own]
+    texts = [report.key_text(folder, identity) for identity in made]
+    return '\n'.join(filter(None, (*texts, report.changed_text(folder, changed))))
 
 
 def _action(
@@ -122,4 +129,8 @@ def _add_days(parser: argparse.ArgumentParser, default: int) -> None:
 def _name_help(role: str) -> str:
     if role in ('router', 'server'):
         return 'full name of its node, such as /slot_a/policy_server'
-    return 'client_id of the robot' if role == 'robot' else 'a name of its own'
+    return (
+        'client_id of the robot; several make a key for each'
+        if role == 'robot'
+        else 'a name of its own'
+    )

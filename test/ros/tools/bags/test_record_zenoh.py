@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from rclpy.serialization import deserialize_message
+from support.network.ports import free_port
 from support.nodes.zenoh_links import free_endpoint
+from support.zenoh.access_rig import Keys, SITE
 
 from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.reader import Bag
@@ -33,21 +35,40 @@ def link() -> str:
     return 'ros'
 
 
-def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, capsys):
-    endpoint, bag = free_endpoint(), tmp_path / 'bag'
-    edge_rig.start_server(policy_path=SHAPE, zenoh_listen=[endpoint])
-    command = [str(executable_path('lerobot-serve')), 'record', str(bag), '--connect', endpoint]
+class Site:
+    """The parameters of nodes and recorder, without keys or with them."""
+
+    def __init__(self, endpoint: str, folder: Path | None) -> None:
+        self.server: dict[str, object] = {'zenoh_listen': [endpoint]}
+        self.robot: dict[str, object] = {'zenoh_connect': [endpoint]}
+        self.options = ['--connect', endpoint]
+        if folder:
+            keys = Keys(folder)
+            robot, recorder = keys.add('robot', 'robot_1'), keys.add('recorder', 'desk')
+            server = keys.add('server', '/policy_server', direct=True)
+            self.server |= {'zenoh_site': SITE, 'zenoh_keys': server}
+            self.robot |= {'zenoh_site': SITE, 'zenoh_keys': robot, 'client_id': 'robot_1'}
+            self.options += ['--site', SITE, '--keys', str(recorder)]
+
+
+@pytest.mark.parametrize('has_keys', [False, True], ids=['open', 'keys'])
+def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, capsys, has_keys):
+    protocol, bag = 'tls/localhost' if has_keys else 'tcp/127.0.0.1', tmp_path / 'bag'
+    site = Site(f'{protocol}:{free_port()}', tmp_path / 'keys' if has_keys else None)
+    edge_rig.start_server(policy_path=SHAPE, trace_folder=tmp_path / 'server_trace', **site.server)
+    command = [str(executable_path('lerobot-serve')), 'record', str(bag), *site.options]
     with (tmp_path / 'record.log').open('w') as log:
         recorder = subprocess.Popen(end_with_parent(command), stdout=log, stderr=log)
     try:
         edge_rig.wait((bag / 'bag_0.mcap').exists, 'the bag is there')
-        edge = edge_rig.start(link='zenoh', zenoh_connect=[endpoint])
+        edge = edge_rig.start(link='zenoh', trace_folder=tmp_path / 'trace', **site.robot)
         edge_rig.wait_for_play(90)
         edge_rig.stop(edge)
     finally:
         recorder.send_signal(signal.SIGINT)
         status = recorder.wait(30)
     assert status == 0, (tmp_path / 'record.log').read_text()
+    check_no_secret_left_its_folder(tmp_path)
     kinds = {message.topic: message.type for message in Bag(bag).read()}
     assert kinds['/policy_server/observation'] == OBSERVATION
     assert kinds['/robot_1/action_chunk'] == CHUNK
@@ -78,6 +99,41 @@ def test_what_cannot_be_recorded_is_one_sentence(tmp_path, options, said):
     assert said in done.stderr
     assert 'Traceback' not in done.stderr
     assert not (tmp_path / 'bag').exists()
+
+
+def test_the_key_of_an_operator_records_nothing_and_says_so(tmp_path):
+    operator = Keys(tmp_path / 'keys').add('operator', 'desk')
+    bag, connect = tmp_path / 'bag', ['--connect', 'tls/localhost:1', '--site', SITE]
+    command = [str(executable_path('lerobot-serve')), 'record', str(bag), *connect]
+    command += ['--keys', str(operator)]
+    done = subprocess.run(end_with_parent(command), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'has the key operator.desk, which may not hear' in done.stderr
+    assert 'lerobot-serve keys recorder NAME' in done.stderr
+    assert not bag.exists()
+
+
+def check_no_secret_left_its_folder(folder: Path) -> None:
+    """No line of a private key is in a bag, trace or log; the parts of a bag are compressed."""
+    lines = {
+        line
+        for file in folder.rglob('key.pem')
+        for line in file.read_bytes().splitlines()
+        if b'-----' not in line
+    }
+    written = [
+        path
+        for path in folder.rglob('*')
+        if path.is_file() and (folder / 'keys') not in path.parents
+    ]
+    assert bool(lines) == (folder / 'keys').exists()
+    assert {path.suffix for path in written} >= {'.mcap', '.jsonl', '.log'}
+    contents = {path: path.read_bytes() for path in written if path.suffix != '.mcap'}
+    for path in written:
+        if path.suffix == '.mcap':
+            contents[path] = b''.join(bytes(each.data) for each in Bag(path.parent).read())
+    for path, content in contents.items():
+        assert not [line for line in lines if line in content], path
 
 
 def check_session_calls(bag: Path) -> None:

@@ -19,7 +19,7 @@ from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Status
-from lerobot_serve_interfaces.msg import CanaryState, RouterState
+from lerobot_serve_interfaces.msg import CanaryState, ReplicaState, RouterState
 
 LIMIT_S = 10.0
 
@@ -30,6 +30,7 @@ class Replicas:
     def __init__(self) -> None:
         self.awake = threading.Event()
         self.there, self.two, self.closed = True, '', False
+        self.gone: set[str] = set()
         self.on_reply = self.on_status = None
 
     def listen(self, on_reply, on_status) -> None:
@@ -44,7 +45,7 @@ class Replicas:
         self.awake.set()
 
     def is_available(self, server: str) -> bool:
-        return self.there
+        return self.there and server not in self.gone
 
     def link_problem(self, server: str) -> str:
         return self.two
@@ -278,3 +279,23 @@ def test_a_folder_in_use_is_free_again_after_the_end(rig, tmp_path):
     again = Rig(tmp_path)
     assert isinstance(again.core, RouterCore)
     again.close()
+
+
+def test_a_replica_that_comes_or_goes_is_published_at_once_though_its_slot_goes_on(rig):
+    monitor, (lost, *others) = rig.monitor(), rig.core.replicas
+    rig.core.is_open = True
+    monitor.poll()
+    health = monitor._health
+    for gone in ({lost}, set()):
+        rig.behind.gone = gone
+        before = len(rig.of_kind(RouterState))
+        # once each, not with the beat of the second
+        for _ in range(3):
+            monitor.poll()
+        (state,) = rig.of_kind(RouterState)[before:]
+        shown = {each.server: each.state for slot in state.slots for each in slot.replicas}
+        # one that is back has to send a status first
+        assert shown[lost] == ReplicaState.UNAVAILABLE
+        assert all(shown[name] != ReplicaState.UNAVAILABLE for name in others)
+        assert monitor._health == health
+    rig.close()

@@ -56,6 +56,19 @@ def purposes(folder: Path) -> list[x509.ObjectIdentifier]:
     )
 
 
+def test_one_call_makes_the_keys_of_a_fleet(run, site):
+    run('router', '/policy_router', '--host', 'localhost')
+    names = [f'robot_{number}' for number in range(1, 6)]
+    status, out, _ = run('robot', *names)
+    assert status == 0
+    for name in names:
+        assert (site / f'robot.{name}' / 'key.pem').stat().st_mode & 0o777 == 0o600
+        assert f'robot.{name}: key of robot {name}' in out
+    assert subjects(site / 'router.policy_router') == {f'robot.{name}' for name in names}
+    # the router's folder is named once
+    assert out.count('router.policy_router') == 1
+
+
 def test_each_key_says_who_it_is_and_what_for(run, site):
     run('robot', 'robot_1')
     run('server', '/a/policy_server', '--host', '10.0.0.5', 'gpu.lab')
@@ -112,6 +125,9 @@ def test_a_file_is_private_before_it_has_content(tmp_path, monkeypatch):
         (('server', '/s', '--host', 'tls/x:1'), 'without protocol and port'),
         (('robot', 'r', '--days', '0'), '--days must be in'),
         (('robot', 'r', '--days', '20000'), 'ends after the authority'),
+        (('robot', 'r', 'robot_1'), 'nothing is overwritten'),
+        (('robot', 'r', 'r'), "'r' is given twice"),
+        (('robot', 'r', 'a b'), 'is no name of a key'),
         (('revoke', 'nobody'), 'is no key of this site; give one of robot.robot_1'),
         (('rotate', 'twice'), 'is the name of several keys'),
     ],

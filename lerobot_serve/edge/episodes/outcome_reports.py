@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Report outcomes of this robot's episodes to its router, where a link can: over Zenoh.
+
+The executor thread adds and polls; a thread of the link delivers replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+import threading
+from typing import Any, Protocol, runtime_checkable
+
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.srv import ReportOutcome
+
+LIMIT, TRIES, RETRY_NS = 64, 10, 1_000_000_000
+
+
+@runtime_checkable
+class OutcomeClient(Protocol):
+    """A client of a server that can be asked to record an outcome."""
+
+    def is_available(self) -> bool: ...
+
+    def report_outcome(self, request: Any, on_reply: Callable[[bool, str], None], /) -> None:
+        """Report without waiting; `on_reply` gets whether it is accepted, and a text."""
+
+
+@dataclass(slots=True)
+class Report:
+    """An outcome without a reply, and when it was sent last."""
+
+    message: EpisodeOutcome
+    tries: int = 0
+    sent_ns: int | None = None
+
+
+class OutcomeReports:
+    """
+    At most LIMIT outcomes wait for their router, the newest of each episode. A server that does
+    not reply TRIES times is no router: policy servers keep no outcomes.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        client: Callable[[], object],
+        clock: Callable[[], int],
+        *,
+        count_dropped: Callable[[str], None],
+        log_warning: Callable[[str], object],
+    ) -> None:
+        """`client` returns the client of the present server, None without one."""
+        self._client_id, self._client, self._clock = client_id, client, clock
+        self._count_dropped, self._log_warning = count_dropped, log_warning
+        self._waiting: dict[str, Report] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message: EpisodeOutcome) -> None:
+        """Report an outcome, unless it is of another robot."""
+        if message.client_id not in ('', self._client_id):
+            return
+        message.client_id = self._client_id
+        with self._lock:
+            self._waiting.pop(message.episode_id, None)
+            self._waiting[message.episode_id] = Report(message)
+            is_full = len(self._waiting) > LIMIT
+            if is_full:
+                del self._waiting[next(iter(self._waiting))]
+        if is_full:
+            self._count_dropped('outcome_unsent')
+        self.poll()
+
+    def poll(self) -> None:
+        """Send what is due."""
+        client = self._client()
+        if not (isinstance(client, OutcomeClient) and client.is_available()):
+            return
+        now_ns = self._clock()
+        for report in self._due(now_ns):
+            client.report_outcome(
+                ReportOutcome.Request(outcome=report.message), self._on_reply_to(report)
+            )
+
+    def _due(self, now_ns: int) -> list[Report]:
+        with self._lock:
+            due = [
+                each
+                for each in self._waiting.values()
+                if each.sent_ns is None or now_ns - each.sent_ns >= RETRY_NS
+            ]
+            for report in due:
+                report.sent_ns, report.tries = now_ns, report.tries + 1
+                if report.tries > TRIES:
+                    del self._waiting[report.message.episode_id]
+            return [each for each in due if each.tries <= TRIES]
+
+    def _on_reply_to(self, report: Report) -> Callable[[bool, str], None]:
+        def on_reply(is_accepted: bool, text: str) -> None:
+            episode_id = report.message.episode_id
+            with self._lock:
+                is_first = self._waiting.get(episode_id) is report
+                if is_first:
+                    del self._waiting[episode_id]
+            if is_first and not is_accepted:
+                self._count_dropped('outcome_refused')
+                self._log_warning(f'the router refuses the outcome of {episode_id}: {text}')
+
+        return on_reply

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A Zenoh router between a robot and its server is killed and started again: the robot is driven
+again, nothing is restarted beside it, and no request or chunk is lost without a count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.network.ports import free_port
+from support.nodes.edge_rig import SHORT
+from support.paths import module_environment
+from support.zenoh.access_rig import Keys, SITE
+
+from lerobot_serve.ros import qos
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.traces.reader import read_records
+from lerobot_serve_interfaces.msg import EdgeState, ServerStatus
+
+HUB = """
+import pathlib, sys
+from support.zenoh.access_rig import opened_hub
+hub = opened_hub(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+print('listening', flush=True)
+sys.stdin.read()
+"""
+# counts sessions, not requests
+SESSION_ENDS = 'client_gone'
+
+
+@pytest.fixture
+def link() -> str:
+    """The test sets the link itself."""
+    return 'ros'
+
+
+@pytest.fixture
+def start_hub() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a Zenoh router in a process of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            end_with_parent([sys.executable, '-c', HUB, *map(str, arguments)]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=module_environment(),
+        )
+        started.append(process)
+        assert process.stdout and process.stdout.readline() == b'listening\n'
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_zenoh_router_that_is_killed_comes_back(edge_rig, tmp_path, start_hub):
+    keys, port, trace = Keys(tmp_path / 'keys'), free_port(), tmp_path / 'trace'
+    robot, server = keys.add('robot', 'robot_1'), keys.add('server', '/policy_server', direct=True)
+    hub_folder = keys.add('hub', 'hub')
+    more = {'zenoh_connect': [f'tls/localhost:{port}'], 'zenoh_site': SITE, **SHORT}
+    statuses: list[ServerStatus] = []
+    edge_rig.node.create_subscription(
+        ServerStatus, '/policy_server/status', statuses.append, qos.STATE
+    )
+    hub = start_hub(hub_folder, port)
+    serving = edge_rig.start_server(zenoh_keys=server, status_period_s=0.05, **more)
+    del more['policy_path']
+    edge = edge_rig.start(
+        link='zenoh', client_id='robot_1', zenoh_keys=robot, trace_folder=trace, **more
+    )
+    edge_rig.wait_for_play(30)
+    for _ in range(2):
+        # a request is on its way when the Zenoh router dies
+        serving.send_signal(signal.SIGSTOP)
+        sent = edge_rig.seen.last.requests_sent
+        edge_rig.wait(lambda s=sent: edge_rig.seen.last.requests_sent > s, 'a request is sent')
+        edge_rig.kill(hub)
+        serving.send_signal(signal.SIGCONT)
+        edge_rig.wait_for_state(EdgeState.STALLED, EdgeState.RECONNECTING)
+        hub = start_hub(hub_folder, port)
+        edge_rig.wait_for_state(EdgeState.STREAMING)
+        edge_rig.wait_for_play(10)
+    assert [each.poll() for each in (serving, edge)] == [None, None]
+    edge_rig.stop(edge)
+    last, (file,) = edge_rig.seen.last, trace.glob('*.jsonl')
+    ends = [each for _, each in read_records(file) if each['kind'] == 'request']
+    statuses_of_ends = Counter(each['status'] for each in ends)
+    # each request has one end, in the trace: a chunk, or the reason of its loss
+    assert len({(each['session_epoch'], each['seq']) for each in ends}) == len(ends)
+    assert len(ends) >= last.requests_sent
+    assert statuses_of_ends['ok'] >= last.chunks_accepted
+    lost = [each for each in ends if each['status'] != 'ok']
+    assert len(lost) >= 2 and all(each['reason'] for each in lost), lost
+    # and each that the server got has its chunk, or a count
+    edge_rig.wait(lambda: statuses[-1].active_sessions == 0, 'the session is closed')
+    status = statuses[-1]
+    dropped = {each.reason: each.count for each in status.dropped if each.reason != SESSION_ENDS}
+    assert status.requests == status.chunks + status.superseded + sum(dropped.values()), status

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer whose link is full holds up no other; each message is sent, or counted as link_full."""
+
+from __future__ import annotations
+
+from collections import Counter
+import threading
+from types import SimpleNamespace
+
+import pytest
+from support.waiting import wait_until
+
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.ros.zenoh_replicas import QUEUED_REQUESTS, ZenohReplicaClient
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.link import DROPPED_AFTER_S
+from lerobot_serve.zenoh.link_sender import LINK_FULL, LinkSender
+from lerobot_serve.zenoh.replies import ZenohReplyPublishers
+from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve.zenoh.traffic import Traffic
+
+LIMIT_S = 20.0
+
+
+class Publisher:
+    """One that Zenoh would give: its put waits while the link is full."""
+
+    def __init__(self, traffic: Traffic, free: threading.Event) -> None:
+        self.traffic, self.free, self.sent = traffic, free, []
+        self.has_begun = threading.Event()
+        self.is_undeclared, self.matching_status = False, SimpleNamespace(matching=False)
+
+    def put(self, raw: bytes) -> None:
+        assert not self.is_undeclared
+        self.has_begun.set()
+        if self.traffic.value.blocks:
+            assert self.free.wait(LIMIT_S)
+        elif not self.free.wait(DROPPED_AFTER_S):
+            # as Zenoh does, without a word
+            return
+        self.sent.append(raw)
+
+    def undeclare(self) -> None:
+        self.is_undeclared = True
+
+
+class Link:
+    """A link whose peers are free or full, by a part of their keys."""
+
+    settings = ZenohSettings()
+
+    def __init__(self, *full: str) -> None:
+        self.full = {part: threading.Event() for part in full}
+        self.made: list[tuple[str, Publisher]] = []
+
+    def publisher(self, key: str, traffic: Traffic) -> Publisher:
+        always = threading.Event()
+        always.set()
+        free = next((event for part, event in self.full.items() if part in key), always)
+        self.made.append((key, Publisher(traffic, free)))
+        return self.made[-1][1]
+
+    def watch_alive(self, key, on_presence):
+        self.on_presence = on_presence
+        return SimpleNamespace(undeclare=lambda: None)
+
+    def declare_alive(self, key):
+        return SimpleNamespace(undeclare=lambda: None)
+
+    def has_begun(self, part: str) -> bool:
+        return any(part in key and each.has_begun.is_set() for key, each in self.made)
+
+    def sent(self, part: str) -> list[bytes]:
+        return [raw for key, each in self.made if part in key for raw in each.sent]
+
+
+@pytest.fixture
+def drops():
+    return DropCounters()
+
+
+def messages(count: int) -> list[bytes]:
+    return [bytes([number]) for number in range(count)]
+
+
+def test_a_replica_that_takes_nothing_holds_up_no_other(drops):
+    link = Link('hung')
+    clients = {
+        name: ZenohReplicaClient(link, name, '/router', on_drop=drops.add, lifespan_s=60.0)
+        for name in ('/hung', '/fine')
+    }
+    transport = ReplicaTransport(clients, None, drops)
+    given = messages(QUEUED_REQUESTS + 10)
+    # one thread, as the intake of the router
+    for raw in given:
+        transport.send('/hung', raw)
+        wait_until(lambda: link.has_begun('hung'), 'the first is on its way', LIMIT_S)
+        transport.send('/fine', raw)
+        wait_until(lambda raw=raw: link.sent('fine')[-1:] == [raw], 'the other has it', LIMIT_S)
+    assert link.sent('hung') == []
+    # one is on its way
+    assert drops.counts() == {LINK_FULL: len(given) - QUEUED_REQUESTS - 1}
+    link.full['hung'].set()
+    wait_until(lambda: len(link.sent('hung')) == QUEUED_REQUESTS + 1, 'it has the rest', LIMIT_S)
+    assert link.sent('hung')[1:] == given[-QUEUED_REQUESTS:]
+    for client in clients.values():
+        client.destroy_endpoints()
+    wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
+
+
+def test_a_robot_that_takes_nothing_holds_up_no_other(drops):
+    link, keys = Link('robot_1'), ServerKeys('default', '/policy_server')
+    replies = ZenohReplyPublishers(link, keys)
+    replies.on_drop = drops.add
+    cut_off, fine = (keys.client(Role.ROBOT, name) for name in ('robot_1', 'robot_2'))
+    for client in (cut_off, fine):
+        replies.open(client.reply(1))
+        link.on_presence(client.alive, True)
+    given = messages(50)
+    # one thread, as that of the server's policy
+    for raw in given:
+        assert replies.send(cut_off.reply(1), raw)
+        assert replies.send(fine.reply(1), raw)
+        assert link.made[-1][1].has_begun.wait(LIMIT_S)
+    assert link.sent('robot_2') == given
+    # the first waits for the link, the newest behind it
+    assert drops.counts() == {LINK_FULL: len(given) - 2}
+    link.full['robot_1'].set()
+    wait_until(lambda: link.sent('robot_1') == [given[0], given[-1]], 'sent', LIMIT_S)
+
+    def is_direct() -> bool:
+        replies.send(cut_off.reply(1), b'direct')
+        direct = [each for _, each in link.made if each.traffic is Traffic.CHUNK]
+        return b'direct' in direct[0].sent
+
+    wait_until(is_direct, 'the link is free, no other thread is needed', LIMIT_S)
+    replies.retain(set())
+    wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
+    assert not replies.send(cut_off.reply(1), b'late')
+
+
+def test_a_chunk_for_a_client_that_is_gone_is_not_sent():
+    link, keys = Link(), ServerKeys('default', '/policy_server')
+    replies, robot = ZenohReplyPublishers(link, keys), keys.client(Role.ROBOT, 'robot_1')
+    replies.open(robot.reply(1))
+    link.on_presence(robot.alive, True)
+    assert replies.send(robot.reply(1), b'1')
+    link.on_presence(robot.alive, False)
+    assert not replies.send(robot.reply(1), b'2')
+    # its subscription came before its token
+    link.made[0][1].matching_status.matching = True
+    assert replies.send(robot.reply(1), b'3')
+    assert link.sent('robot_1') == [b'1', b'3']
+
+
+def test_a_message_that_waited_too_long_is_counted():
+    free, sent, dropped = threading.Event(), [], Counter()
+
+    def put(raw: bytes) -> None:
+        assert free.wait(LIMIT_S)
+        sent.append(raw)
+
+    sender = LinkSender(put, lambda reason: dropped.update([reason]), limit=4, lifespan_s=-1.0)
+    for raw in messages(3):
+        sender.send(raw)
+    wait_until(lambda: dropped == {LINK_FULL: 3}, 'all are too old', LIMIT_S)
+    assert sender.is_idle and not sent
+    ended = threading.Event()
+    sender.close(ended.set)
+    assert ended.is_set()
+    sender.send(b'late')
+    assert dropped == {LINK_FULL: 4}
