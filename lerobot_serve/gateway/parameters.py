@@ -135,6 +135,7 @@ class GatewayParameters:
     policy_service_certificate_file: str = door.certificate_file('policy_service')
     policy_service_key_file: str = door.key_file('policy_service')
     policy_service_mapping: str = door.mapping('policy_service')
+    policy_service_max_message_mb: int = door.max_message_mb('policy_service', 32)
 
     groot_port: int = door.port('groot', DOORS['groot'].port)
     groot_host: str = door.host('groot')
