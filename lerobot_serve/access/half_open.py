@@ -29,11 +29,11 @@ class TlsHandshakes:
         limit_s: float | None = None,
     ) -> None:
         """
-        `limit` is of handshakes at the same time, `limit_s` of each; `on_closed` is called for
-        each connection that ends without a handshake.
+        `limit` is of handshakes at the same time, `limit_s` of each (HANDSHAKE_LIMIT_S);
+        `on_closed` is called for each connection that ends without a handshake.
         """
         self._context, self._create, self._on_closed = context, create, on_closed
-        self._limit, self._limit_s = limit, limit_s or HANDSHAKE_LIMIT_S
+        self._limit, self._limit_s = limit, limit_s
         self._running: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> asyncio.Protocol:
@@ -62,7 +62,7 @@ class TlsHandshakes:
                 early,
                 self._context,
                 server_side=True,
-                ssl_handshake_timeout=self._limit_s,
+                ssl_handshake_timeout=self._limit_s or HANDSHAKE_LIMIT_S,
             )
         except OSError:
             secure = None

@@ -127,6 +127,7 @@ class GatewayParameters:
         name='lerobot.policy_names',
     )
     lerobot_max_message_mb: int = door.max_message_mb('lerobot', 32)
+    lerobot_max_connections: int = door.max_connections('lerobot')
 
     policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
     policy_service_host: str = door.host('policy_service')
@@ -136,6 +137,7 @@ class GatewayParameters:
     policy_service_key_file: str = door.key_file('policy_service')
     policy_service_mapping: str = door.mapping('policy_service')
     policy_service_max_message_mb: int = door.max_message_mb('policy_service', 32)
+    policy_service_max_connections: int = door.max_connections('policy_service')
 
     groot_port: int = door.port('groot', DOORS['groot'].port)
     groot_host: str = door.host('groot')

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.policy_service.health import Health
 from lerobot_serve.gateway.policy_service.service import PolicyService
@@ -46,6 +46,7 @@ class PolicyServiceDoor:
         mapping: NameMapping = EQUAL_NAMES,
         *,
         message_bytes: int = MESSAGE_BYTES,
+        max_connections: int = CONNECTIONS,
     ) -> None:
         """`message_bytes` bounds an observation; gRPC refuses a larger one by its length."""
         self._health = Health(gateway)
@@ -59,6 +60,7 @@ class PolicyServiceDoor:
             [PolicyService(gateway, exposure, mapping).handlers, *others.found],
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
             message_bytes=message_bytes,
+            max_connections=max_connections,
         )
 
     @property
@@ -82,4 +84,10 @@ def make_door(
 ) -> PolicyServiceDoor:
     """Return the door. Raises UserError for a mapping that cannot be read."""
     mapping, message_bytes = read_mapping(settings['mapping']), MB * settings['max_message_mb']
-    return PolicyServiceDoor(gateway, exposure, mapping, message_bytes=message_bytes)
+    return PolicyServiceDoor(
+        gateway,
+        exposure,
+        mapping,
+        message_bytes=message_bytes,
+        max_connections=settings['max_connections'],
+    )

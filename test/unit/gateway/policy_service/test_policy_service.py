@@ -143,11 +143,12 @@ def test_an_observation_that_is_too_large_is_refused_and_the_next_one_served():
     in_loop(scene)
 
 
-def test_the_size_is_a_parameter_of_the_door():
+def test_the_bounds_are_parameters_of_the_door():
     async def scene():
         rig = GatewayRig()
-        door = make_door(rig.gateway, EXPOSURE, {'mapping': '', 'max_message_mb': 5})
-        assert door._server._message_bytes == 5_000_000
+        given = {'mapping': '', 'max_message_mb': 5, 'max_connections': 7}
+        server = make_door(rig.gateway, EXPOSURE, given)._server
+        assert (server._message_bytes, server._max_connections) == (5_000_000, 7)
 
     in_loop(scene)
 
