@@ -71,9 +71,7 @@ class ZmtpConnection:
                 if name != zmtp.READY:
                     raise ZmtpError(f'its first command is {name[:20]!r}, not READY')
                 return zmtp.read_ready(body)
-        except TimeoutError:
-            raise ConnectionEnded('no_request') from None
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
             raise ConnectionEnded('no_request') from None
 
     async def refuse(self, reason: str) -> None:
@@ -111,21 +109,21 @@ class ZmtpConnection:
         raise ConnectionEnded('silent')
 
     async def _read_message(self, flags: int) -> Message:
-        room, parts = self._settings.max_message_bytes, [b'']
-        sizes = []
+        room, body = self._settings.max_message_bytes, b''
+        sizes: list[int] = []
         while True:
             size = await self._size(flags)
             room -= size
             if room < 0 or len(sizes) == MAX_PARTS:
                 raise ConnectionEnded('too_big')
             sizes.append(size)
-            # only the last one counts; the others were bounded
-            parts[0] = await self._reader.readexactly(size)
+            # only the last part counts
+            body = await self._reader.readexactly(size)
             if not flags & Flag.MORE:
                 break
             flags = await self._next_flags()
         before = sizes[:-1]
-        return Message(parts[0], before == [0], before in ([], [0]))
+        return Message(body, before == [0], before in ([], [0]))
 
     async def _next_flags(self) -> int:
         """Return the flags of a further frame; commands may come between. Raises ZmtpError."""
