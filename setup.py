@@ -37,6 +37,7 @@ setup(
         *shared('launch'),
         *shared('config'),
     ],
+    python_requires='>=3.11',
     install_requires=['setuptools'],
     extras_require={
         # lerobot_serve.client alone, without ROS: pip install .[client]

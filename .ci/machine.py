@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 11), (3, 13))
 # by the torch build: what is installed, and what pip unpacks and keeps meanwhile
 FREE_DISK_GB = {'none': 2, 'cpu': 4, 'cuda': 12}
 
@@ -46,7 +46,7 @@ def sourced_distro() -> str:
 def supported_python() -> Path:
     """Return this Python or the first supported one on the PATH. Raises Problem."""
     low, high = PYTHONS
-    names = [sys.executable, 'python3.11', 'python3.12', 'python3.10', 'python3.13']
+    names = [sys.executable, 'python3.11', 'python3.12', 'python3.13']
     for name in filter(None, map(shutil.which, names)):
         probe = subprocess.run(
             [name, '-c', 'import sys; print(*sys.version_info[:2], sys.executable)'],

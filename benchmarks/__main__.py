@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
     parser.add_argument('--seed', type=int, help='hunt only: the first seed (1)')
     parser.add_argument(
-        '--mutations', type=int, help='pickles only: mutated pickles to read (1000000)'
+        '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'
     )
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(

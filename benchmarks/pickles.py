@@ -4,8 +4,8 @@ The reader of LeRobot's pickles: how long it takes beside Python's unpickler, an
 pickles do to it.
 
 Both read the same observations in turn, each from one of several copies: what a client sends has
-not been read before. Then all known exploits and a million mutated pickles are read in a process
-of their own (`benchmarks.harness.pickle_fuzz`); `--mutations 10000000` reads ten million.
+not been read before. Then all known exploits and ten million mutated pickles are read in a process
+of their own (`benchmarks.harness.pickle_fuzz`), or as many as `--mutations` says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
 # as LeRobot's examples have them
 REAL_SIZE = SIZES[-1]
 COPIES_BYTES = 64 * 2**20
-MUTATIONS, SEED = 1_000_000, 1
+MUTATIONS, SEED = 10_000_000, 1
 FUZZ_LIMIT_S = 6 * 3600.0
 GOAL_RATIO, GOAL_MIB, GOAL_GROWN_MIB = 1.2, 64, 8
 PARAMETERS = {'seed': SEED, 'copies_bytes': COPIES_BYTES}

@@ -2,8 +2,8 @@
 """
 Clients of other projects through a gateway: against their own servers, and against a session of
 this package without a gateway.
-Parts, each in one file: openpi, http, lerobot, mixed. Run by `make bench BENCH=gateways`; main
-thread.
+Parts, each in one file: openpi, http, lerobot, two_robots, mixed. Run by
+`make bench BENCH=gateways`; main thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.results.report import Case
 ABOUT = 'clients of other projects through a gateway, against their servers and against none'
 # each case has those of its part
 PARAMETERS: dict[str, object] = {}
-PARTS = ('openpi', 'http', 'lerobot', 'mixed')
+PARTS = ('openpi', 'http', 'lerobot', 'two_robots', 'mixed')
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

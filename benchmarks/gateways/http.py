@@ -24,7 +24,7 @@ from benchmarks.gateways.gateway_process import (
     SIZES,
     ZENOH,
 )
-from benchmarks.gateways.openpi import added_ms, alternate, TripMs, WARM_UP_ROUNDS
+from benchmarks.gateways.openpi import added_goal, added_ms, alternate, TripMs, WARM_UP_ROUNDS
 from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
@@ -63,16 +63,23 @@ def measure_case(size: ImageSet, rounds: int, folder: Path) -> Case:
         }
         alternate(ways, WARM_UP_ROUNDS)
         trips = alternate(ways, rounds)
+    facts: dict[str, object] = {'load_before': round(load_before, 2)}
+    facts |= {'load_after': round(os.getloadavg()[0], 2)}
+    return describe(size, facts, rounds, trips)
+
+
+def describe(
+    size: ImageSet, facts: dict[str, object], rounds: int, trips: dict[str, list[float | None]]
+) -> Case:
+    """Return the case: what each encoding adds to a session without a gateway."""
     series = {way: [each for each in took if each is not None] for way, took in trips.items()}
-    series |= {f'added by {way}': added_ms(trips[way], trips[DIRECT]) for way in (JPEG, RAW)}
-    facts = {
-        'picture_bytes': size.picture_bytes,
-        'load_before': round(load_before, 2),
-        'load_after': round(os.getloadavg()[0], 2),
-    }
+    goals: dict[str, bool] = {}
+    for way in (JPEG, RAW):
+        series[f'added by {way}'] = added_ms(trips[way], trips[DIRECT])
+        goals |= added_goal(size, way, series[f'added by {way}'])
     counts = {'rounds': rounds, **{f'lost by {w}': each.count(None) for w, each in trips.items()}}
     name = f'{size.cameras} cameras of {size.height}x{size.width}'
-    return Case(name, facts, counts, series)
+    return Case(name, {'picture_bytes': size.picture_bytes, **facts}, counts, series, goals=goals)
 
 
 def act_ms(

@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 
 from benchmarks.gateways.gateway_process import (
+    DIRECT,
+    direct_session,
     Fleet,
     LOCALHOST,
     ROS,
@@ -23,7 +25,7 @@ from benchmarks.gateways.gateway_process import (
     SIZES,
     ZENOH,
 )
-from benchmarks.gateways.openpi import alternate, trip_of, TripMs
+from benchmarks.gateways.openpi import added_goal, added_ms, alternate, trip_of, TripMs
 from benchmarks.harness.processes import child
 from benchmarks.peers.comparison import compare
 from benchmarks.peers.lerobot import role_of
@@ -79,6 +81,7 @@ def measure_case(theirs: Peer, packages: Path, size: ImageSet, rounds: int, fold
                 'lerobot', packages, folder, address, role=role_of(size), name=name
             )
             ways[way] = trip_of(stack.enter_context(client), size)
+        ways[DIRECT] = stack.enter_context(direct_session(fleet, size))
         alternate(ways, WARM_UP_ROUNDS)
         trips = alternate(ways, rounds)
     if not any(each is not None for each in trips[ZENOH]):
@@ -106,11 +109,14 @@ def describe(size: ImageSet, facts: dict[str, object], rounds: int, trips: Trips
     """Return the case: ratios to LeRobot's server."""
     series = {way: [each for each in took if each is not None] for way, took in trips.items()}
     lost = {f'lost by {way}': each.count(None) for way, each in trips.items()}
-    ratios = {
-        f'{way} / {THEIRS}': compare(series[way], series[THEIRS]) for way in (ZENOH, ROUTED, ROS)
-    }
+    series['added by the gateway'] = added_ms(trips[ZENOH], trips[DIRECT])
+    ways = (ZENOH, ROUTED, ROS, DIRECT)
+    ratios = {f'{way} / {THEIRS}': compare(series[way], series[THEIRS]) for way in ways}
+    goals = {}
+    for way in (ZENOH, ROUTED):
+        found = ratios[f'{way} / {THEIRS}']
+        goal = f"{way}: median at most {GOAL_RATIO:g} x that of LeRobot's server"
+        goals[goal] = bool(found) and found['median'] <= GOAL_RATIO
+    goals |= added_goal(size, ZENOH, series['added by the gateway'])
     name = f'{size.cameras} cameras of {size.height}x{size.width}'
-    found = ratios[f'{ZENOH} / {THEIRS}']
-    goal = f"{ZENOH}: median at most {GOAL_RATIO:g} x that of LeRobot's server"
-    reached = bool(found) and found['median'] <= GOAL_RATIO
-    return Case(name, facts, {'rounds': rounds, **lost}, series, ratios, {goal: reached})
+    return Case(name, facts, {'rounds': rounds, **lost}, series, ratios, goals)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 import contextlib
+import itertools
 import socket
 from typing import Protocol
 
@@ -102,11 +103,13 @@ class OpenpiClient(TcpClient):
 
 
 class HttpClient(TcpClient):
-    """One connection that is kept."""
+    """One connection that is kept; each client is a caller of its own."""
 
-    async def open(self) -> None:
-        await super().open()
-        self.request = requests.http(self._image)
+    numbers = itertools.count()
+
+    def __init__(self, address: Address, image: Frames) -> None:
+        super().__init__(address, image)
+        self.request = requests.http(image, f'client_{next(self.numbers)}')
 
     async def ask(self) -> None:
         self._writer.write(self.request)

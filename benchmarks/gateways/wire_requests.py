@@ -44,15 +44,16 @@ def websocket_frame(payload: bytes) -> bytes:
     return bytes((BINARY,)) + length + NO_MASK + payload
 
 
-def http(image: Frames) -> bytes:
-    """Return a whole request, with pictures as JPEG."""
+def http(image: Frames, client_id: str) -> bytes:
+    """Return a whole request, with pictures as JPEG; clients with one id would be one caller."""
     images = {
         CAMERA_PREFIX + name: base64.b64encode(
             simplejpeg.encode_jpeg(frame, quality=JPEG_QUALITY, colorspace='RGB')
         ).decode()
         for name, frame in image.items()
     }
-    body = json.dumps({'episode_id': 'bench', 'state': [0.0] * JOINTS, 'images': images}).encode()
+    content = {'episode_id': 'bench', 'state': [0.0] * JOINTS, 'images': images}
+    body = json.dumps({'client_id': client_id, **content}).encode()
     head = (
         'POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n'
         f'Content-Length: {len(body)}\r\n\r\n'

@@ -3,7 +3,7 @@
 LeRobot's async server and its robot client, each a process of its own.
 
     python -m benchmarks.peers.lerobot server HOST PORT
-    python -m benchmarks.peers.lerobot client|client_2x480x640|robots HOST PORT SOCKET
+    python -m benchmarks.peers.lerobot client|client_2x480x640[_NUMBER]|robots HOST PORT SOCKET
 
 Both are LeRobot's own, as installed. Only what they would load is stood in for: the policy and
 its processors by ones that do nothing, the robot by one without hardware. The pictures are sent
@@ -164,9 +164,10 @@ def outcome(client: Any, seen: Any, answer_s: float) -> float | str:
     return LATE if asked // STEPS_APART == answered // STEPS_APART else ANOTHERS
 
 
-def role_of(size: ImageSet) -> str:
-    """Return the role of a client that declares its pictures."""
-    return f'client_{size}'
+def role_of(size: ImageSet | None, number: int = 0) -> str:
+    """Return the role of a robot by number; with a size it declares its pictures."""
+    words = ('client', size, number)
+    return '_'.join(str(word) for word in words if word)
 
 
 def robots(address: Address) -> Orders:
@@ -185,5 +186,13 @@ def load_lerobot() -> None:
 
 if __name__ == '__main__':
     sizes = {role_of(size): single_robot(partial(connect, size=size)) for size in DECLARED_SIZES}
-    roles = {'client': single_robot(connect), 'robots': robots, **sizes}
+    # of two clients at once, which number their observations differently
+    pairs = {
+        role_of(size, number): single_robot(
+            partial(connect, number=number, answer_s=LOST_AFTER_S, size=size)
+        )
+        for size in (None, *DECLARED_SIZES)
+        for number in (1, 2)
+    }
+    roles = {'client': single_robot(connect), 'robots': robots, **sizes, **pairs}
     raise SystemExit(run(PACKAGES, serve, roles))

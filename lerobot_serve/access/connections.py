@@ -25,7 +25,7 @@ class Connections:
         self, limit: int = CONNECTIONS, on_closed: Callable[[], object] = lambda: None
     ) -> None:
         """`limit` is of open connections; `on_closed` is called for each that was closed."""
-        self._limit, self._on_closed = limit, on_closed
+        self.limit, self._on_closed = limit, on_closed
         self._asked: set[asyncio.BaseProtocol] = set()
         self._since_s: dict[asyncio.BaseProtocol, float] = {}
         self.closed = 0
@@ -51,10 +51,14 @@ class Connections:
         self._since_s = {each: self._since_s.get(each, now_s) for each in connections}
         self._asked &= self._since_s.keys()
         idle = [each for each in connections if each not in self._asked]
-        excess = max(0, len(connections) - self._limit)
+        excess = max(0, len(connections) - self.limit)
         late = [each for each in idle if now_s - self._since_s[each] > HEAD_LIMIT_S]
         for connection in {*late, *idle[:excess]}:
-            self.closed += 1
-            self._on_closed()
+            self.note_closed()
             if transport := connection.transport:
                 transport.abort()
+
+    def note_closed(self) -> None:
+        """Count a connection that a bound closed."""
+        self.closed += 1
+        self._on_closed()

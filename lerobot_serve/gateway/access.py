@@ -92,8 +92,7 @@ def _read_tls(
     door: str, settings: Mapping[str, Any]
 ) -> tuple[bytes, bytes, ssl.SSLContext | None]:
     """Return certificate, key and context. Raises UserError."""
-    # a protocol without TLS has no such parameters
-    names = settings.get('certificate_file', ''), settings.get('key_file', '')
+    names = settings['certificate_file'], settings['key_file']
     if not any(names):
         return b'', b'', None
     if not all(names):

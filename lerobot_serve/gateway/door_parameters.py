@@ -118,6 +118,19 @@ def max_connections(door: str) -> int:
     )
 
 
+def handshake_timeout_s(door: str) -> float:
+    """Return the parameter `handshake_timeout_s` of a door."""
+    return parameter(
+        5.0,
+        'longest time until a new connection has greeted as its protocol demands; TLS has as long '
+        'before it',
+        unit='s',
+        low=0.1,
+        high=60.0,
+        name=f'{door}.handshake_timeout_s',
+    )
+
+
 def ping_interval_s(door: str) -> float:
     """Return the parameter `ping_interval_s` of a door."""
     return parameter(

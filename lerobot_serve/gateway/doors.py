@@ -81,7 +81,7 @@ DOORS = {
         'lerobot_serve.gateway.groot.door',
         8704,
         'GR00T (ZeroMQ)',
-        _pinned('zmq', 'msgpack'),
+        _pinned('msgpack'),
     ),
 }
 

@@ -127,6 +127,7 @@ class GatewayParameters:
         name='lerobot.policy_names',
     )
     lerobot_max_message_mb: int = door.max_message_mb('lerobot', 32)
+    lerobot_max_connections: int = door.max_connections('lerobot')
 
     policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
     policy_service_host: str = door.host('policy_service')
@@ -135,13 +136,21 @@ class GatewayParameters:
     policy_service_certificate_file: str = door.certificate_file('policy_service')
     policy_service_key_file: str = door.key_file('policy_service')
     policy_service_mapping: str = door.mapping('policy_service')
+    policy_service_max_message_mb: int = door.max_message_mb('policy_service', 32)
+    policy_service_max_connections: int = door.max_connections('policy_service')
 
     groot_port: int = door.port('groot', DOORS['groot'].port)
     groot_host: str = door.host('groot')
     groot_tokens_file: str = door.tokens_file('groot')
     groot_allow_anyone: bool = door.allow_anyone('groot')
+    groot_certificate_file: str = door.certificate_file('groot')
+    groot_key_file: str = door.key_file('groot')
     groot_mapping: str = door.mapping('groot')
     groot_max_message_mb: int = door.max_message_mb('groot')
+    groot_handshake_timeout_s: float = door.handshake_timeout_s('groot')
+    groot_read_timeout_s: float = door.read_timeout_s('groot')
+    groot_write_timeout_s: float = door.write_timeout_s('groot')
+    groot_max_connections: int = door.max_connections('groot')
     groot_language_key: str = parameter(
         'annotation.human.task_description',
         'key of the task in the reply to get_modality_config',

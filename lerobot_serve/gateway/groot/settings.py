@@ -15,9 +15,12 @@ class GrootSettings:
     """
     mapping                YAML file of names, see gateway/mapping.py; empty: equal names
     language_key           key of the instruction in get_modality_config
-    max_message_bytes      of one request; a longer one ends its connection
+    max_message_bytes      of one request in all its parts; a longer one ends its connection
     max_requests           running requests of all clients together; further ones are refused
-    handshake_timeout_s    until a connection speaks ZeroMQ
+    max_connections        open connections
+    handshake_timeout_s    of TLS, and then until a connection has greeted as ZeroMQ does
+    read_timeout_s         longest arrival of one message, from its first byte to its last
+    write_timeout_s        longest time a client may leave a reply unread
     heartbeat_interval_s   of pings on idle connections; three unanswered ones end it
     """
 
@@ -25,7 +28,10 @@ class GrootSettings:
     language_key: str = 'annotation.human.task_description'
     max_message_bytes: int = 16 * MB
     max_requests: int = 256
+    max_connections: int = 256
     handshake_timeout_s: float = 5.0
+    read_timeout_s: float = 10.0
+    write_timeout_s: float = 10.0
     heartbeat_interval_s: float = 5.0
 
     @classmethod

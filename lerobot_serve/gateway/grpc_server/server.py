@@ -20,6 +20,9 @@ from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
 # LeRobot sends pieces of 2 MiB; a little is around each
 MESSAGE_BYTES = 4 * 2**20 + 2**16
 KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
+# from the first byte of TCP to the settings of HTTP/2; grpc itself waits for 120 s
+HANDSHAKE_MS = 10_000
+CONNECTIONS = 256
 STOP_GRACE_S = 0.5
 # of those that are no callers, such as probes of health
 FURTHER_CALLS = 8
@@ -44,11 +47,12 @@ class GrpcServer:
         *,
         calls: Calls,
         message_bytes: int = MESSAGE_BYTES,
+        max_connections: int = CONNECTIONS,
     ) -> None:
         self._exposure = exposure
         self._handlers = [BoundedHandlers(each, calls) for each in handlers]
         self._max_calls = calls.settings.max_calls
-        self._message_bytes = message_bytes
+        self._message_bytes, self._max_connections = message_bytes, max_connections
         self._server: grpc.aio.Server | None = None
         self._port = exposure.port
 
@@ -63,6 +67,8 @@ class GrpcServer:
             ('grpc.max_receive_message_length', self._message_bytes),
             # of one connection: a client waits with more, and none is refused uncounted
             ('grpc.max_concurrent_streams', self._max_calls),
+            ('grpc.max_allowed_incoming_connections', self._max_connections),
+            ('grpc.server_handshake_timeout_ms', HANDSHAKE_MS),
         )
         server = grpc.aio.server(options=(*OPTIONS, *bounds))
         server.add_generic_rpc_handlers(self._handlers)

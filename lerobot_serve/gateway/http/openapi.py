@@ -200,7 +200,7 @@ def _act() -> Json:
             '401': _error('no token, or a wrong one'),
             '408': _error('the body did not arrive in time'),
             '409': _error('a newer request of this client replaced this one'),
-            '413': _error('the body is larger than limits.max_message_mb of GET /config'),
+            '413': _error('the body is larger than limits.max_message_mb of GET /config', retry),
             '415': _error('the Content-Type is not application/json'),
             '429': _error('more callers or requests than allowed', retry),
             '502': _error('the policy failed, or returned NaN or infinity'),

@@ -34,6 +34,8 @@ HTTP_STATUS = {
     Status.UNAVAILABLE: 503,
     Status.TOO_LATE: 504,
 }
+# the next observation may be smaller: the size of a JPEG depends on what the camera sees
+RETRIED, RETRY_AFTER_S = (413, 503), 1
 NO_EPISODE = (
     'no episode_id: the request is routed with all others of this client, and a new episode is '
     'not seen; send an episode_id that is the same for all requests of an episode'
@@ -105,9 +107,12 @@ class Refused(Exception):
 
 def refusal(refused: Refused) -> web.Response:
     """Return the reply to a refused request; the connection ends with it."""
-    content = {'error': {'status': refused.reason, 'text': refused.text}}
-    headers = {'Retry-After': '1'} if refused.status == 503 else {}
-    response = web.json_response(content, status=refused.status, headers=headers)
+    content: dict[str, Any] = {'status': refused.reason, 'text': refused.text}
+    headers = {}
+    if refused.status in RETRIED:
+        content['retry_after_s'] = RETRY_AFTER_S
+        headers['Retry-After'] = str(RETRY_AFTER_S)
+    response = web.json_response({'error': content}, status=refused.status, headers=headers)
     response.force_close()
     return response
 

@@ -33,6 +33,7 @@ class LeRobotDoor:
             exposure,
             [self.service.handlers],
             calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
+            max_connections=settings.max_connections,
         )
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.gateway.grpc_server.server import CONNECTIONS
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 
 ANY_POLICY = '*'
@@ -21,6 +22,7 @@ class LeRobotSettings:
     policy_names            pretrained_name_or_path that are accepted beside the policy's own; *
                             accepts every one
     max_observation_bytes   longest pickle of an observation
+    max_connections         open connections; gRPC refuses further ones
     observation_wait_s      GetActions answers empty after it, as LeRobot's server does
     observation_limit_s     longest time from the first to the last piece of an observation
     refusal_pause_s         a client without a session calls again at once: its refusal waits
@@ -30,6 +32,7 @@ class LeRobotSettings:
     action_order_confirmed: bool = False
     policy_names: tuple[str, ...] = ()
     max_observation_bytes: int = 32 * MB
+    max_connections: int = CONNECTIONS
     observation_wait_s: float = 2.0
     observation_limit_s: float = 10.0
     refusal_pause_s: float = 0.5
@@ -42,4 +45,5 @@ def read_settings(given: Mapping[str, Any]) -> LeRobotSettings:
         action_order_confirmed=given['action_order_confirmed'],
         policy_names=tuple(name for name in given['policy_names'] if name),
         max_observation_bytes=given['max_message_mb'] * MB,
+        max_connections=given['max_connections'],
     )

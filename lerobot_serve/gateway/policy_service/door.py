@@ -12,14 +12,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.policy_service.health import Health
 from lerobot_serve.gateway.policy_service.service import PolicyService
 from lerobot_serve.wire.policy_service import POOL, SERVICE
 
 # one message holds all images of an observation
-MESSAGE_BYTES = 32 * 2**20
+MESSAGE_BYTES, MB = 32_000_000, 10**6
 CALLS_PER_CALLER = 4
 
 
@@ -40,8 +40,15 @@ class PolicyServiceDoor:
     """A Door. The event loop owns it."""
 
     def __init__(
-        self, gateway: Gateway, exposure: Exposure, mapping: NameMapping = EQUAL_NAMES
+        self,
+        gateway: Gateway,
+        exposure: Exposure,
+        mapping: NameMapping = EQUAL_NAMES,
+        *,
+        message_bytes: int = MESSAGE_BYTES,
+        max_connections: int = CONNECTIONS,
     ) -> None:
+        """`message_bytes` bounds an observation; gRPC refuses a larger one by its length."""
         self._health = Health(gateway)
         others = HandlerList()
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, others)
@@ -52,7 +59,8 @@ class PolicyServiceDoor:
             exposure,
             [PolicyService(gateway, exposure, mapping).handlers, *others.found],
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
-            message_bytes=MESSAGE_BYTES,
+            message_bytes=message_bytes,
+            max_connections=max_connections,
         )
 
     @property
@@ -75,4 +83,11 @@ def make_door(
     gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]
 ) -> PolicyServiceDoor:
     """Return the door. Raises UserError for a mapping that cannot be read."""
-    return PolicyServiceDoor(gateway, exposure, read_mapping(settings['mapping']))
+    mapping, message_bytes = read_mapping(settings['mapping']), MB * settings['max_message_mb']
+    return PolicyServiceDoor(
+        gateway,
+        exposure,
+        mapping,
+        message_bytes=message_bytes,
+        max_connections=settings['max_connections'],
+    )

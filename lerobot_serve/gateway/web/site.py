@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from lerobot_serve.access.connections import Connections
+from lerobot_serve.access.half_open import ProtocolFactory, TlsHandshakes
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 
@@ -49,6 +50,8 @@ class Site:
             lingering_time=LINGER_S,
         )
         self._watch: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._handshakes: TlsHandshakes | None = None
         self.port = 0
 
     @property
@@ -67,18 +70,31 @@ class Site:
         """Listen. Raises UserError for an address that cannot be used."""
         exposure, runner = self._exposure, self._runner
         await runner.setup()
-        site = web.TCPSite(runner, exposure.host, exposure.port, ssl_context=exposure.tls)
+        assert runner.server
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
+            self._server = await loop.create_server(
+                self._protocols(runner.server), exposure.host, exposure.port
+            )
         except OSError as error:
             await runner.cleanup()
             raise UserError(
                 f'{exposure.door}.port: cannot listen on {exposure.host}:{exposure.port} '
                 f'({error.strerror or error}); set {exposure.door}.port to a free one, or to 0'
             ) from None
-        self.port = runner.addresses[0][1]
-        assert runner.server
+        self.port = self._server.sockets[0].getsockname()[1]
         self._watch = asyncio.create_task(self._connections.watch(runner.server))
+
+    def _protocols(self, create: ProtocolFactory) -> ProtocolFactory:
+        """Return what creates the protocols of connections, behind TLS where it is set."""
+        if self._exposure.tls is None:
+            return create
+        bounds = self._connections
+        self._handshakes = TlsHandshakes(
+            self._exposure.tls, create, bounds.note_closed, limit=bounds.limit
+        )
+        return self._handshakes
 
     async def stop(self) -> None:
         """Close the site and its connections. May be called twice."""
@@ -87,6 +103,10 @@ class Site:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
+        if self._server:
+            self._server.close()
+        if self._handshakes:
+            self._handshakes.close()
         await self._runner.cleanup()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping
-from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
+from lerobot_serve.gateway.policy_service.door import MESSAGE_BYTES, PolicyServiceDoor
 from lerobot_serve.wire.policy_service import Action, Image, Observation, SERVICE
 from support.gateway.gateway_rig import GatewayRig
 
@@ -34,10 +34,15 @@ class PolicyServiceRig(GatewayRig):
     """Build it in the event loop."""
 
     def __init__(
-        self, exposure: Exposure = EXPOSURE, mapping: NameMapping = EQUAL_NAMES, **settings: Any
+        self,
+        exposure: Exposure = EXPOSURE,
+        mapping: NameMapping = EQUAL_NAMES,
+        *,
+        message_bytes: int = MESSAGE_BYTES,
+        **settings: Any,
     ) -> None:
         super().__init__(**{'max_callers': 4, **settings})
-        self.door = PolicyServiceDoor(self.gateway, exposure, mapping)
+        self.door = PolicyServiceDoor(self.gateway, exposure, mapping, message_bytes=message_bytes)
         self._channels: list[grpc.aio.Channel] = []
 
     def channel(self, certificate: bytes = b'') -> grpc.aio.Channel:

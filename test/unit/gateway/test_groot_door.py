@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 import random
@@ -13,63 +11,25 @@ import random
 import msgpack
 import numpy as np
 import pytest
-from support.gateway.gateway_rig import GatewayRig, in_loop
+from support.gateway.gateway_rig import in_loop
 from support.gateway.groot_client import GrootClient, observation
+from support.gateway.groot_rig import client_of, EXPOSURE, GrootRig, running
 from support.policies.remote_peers import pack_npy
 import yaml
 import zmq
 
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.groot.door import make_door
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyRequest
 
-EXPOSURE = Exposure('groot')
 MAPPING = """
 cameras: {ego_view: observation.images.front, depth: null}
 state: [arm, hand]
 actions: {hand: gripper.pos, arm: [joint_1.pos, joint_2.pos]}
 """
-
-
-class DoorRig(GatewayRig):
-    """A door, and clients in threads."""
-
-    def __init__(self, exposure: Exposure = EXPOSURE, **settings: object) -> None:
-        super().__init__()
-        self.door = make_door(self.gateway, exposure, settings)
-
-    def client(self, **options: str) -> GrootClient:
-        return GrootClient(self.door.address, **options)
-
-    @property
-    def refused(self) -> dict[str, int]:
-        found = self.gateway.counters.refused
-        return {reason: count for (_, reason), count in found.items()}
-
-
-@contextlib.asynccontextmanager
-async def running(*arguments: object, **settings: object) -> AsyncIterator[DoorRig]:
-    rig = DoorRig(*arguments, **settings)
-    await rig.door.start()
-    try:
-        yield rig
-    finally:
-        await rig.door.stop()
-        await rig.gateway.drain()
-
-
-@contextlib.asynccontextmanager
-async def client_of(rig: DoorRig, **options: str) -> AsyncIterator[GrootClient]:
-    client = rig.client(**options)
-    try:
-        yield client
-    finally:
-        await asyncio.to_thread(client.close)
 
 
 async def error_of(client: GrootClient, *arguments: object) -> str:
@@ -89,7 +49,7 @@ def test_a_client_gets_its_actions_in_the_names_of_the_policy():
             assert action['actions'].tolist() == [[[i, 1 + i, 2 + i] for i in range(4)]]
             assert info['fingerprint'] == 'fake@0123456789ab' and info['note'] == NO_CAGE
             ((who, asked),) = rig.upstream.requests
-            assert who.startswith('gateway/groot/127.0.0.1#')
+            assert who.startswith('gateway/groot/127.0.0.1:')
             assert asked.state.tolist() == [0, 1, 2] and asked.task == 'lift the cube'
             assert asked.images['observation.images.front'].shape == (48, 64, 3)
             assert not asked.episode_start
@@ -288,7 +248,7 @@ def test_without_a_right_token_nothing_is_served():
             assert rig.refused == {'unauthorized': 8} and not rig.upstream.opened
             async with client_of(rig, api_token='a' * 24) as client:
                 await asyncio.to_thread(client.get_action, observation())
-            assert rig.upstream.requests[0][0].startswith('gateway/groot/arm_7@127.0.0.1#')
+            assert rig.upstream.requests[0][0].startswith('gateway/groot/arm_7@127.0.0.1:')
 
     in_loop(test)
 
@@ -368,42 +328,14 @@ def test_what_is_too_long_or_no_zeromq_ends_that_connection_only():
     in_loop(test)
 
 
-def test_a_client_that_left_costs_a_count():
-    async def test():
-        async with running() as rig:
-            client, events = (
-                rig.client(),
-                rig.door._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED),
-            )
-            rig.upstream.hold()
-            client.socket.send(
-                msgpack.packb(
-                    {'endpoint': 'get_action', 'data': {'observation': observation()}},
-                    default=pack_npy,
-                )
-            )
-            while not rig.upstream.requests:
-                await asyncio.sleep(0.001)
-            await asyncio.to_thread(client.close)
-            # until then a reply is only buffered
-            await events.recv_multipart()
-            rig.upstream.release()
-            while 'reply_unsent' not in rig.refused:
-                await asyncio.sleep(0.001)
-
-    in_loop(test)
-
-
-def test_an_address_in_use_and_tls_are_refused_with_a_sentence(tmp_path):
+def test_an_address_in_use_and_a_missing_mapping_are_refused_with_a_sentence(tmp_path):
     async def test():
         async with running() as rig:
             port = int(rig.door.address.rpartition(':')[2])
             with pytest.raises(UserError, match=f'cannot listen on 127.0.0.1 port {port}'):
-                await DoorRig(replace(EXPOSURE, port=port)).door.start()
-        with pytest.raises(UserError, match='has no TLS'):
-            DoorRig(replace(EXPOSURE, certificate=b'x', key=b'y'))
+                await GrootRig(replace(EXPOSURE, port=port)).door.start()
         with pytest.raises(UserError, match=r'mapping .*none\.yaml'):
-            DoorRig(mapping=str(tmp_path / 'none.yaml'))
+            GrootRig(mapping=str(tmp_path / 'none.yaml'))
         await rig.door.stop()
 
     in_loop(test)

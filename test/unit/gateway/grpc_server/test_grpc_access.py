@@ -89,6 +89,9 @@ def test_tls_is_required_where_it_is_set(tmp_path):
             assert code.name == 'UNAVAILABLE'
             await rig.client(certificate=certificate.read_bytes()).start()
         async with policy_service_rig(exposure('policy_service', **files)) as rig:
+            plain = rig.call(rig.channel(), observation())
+            assert (await rig.refused(plain))[0] == 'UNAVAILABLE'
+            assert not rig.upstream.opened
             channel = rig.channel(certificate.read_bytes())
             assert (await rig.predict(channel, observation())).chunk_steps == 4
 

@@ -8,11 +8,18 @@ import asyncio
 import numpy as np
 import pytest
 import simplejpeg
-from support.gateway.gateway_rig import in_loop
-from support.gateway.policy_service_rig import HEIGHT, observation, policy_service_rig, WIDTH
+from support.gateway.gateway_rig import GatewayRig, in_loop
+from support.gateway.policy_service_rig import (
+    EXPOSURE,
+    HEIGHT,
+    observation,
+    policy_service_rig,
+    WIDTH,
+)
 from support.gateway.robot_client_rig import soon
 
 from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.policy_service.door import make_door
 from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.wire.policy_service import Action, ENUMS, Image
 
@@ -117,6 +124,31 @@ def test_bytes_that_are_no_observation_are_refused():
             code, text = await rig.refused(rig.call(rig.channel(), b'\x0a\x7fabc'))
             assert (code, text) == ('INVALID_ARGUMENT', '5 bytes are no rl.policy.v1.Observation')
             assert rig.counted == {'invalid': 1}
+
+    in_loop(scene)
+
+
+def test_an_observation_that_is_too_large_is_refused_and_the_next_one_served():
+    async def scene():
+        async with policy_service_rig(message_bytes=len(observation())) as rig:
+            channel = rig.channel()
+            code, text = await rig.refused(rig.call(channel, observation(task='x' * 1000)))
+            assert code == 'RESOURCE_EXHAUSTED' and 'larger than max' in text
+            stream = rig.stream(channel)
+            await stream.write(observation(task='x' * 1000))
+            assert (await stream.code()).name == 'RESOURCE_EXHAUSTED'
+            assert not rig.upstream.requests
+            assert (await rig.predict(channel, observation())).chunk_steps == 4
+
+    in_loop(scene)
+
+
+def test_the_bounds_are_parameters_of_the_door():
+    async def scene():
+        rig = GatewayRig()
+        given = {'mapping': '', 'max_message_mb': 5, 'max_connections': 7}
+        server = make_door(rig.gateway, EXPOSURE, given)._server
+        assert (server._message_bytes, server._max_connections) == (5_000_000, 7)
 
     in_loop(scene)
 
