@@ -137,11 +137,16 @@ def start_process(process: FleetProcess) -> subprocess.Popen[bytes]:
     """Start one process; it ends with this one. Main thread. Raises UserError."""
     import os
     import subprocess
+    import sys
 
+    from lerobot_serve.tools.fleet.process import Stage
     from lerobot_serve.tools.processes.node_processes import executable_path
     from lerobot_serve.tools.processes.parent_death import end_with_parent
 
     command = [str(executable_path(process.executable)), *process.arguments]
+    if process.stage is Stage.DASHBOARD and sys.stdout.isatty():
+        # its own output is a pipe, which ends on this terminal
+        command.append('--print-token')
     return subprocess.Popen(
         end_with_parent(command),
         stdout=subprocess.PIPE,
