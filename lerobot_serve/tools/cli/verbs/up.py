@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         'fleet',
         metavar='FLEET',
-        help='fleet file, or the name of a shipped one: one_robot, two_robots, two_versions',
+        help='fleet file, or the name of a shipped one: one_robot, robot_alone, two_robots, '
+        'two_versions',
     )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument('--print-file', action='store_true', help='print the fleet file and end')

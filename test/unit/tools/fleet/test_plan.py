@@ -147,8 +147,17 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path):
 def test_the_shipped_fleets_are_plans(path):
     planned = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)
     stages = {process.stage for process in planned}
-    assert {Stage.DASHBOARD, Stage.SERVER, Stage.SIMULATION, Stage.ROBOT} <= stages
-    assert (Stage.ROUTER in stages) is (path.name != 'one_robot.yaml')
+    assert {Stage.DASHBOARD, Stage.SIMULATION, Stage.ROBOT} <= stages
+    assert (Stage.SERVER in stages) is (path.stem != 'robot_alone')
+    assert (Stage.ROUTER in stages) is (path.stem in ('two_robots', 'two_versions'))
+
+
+def test_the_robot_alone_asks_the_server_that_serve_starts():
+    path = REPOSITORY / 'config' / 'fleets' / 'robot_alone.yaml'
+    robot = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)[-1]
+    assert robot.values['servers'] == (
+        FleetProcess('s', Stage.SERVER, 'policy_server', '', {}).node,
+    )
 
 
 MISTAKES = {
