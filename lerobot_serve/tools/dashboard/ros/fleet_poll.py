@@ -11,6 +11,7 @@ import time
 
 from rclpy.serialization import deserialize_message
 
+from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT, ROUTER
@@ -64,6 +65,7 @@ class FleetPoll:
         self._routers: dict[str, _RouterMessages] = {}
         self._next_count_s = 0.0
         self._outcomes: deque[tuple[str, str]] = deque()
+        self._loadings: deque[tuple[str, Loading]] = deque()
         self.malformed = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -76,6 +78,10 @@ class FleetPoll:
         """Note an outcome that the page reported. Any thread."""
         self._outcomes.append((episode_id, outcome))
 
+    def deposit_loading(self, router: str, loading: Loading) -> None:
+        """Note a step of a rollout that the page begins or ends. Any thread."""
+        self._loadings.append((router, loading))
+
     def poll(self, now_s: float) -> None:
         """Take the newest states, and publish what changed."""
         self._topics.discover()
@@ -86,6 +92,8 @@ class FleetPoll:
             self._poll_source(source, now_s)
         while self._outcomes:
             self._recorder.on_outcome(*self._outcomes.popleft())
+        while self._loadings:
+            self._recorder.on_loading(*self._loadings.popleft())
         if turn := self._recorder.turn(now_s, self._viewer_count()):
             self._publish(turn)
 
