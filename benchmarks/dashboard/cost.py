@@ -27,6 +27,7 @@ from lerobot_serve.errors import UserError
 
 ABOUT = 'what a dashboard costs with 300 robots and 20 viewers'
 ROBOTS, PROCESSES, RATE_HZ, VIEWERS = 300, 5, 2.0, 20
+CORE_GOAL_PERCENT, VIEWER_GOAL_KB, CHANGE_GOAL_MS = 5.0, 200.0, 500.0
 SETTLE_S, READY_LIMIT_S, ROUNDS_A_SECOND = 15.0, 60.0, 10
 MODULE = (sys.executable, '-m')
 PARAMETERS = {
@@ -60,7 +61,11 @@ def measure_fleet(
         time.sleep(seconds)
         alone = (cpu_s(dashboard.pid) - begin_s) / (time.monotonic() - begun_s)
         return [
-            Case('300 robots, no viewer', {'core_percent': 100 * alone}),
+            Case(
+                '300 robots, no viewer',
+                {'core_percent': round(100 * alone, 2)},
+                goals=core_goal(100 * alone),
+            ),
             measure_viewers(dashboard, port, seconds),
             measure_browser(port, seconds, folder),
         ]
@@ -83,7 +88,12 @@ def measure_browser(port: str, seconds: float, folder: Path) -> Case:
     path, name = browser_path(), '300 robots, all processes of a browser'
     if not path:
         return Case(name, {'not_measured': 'no Chromium; install one, or name one in CHROMIUM'})
-    return Case(name, {'core_percent': browser_share(path, port, seconds, folder)})
+    percent = browser_share(path, port, seconds, folder)
+    return Case(name, {'core_percent': round(percent, 2)}, goals=core_goal(percent))
+
+
+def core_goal(percent: float) -> dict[str, bool]:
+    return {f'at most {CORE_GOAL_PERCENT:g} % of a core': percent <= CORE_GOAL_PERCENT}
 
 
 def measure_viewers(dashboard: subprocess.Popen, port: str, seconds: float) -> Case:
@@ -101,10 +111,16 @@ def measure_viewers(dashboard: subprocess.Popen, port: str, seconds: float) -> C
         raise UserError(f'the viewers failed: {done.stderr[-400:]}')
     share = (cpu_s(dashboard.pid) - begin_s) / (time.monotonic() - begun_s)
     found = json.loads(done.stdout)
+    kb, slowest_ms = max(found['kb_a_second']), max(found['delays_ms'])
     return Case(
         '300 robots, 20 viewers, one that reads nothing',
-        {'core_percent': 100 * share, 'kb_a_second_for_each': max(found['kb_a_second'])},
+        {'core_percent': round(100 * share, 2), 'kb_a_second_for_each': round(kb, 1)},
         series_ms={'change_to_viewer': found['delays_ms']},
+        goals=core_goal(100 * share)
+        | {
+            f'at most {VIEWER_GOAL_KB:g} kB/s for each viewer': kb <= VIEWER_GOAL_KB,
+            f'a change is seen within {CHANGE_GOAL_MS:g} ms': slowest_ms <= CHANGE_GOAL_MS,
+        },
     )
 
 

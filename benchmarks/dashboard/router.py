@@ -4,7 +4,8 @@ Whether a dashboard slows the requests of robots: round trips through a router w
 and with one that serves 20 viewers and one that reads nothing, in turn. 300 robots publish their
 state at 2 Hz all the time, and 300 sessions send requests.
 
-The dashboard is stopped and started between the blocks; what is measured begins when it serves.
+The dashboard is stopped and started between the blocks. Each block begins after the same time of
+requests that do not count, in which the dashboard finds the robots and its viewers connect.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trips through a router, without and with a dashboard'
-RATE_HZ, PAIRS, ROUNDS_A_SECOND, WARM_UP_S = 0.5, 3, 10, 4.0
+RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0
 # a viewer that outlives its block is ended with it
 VIEWER_S = 600.0
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
@@ -35,6 +36,7 @@ PARAMETERS: dict[str, object] = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
     'pairs': PAIRS,
+    'settle_s': SETTLE_S,
     'viewers': VIEWERS,
     'viewers_that_read_nothing': 1,
     'order': 'without, with, without, with, ...',
@@ -56,7 +58,6 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
         stack.callback(robots.close)
         stack.enter_context(fake_robots(folder))
-        robots.pace(WARM_UP_S, RATE_HZ)
         for _ in range(PAIRS):
             alone_ms += round_trips_ms(robots, seconds)
             with watched_dashboard(folder):
@@ -71,7 +72,11 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 
 def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
-    """Let the robots ask for so long; return what each round trip took. Raises UserError."""
+    """
+    Let the robots ask for so long, after a while that does not count; return what each round trip
+    took. Raises UserError.
+    """
+    robots.pace(SETTLE_S, RATE_HZ)
     counts = robots.pace(seconds, RATE_HZ)
     if counts.lost or robots.failures:
         raise UserError(f'{counts.lost} requests were lost, failures: {robots.failures}')
