@@ -10,6 +10,7 @@ change of the page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import io
 import math
 from pathlib import Path
@@ -87,6 +88,14 @@ def example_robots() -> dict[str, Row]:
     return rows
 
 
+def example_sections() -> dict[str, dict[str, Row]]:
+    """Return the document of the pictures: no guard is above its limit."""
+    sections = {**fleet(), 'robots': example_robots()}
+    guards = sections['routers']['/policy_router']['rollout']['guards']
+    guards[3] = guard('from the fallback ladder', '0.8%, limit 2%, 60 % left', 0.6)
+    return sections
+
+
 def open_fleet(page: Page, _: str) -> None:
     page.wait_for_selector('.cell-name')
 
@@ -94,6 +103,16 @@ def open_fleet(page: Page, _: str) -> None:
 def open_rollout(page: Page, _: str) -> None:
     page.keyboard.press('2')
     page.wait_for_selector('.plot canvas')
+
+
+def open_by_key(key: str, selector: str) -> Callable[[Page, str], None]:
+    """Return a function that opens a view by its key and waits for what it shows."""
+
+    def open_view(page: Page, _: str) -> None:
+        page.keyboard.press(key)
+        page.wait_for_selector(f'main {selector}')
+
+    return open_view
 
 
 def open_robot(page: Page, scheme: str) -> None:
@@ -109,17 +128,17 @@ def open_robot(page: Page, scheme: str) -> None:
 VIEWS = {
     'fleet': (open_fleet, HEIGHT),
     'rollout': (open_rollout, 920),
+    'servers': (open_by_key('3', '.line:not(.head)'), 560),
+    'incidents': (open_by_key('4', '.incident'), 560),
     'robot': (open_robot, 1000),
+    'verdicts': (open_by_key('6', 'button'), 560),
 }
 
 
 def main() -> None:
     if not chromium_path():
         sys.exit('there is no Chromium: apt install chromium, or name one in CHROMIUM')
-    sections = {**fleet(), 'robots': example_robots()}
-    guards = sections['routers']['/policy_router']['rollout']['guards']
-    guards[3] = guard('from the fallback ladder', '%', 2.0, 0.6)
-    server = PageServer(sections)
+    server = PageServer(example_sections())
     try:
         with started_browser() as browser:
             for scheme in SCHEMES:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Whether a dashboard slows the requests of robots: round trips through a router without a dashboard,
-and with one that serves 20 viewers and one that reads nothing, in turn.
+and with one that serves 20 viewers and one that reads nothing, in turn. 300 robots publish their
+state at 2 Hz all the time, and 300 sessions send requests.
 
-The dashboard is stopped and started between the blocks; what is measured begins when it serves.
+The dashboard is stopped and started between the blocks. Each block begins after the same time of
+requests that do not count, in which the dashboard finds the robots and its viewers connect.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ import contextlib
 from pathlib import Path
 import shutil
 import subprocess
-import sys
 
-from benchmarks.dashboard.cost import VIEWERS, wait_until_ready
+from benchmarks.dashboard.cost import fake_robots, MODULE, ROBOTS, VIEWERS, wait_until_ready
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.processes import child, free_endpoints
 from benchmarks.harness.request_session import JOINTS
@@ -27,7 +28,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trips through a router, without and with a dashboard'
-ROBOTS, RATE_HZ, PAIRS, ROUNDS_A_SECOND, WARM_UP_S = 20, 5.0, 3, 50, 2.0
+RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0
 # a viewer that outlives its block is ended with it
 VIEWER_S = 600.0
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
@@ -35,7 +36,9 @@ PARAMETERS: dict[str, object] = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
     'pairs': PAIRS,
+    'settle_s': SETTLE_S,
     'viewers': VIEWERS,
+    'viewers_that_read_nothing': 1,
     'order': 'without, with, without, with, ...',
 }
 
@@ -54,7 +57,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)
         robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
         stack.callback(robots.close)
-        robots.pace(WARM_UP_S, RATE_HZ)
+        stack.enter_context(fake_robots(folder))
         for _ in range(PAIRS):
             alone_ms += round_trips_ms(robots, seconds)
             with watched_dashboard(folder):
@@ -69,7 +72,11 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 
 def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
-    """Let the robots ask for so long; return what each round trip took. Raises UserError."""
+    """
+    Let the robots ask for so long, after a while that does not count; return what each round trip
+    took. Raises UserError.
+    """
+    robots.pace(SETTLE_S, RATE_HZ)
     counts = robots.pace(seconds, RATE_HZ)
     if counts.lost or robots.failures:
         raise UserError(f'{counts.lost} requests were lost, failures: {robots.failures}')
@@ -84,7 +91,7 @@ def watched_dashboard(folder: Path) -> Iterator[subprocess.Popen]:
         raise UserError('lerobot-serve is not found; run this by make bench')
     port, log = free_endpoints(1)[0].rpartition(':')[2], folder / 'dashboard.log'
     words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
-    viewers = [sys.executable, '-m', 'benchmarks.dashboard.viewers']
+    viewers = [*MODULE, 'benchmarks.dashboard.viewers']
     with child(words, log) as dashboard:
         wait_until_ready(port, log)
         with child([*viewers, port, str(VIEWERS), str(VIEWER_S)], folder / 'viewers.log'):

@@ -19,7 +19,6 @@ from lerobot_serve.demo.child_processes import (
 )
 from lerobot_serve.demo.commands import Command, KillCommand, TypedCommand, VerbCommand
 from lerobot_serve.demo.dashboard import Dashboard
-from lerobot_serve.demo.fleet_files import TRACES
 from lerobot_serve.demo.link import DemoLink
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ROUTER
@@ -35,7 +34,6 @@ from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 POLL_S = 0.2
-DASHBOARD_TOKEN = 'dashboard_token'
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +97,14 @@ class ActContext:
         self.children.start(name, verb_words(command))
         self._logs[name], self._typed[name] = FleetLog(), typed
 
-    def adopt(self, file: str, typed: TypedCommand) -> None:
-        """Watch a fleet that was started before ROS was imported."""
+    def adopt(self, file: str, typed: TypedCommand, dashboard: Dashboard | None = None) -> None:
+        """Watch a fleet, and the dashboard, that were started before ROS was imported."""
+        if dashboard:
+            self._dashboard = dashboard
+            self.screen.add_command(dashboard.typed)
         self.screen.add_command(typed)
         name = Path(file).stem
         self._logs[name], self._typed[name] = FleetLog(), typed
-
-    def start_dashboard(self) -> None:
-        """Start the dashboard; its address is shown as soon as it has one."""
-        traces, token = self.folder / TRACES, self.folder / DASHBOARD_TOKEN
-        words = ('dashboard', '--trace-folder', str(traces), '--token-file', str(token))
-        # the output is a log, which this user alone may read
-        command = VerbCommand((*words, '--print-token'), self._domain)
-        self._dashboard = Dashboard(self.children, verb_words(command))
-        self._dashboard.start()
 
     def run_verb(self, *words: str, remark: str = '') -> None:
         """Run a verb while the screen updates. Raises UserError when it fails."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The dashboard as one more process of the demo. Main thread.
+The dashboard as one more process of the demo. Main thread. It starts with the fleet, so that the
+page is there before the first robot moves.
 
 The demo goes on without it: a port that is taken leads to a free one, any other failure to a line.
 """
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import re
 
 from lerobot_serve.demo.child_processes import ChildProcesses
+from lerobot_serve.demo.commands import TypedCommand
 
 ADDRESS = re.compile(r'https?://\S+')
 # what lets a person act; a picture of the screen is shown to others
@@ -21,10 +23,15 @@ FREE_PORT = ('--port', '0')
 
 
 class Dashboard:
-    """Starts the command, and finds its address in what it prints."""
+    """
+    Starts the command, and finds its address in what it prints. `typed` is the command as a person
+    types it, without an output: that has the token.
+    """
 
-    def __init__(self, children: ChildProcesses, command: Sequence[str]) -> None:
-        self._children, self._command = children, list(command)
+    def __init__(
+        self, children: ChildProcesses, command: Sequence[str], typed: TypedCommand
+    ) -> None:
+        self._children, self._command, self.typed = children, list(command), typed
         self._starts = 0
         self.address = self.problem = ''
 

@@ -21,6 +21,7 @@ from lerobot_serve.demo import fleet_files, steady_time
 from lerobot_serve.demo.act_order import ACT_CLAIMS
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
 from lerobot_serve.demo.commands import join_text, TypedCommand, VerbCommand
+from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.link import DemoLink
 from lerobot_serve.demo.process_specs import robot_names
 from lerobot_serve.errors import UserError
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from lerobot_serve.demo.summary import DemoRun
 
 FLEET_REMARK = 'servers of v1, a router and the robots'
+DASHBOARD_REMARK = 'the page of this fleet; its address is printed as soon as it is served'
+DASHBOARD_TOKENS = 'dashboard_token'
+# `up` as it is printed, and the dashboard
+Started = tuple[TypedCommand, Dashboard | None]
 CLIENT_TIMEOUT_S = 5.0
 # what an earlier run left and this one would add to
 LEFTOVERS = (fleet_files.TRACES, fleet_files.STATE, fleet_files.POLICIES)
@@ -59,12 +64,12 @@ def run_demo(options: DemoOptions) -> bool:
     begin_s = time.monotonic()
     with child_processes(options.folder, environment(options)) as children:
         # before the imports below, which take longer than the start of the robots
-        fleet = start_fleet(options, children)
+        fleet, dashboard = start_fleet(options, children)
         from lerobot_serve.demo.scoreboard import Scoreboard
         from lerobot_serve.demo.summary import DemoRun
 
         board, run = Scoreboard(robot_names(options.robots)), DemoRun()
-        picture = run_acts(options, children, fleet, board, run)
+        picture = run_acts(options, children, (fleet, dashboard), board, run)
     run.seconds = time.monotonic() - begin_s
     run.exit_status = {n: child.process.returncode for n, child in children.children.items()}
     return write_results(options.folder, board, run, picture)
@@ -86,22 +91,36 @@ def environment(options: DemoOptions) -> dict[str, str]:
     return {**os.environ, 'ROS_DOMAIN_ID': str(options.domain)}
 
 
-def start_fleet(options: DemoOptions, children: ChildProcesses) -> TypedCommand:
-    """Start `up` of the fleet file; return the command as it is printed."""
+def start_fleet(options: DemoOptions, children: ChildProcesses) -> Started:
+    """Start `up` of the fleet file, and the dashboard; return the command as it is printed."""
     from lerobot_serve.tools.processes.node_processes import executable_path
 
+    program, now_s = str(executable_path('lerobot-serve')), steady_time.now_s()
     command = VerbCommand(('up', str(options.folder / fleet_files.FLEET_FILE)), options.domain)
-    typed = TypedCommand(steady_time.now_s(), options.acts[0], command.text, FLEET_REMARK)
-    children.start(
-        Path(fleet_files.FLEET_FILE).stem, [str(executable_path('lerobot-serve')), *command.words]
+    typed = TypedCommand(now_s, options.acts[0], command.text, FLEET_REMARK)
+    children.start(Path(fleet_files.FLEET_FILE).stem, [program, *command.words])
+    if not options.has_dashboard:
+        return typed, None
+    words = dashboard_words(options.folder)
+    shown = TypedCommand(
+        now_s, options.acts[0], VerbCommand(words, options.domain).text, DASHBOARD_REMARK
     )
-    return typed
+    # its output is a log, which this user alone may read
+    dashboard = Dashboard(children, [program, *words, '--print-token'], shown)
+    dashboard.start()
+    return typed, dashboard
+
+
+def dashboard_words(folder: Path) -> tuple[str, ...]:
+    """Return the verb that serves the page, as it is printed."""
+    traces, tokens = folder / fleet_files.TRACES, folder / DASHBOARD_TOKENS
+    return ('dashboard', '--trace-folder', str(traces), '--token-file', str(tokens))
 
 
 def run_acts(
     options: DemoOptions,
     children: ChildProcesses,
-    fleet: TypedCommand,
+    started: Started,
     board: Scoreboard,
     run: DemoRun,
 ) -> str:
@@ -134,13 +153,13 @@ def run_acts(
         )
         run.commands = screen.commands
         try:
-            play(options, context, fleet, run)
+            play(options, context, started, run)
         except UserError as failed:
             run.error = str(failed)
         return screen.picture()
 
 
-def play(options: DemoOptions, context: ActContext, fleet: TypedCommand, run: DemoRun) -> None:
+def play(options: DemoOptions, context: ActContext, started: Started, run: DemoRun) -> None:
     """Run one act after the other. Raises UserError."""
     from lerobot_serve.demo.acts import ACT_FUNCTIONS
 
@@ -149,11 +168,9 @@ def play(options: DemoOptions, context: ActContext, fleet: TypedCommand, run: De
         context.act = act
         screen.mark_act(act, '->')
         if act == options.acts[0]:
-            context.adopt(fleet_files.FLEET_FILE, fleet)
+            context.adopt(fleet_files.FLEET_FILE, *started)
         run.acts[act] = ACT_FUNCTIONS[act](context)
         screen.mark_act(act, 'ok' if run.acts[act]['shown'] else '!!')
-        if act == options.acts[0] and options.has_dashboard:
-            context.start_dashboard()
     if options.keeps_running:
         screen.add_heading('all acts have run; the fleet runs on until Ctrl-C')
         with contextlib.suppress(KeyboardInterrupt):

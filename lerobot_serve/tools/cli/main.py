@@ -15,6 +15,7 @@ from lerobot_serve import __version__
 from lerobot_serve.entry_points import missing_package_text, SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
+from lerobot_serve.tools.cli.topics import listed_by_topic
 from lerobot_serve.tools.output.text import without_controls
 
 
@@ -36,10 +37,13 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
     top = Parser(
         prog='lerobot-serve',
         description='Serves learned robot policies to robots that carry no weights.',
+        # the list of verbs is wrapped already
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help shows the options',
     )
     top.add_argument('--version', action='version', version=f'%(prog)s {__version__}')
     listed = top.add_subparsers(dest='verb', metavar='VERB', required=True)
+    texts: dict[str, str] = {}
     for name, entry in verbs.items():
         if only in verbs and name != only:
             listed.add_parser(name)
@@ -47,14 +51,17 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
         try:
             verb = entry.load()
         except BrokenVerb as error:
-            listed.add_parser(name, help=_escaped(str(error)))
+            texts[name] = str(error)
+            listed.add_parser(name)
             continue
-        text = _escaped(verb.HELP)
-        sub = listed.add_parser(name, help=text, description=text[0].upper() + text[1:] + '.')
+        texts[name], text = verb.HELP, _escaped(verb.HELP)
+        sub = listed.add_parser(name, description=text[0].upper() + text[1:] + '.')
         if only in ('', name):
             sub.epilog = verb.EXAMPLE
             verb.add_arguments(sub)
             sub.set_defaults(main=verb.main, parser=sub)
+    for topic, lines in listed_by_topic(texts):
+        top.add_argument_group(topic, lines)
     return top
 
 

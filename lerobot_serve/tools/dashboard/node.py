@@ -106,6 +106,7 @@ class DashboardNode(SteadyClockNode):
             self._open_client,
             self.get_logger().info,
             self._poll.deposit_outcome,
+            self._poll.deposit_loading,
         )
         commands = CommandsRoute(self._site, self._tokens, runner.run, self._threads)
         sources = Sources(
@@ -132,9 +133,9 @@ class DashboardNode(SteadyClockNode):
         runtime.thread('parameters', partial(self._parameters.run, runtime.stop))
         runtime.thread('robots', partial(self._feeds.run, runtime.stop), self._feeds.wake)
 
-    def _open_client(self, operator: str) -> FleetClient:
+    def _open_client(self, operator: str, limit_s: float = CALL_LIMIT_S, /) -> FleetClient:
         """Return a client on this node, of a person. Any thread but the executor's."""
-        return FleetClient(CALL_LIMIT_S, node=self, operator=operator)
+        return FleetClient(limit_s, node=self, operator=operator)
 
     def _robot(self, node: str) -> RobotView | None:
         """Return the newest state of a robot; None while it is not heard of. Thread `robots`."""

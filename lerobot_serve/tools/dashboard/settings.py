@@ -20,8 +20,10 @@ TOKENS = Path('lerobot_serve/dashboard_tokens')
 @dataclass(frozen=True, slots=True)
 class DashboardSettings:
     """
-    See docs/dashboard.md. `host_names` are names under which the page is opened beside localhost
-    and that of this machine; `prints_token`: print the address with the token.
+    See docs/dashboard.md. The folders are made where they are missing, as the nodes that write
+    them do: the dashboard of a fleet starts before its nodes. `host_names` are names under which
+    the page is opened beside localhost and that of this machine; `prints_token`: print the
+    address with the token.
     """
 
     tokens: Path
@@ -45,8 +47,8 @@ class DashboardSettings:
             ('--trace-folder', self.trace_folder),
             ('--capture-folder', self.capture_folder),
         ):
-            if folder is not None and not folder.is_dir():
-                raise UserError(f'{option} {folder} is no folder')
+            if folder is not None:
+                make_folder(option, folder)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the settings of TLS, None without. Raises UserError."""
@@ -62,3 +64,12 @@ class DashboardSettings:
                 f'used: {error.strerror or error}'
             ) from error
         return context
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make a folder that is missing. Raises UserError with the name of its option."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = 'is no folder' if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f'{option} {folder}: {reason or error}') from error

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from lerobot_serve.parameters import ParameterError
@@ -16,12 +16,35 @@ TEXTS = ('address', 'site')
 LISTS = ('host_name', 'connect')
 PATHS = ('token_file', 'tls_certificate', 'tls_key', 'trace_folder', 'capture_folder', 'keys')
 KEYS = ('port', *TEXTS, *LISTS, *PATHS)
+# what the dashboard reads, and the stages whose parameter of that name it takes, the first first
+READS = {
+    'trace_folder': (Stage.ROUTER, Stage.ROBOT, Stage.SERVER),
+    'capture_folder': (Stage.SERVER,),
+}
 
 
-def dashboard_process(file: FleetFile, absolute: Callable[[str, Any], Any]) -> FleetProcess:
+def read_folders(processes: Iterable[FleetProcess]) -> dict[str, str]:
+    """Return the folders of traces and captures that the processes of a fleet write."""
+    found: dict[str, str] = {}
+    processes = list(processes)
+    for key, stages in READS.items():
+        written = [
+            process.values[key]
+            for stage in stages
+            for process in processes
+            if process.stage is stage and process.values.get(key)
+        ]
+        found |= {key: str(written[0])} if written else {}
+    return found
+
+
+def dashboard_process(
+    file: FleetFile, absolute: Callable[[str, Any], Any], folders: Mapping[str, str]
+) -> FleetProcess:
     """
-    Return the process; `absolute` returns a path that begins at the folder of the file. Raises
-    UserError with the place in the file.
+    Return the process; `absolute` returns a path that begins at the folder of the file, `folders`
+    are those that it reads unless the file names others. Raises UserError with the place in the
+    file.
     """
     place: Place = (SECTION,)
     given = file.section(place, file.content[SECTION])
@@ -34,6 +57,9 @@ def dashboard_process(file: FleetFile, absolute: Callable[[str, Any], Any]) -> F
             raise file.error((*place, key), str(error)) from None
     if ('tls_certificate' in given) is not ('tls_key' in given):
         raise file.error(place, 'tls_certificate and tls_key belong together; give both')
+    for key, folder in folders.items():
+        if key not in given:
+            words += [f'--{key.replace("_", "-")}', folder]
     return FleetProcess(SECTION, Stage.DASHBOARD, EXECUTABLE, '', {}, command=tuple(words))
 
 

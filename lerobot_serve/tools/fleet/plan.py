@@ -21,7 +21,7 @@ from lerobot_serve.parameters import build_parameters, parameter_specs, Paramete
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.fleet.dashboard import dashboard_process
+from lerobot_serve.tools.fleet.dashboard import dashboard_process, read_folders
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
 from lerobot_serve.tools.fleet.parameter_file import flattened
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
@@ -83,9 +83,11 @@ class _Planner:
         processes += [router] if router else []
         if 'gateway' in self._file.content:
             processes.append(self._gateway(names))
+        processes += robots
         if 'dashboard' in self._file.content:
-            processes.append(dashboard_process(self._file, self._absolute))
-        planned = tuple(sorted([*processes, *robots], key=lambda process: process.stage))
+            folders = read_folders(processes)
+            processes.append(dashboard_process(self._file, self._absolute, folders))
+        planned = tuple(sorted(processes, key=lambda process: process.stage))
         self._check_names(planned)
         return planned
 

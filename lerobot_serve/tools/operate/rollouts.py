@@ -15,6 +15,7 @@ from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.commands import Effect, rollout_rule, Rule, Verb
 from lerobot_serve.tools.operate.fleet_state import (
     CANDIDATE_SLOT,
     CHAMPION_SLOT,
@@ -62,6 +63,43 @@ def check_start(given: str, router: RouterView) -> str:
     policy = check_policy(given, candidate) if given else candidate.policy
     _check_candidate(candidate, champion, policy)
     return policy
+
+
+def start_rule(router: RouterView, given: str, plan: Sequence[str]) -> Rule:
+    """Return what `start` would do. Raises UserError for a policy that cannot get episodes."""
+    rule = rollout_rule(Verb.START, router.canary)
+    if rule.effect is not Effect.DO:
+        return rule
+    policy = check_start(given, router)
+    load = '' if policy else f'load {given} into slot b, all episodes to slot a; then '
+    return replace(
+        rule, text=f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}'
+    )
+
+
+def finish_rule(router: RouterView) -> Rule:
+    """Return what `finish` would do. Raises UserError when slot b cannot serve meanwhile."""
+    if is_finished(router):
+        return Rule(
+            Effect.NOTHING, 'both slots serve the same policy, and slot a gets all episodes'
+        )
+    rule = rollout_rule(Verb.FINISH, router.canary)
+    if rule.effect is Effect.DO:
+        check_finish(router)
+    return rule
+
+
+def is_finished(router: RouterView) -> bool:
+    """Return whether a rollout was finished and none has begun since."""
+    champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
+    return bool(
+        router.canary.phase is CanaryPhase.OFF
+        and router.split_percent == ALL_TO_CHAMPION
+        and champion
+        and candidate
+        and champion.policy
+        and champion.policy == candidate.policy
+    )
 
 
 def _check_candidate(candidate: SlotView, champion: SlotView, policy: str) -> None:

@@ -36,5 +36,17 @@ def test_without_lerobot_the_other_policy_is_measured(monkeypatch, tmp_path):
 
 def test_a_demo_that_fails_is_told_with_its_log(tmp_path):
     command = [sys.executable, '-c', 'raise SystemExit(5)']
-    with pytest.raises(UserError, match=r'the demo ended with 5 within 300 s; see demo\.log'):
+    with pytest.raises(UserError, match=r'the demo ended with 5 within 600 s; see demo\.log'):
         start_up.play(command, tmp_path, tmp_path / 'demo.log')
+
+
+@pytest.mark.parametrize(
+    ('first_s', 'whole_s', 'holds'),
+    [(10.0, 240.0, [True, True]), (10.1, 239.0, [False, True]), (4.0, 240.1, [True, False])],
+)
+def test_the_whole_demo_has_two_bounds(monkeypatch, tmp_path, first_s, whole_s, holds):
+    figures = {'seconds': whole_s, 'acts': {'serve': {'first_motion_s': first_s}}}
+    monkeypatch.setattr(start_up, 'play', lambda command, *_: figures)
+    case = start_up.measure_tour(tmp_path, tmp_path)
+    assert list(case.goals.values()) == holds
+    assert case.series_ms['the whole demo'] == [1000 * whole_s]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -171,11 +172,15 @@ def test_a_process_that_dies_ends_the_demo_and_is_named(tmp_path, wait_until):
     assert 'see out/demo/fleet.log' in printed and 'Traceback' not in printed
 
 
+PAGE_COMMAND = re.compile(
+    r'\$ ROS_DOMAIN_ID=\d+ lerobot-serve dashboard --trace-folder out/demo/traces --token-file '
+    r'out/demo/dashboard_token\n.*\n\$ ROS_DOMAIN_ID=\d+ lerobot-serve up out/demo/fleet.yaml\n'
+)
 # act -> a line after which it runs, and with which signal the demo is ended there
 INTERRUPTED = {
     'serve': ('-> act 1', signal.SIGTERM),
-    # while the dashboard starts or runs, and v2 loads
-    'shadow': ('dashboard: http://127.0.0.1:', signal.SIGINT),
+    # while the dashboard runs, and v2 loads
+    'shadow': ('-> act 2', signal.SIGINT),
 }
 
 
@@ -192,7 +197,12 @@ def test_a_signal_in_an_act_ends_the_demo_and_all_it_started(
         process.send_signal(number)
         assert process.wait(120) == 130, log.read_text()
         assert not [pid for pid in started if leaks.command(pid) != 'gone']
-    assert 'Traceback' not in log.read_text()
+    printed = log.read_text()
+    assert 'Traceback' not in printed
+    if act == 'shadow':
+        # its command before all others, as it can be typed
+        assert re.search(PAGE_COMMAND, printed), printed
+        assert re.search(r'^dashboard: http://127\.0\.0\.1:\d+/#token=', printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])

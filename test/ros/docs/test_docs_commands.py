@@ -35,6 +35,8 @@ FOREIGN = {
     'hf download': "of Hugging Face's package",
     'grpcurl': 'of its makers; the proto is held by a test of the door',
     'python -m lerobot.async_inference.robot_client': 'of LeRobot; see test_migration_page.py',
+    'eval': 'of the shell',
+    'register-python-argcomplete': 'of argcomplete',
     'rerun': 'of rerun-sdk',
     'zenohd': 'of Zenoh',
     'fastdds discovery': 'of Fast DDS',

@@ -113,7 +113,7 @@ def router(phase: str = 'RUNNING', **more: Any) -> Row:
     """Return the row of a router with a rollout in a phase."""
     refused = {'effect': 'refuse', 'text': 'a step is not undone', 'asks': False}
     done = {'effect': 'do', 'text': 'change it', 'asks': True}
-    verbs = ('pause', 'promote', 'abort', 'stop')
+    verbs, others = ('pause', 'promote', 'abort', 'stop'), ('start', 'resume', 'undo', 'finish')
     row: Row = {
         'health': 'healthy',
         'text': '',
@@ -125,7 +125,7 @@ def router(phase: str = 'RUNNING', **more: Any) -> Row:
             {'at': '18:02:11', 'text': 'rollout running, 25 % to slot b'},
             {'at': '17:31:02', 'text': 'split_percent: 90 -> 75'},
         ],
-        'actions': {**dict.fromkeys(verbs, done), 'resume': refused, 'undo': refused},
+        'actions': dict.fromkeys(verbs, done) | dict.fromkeys(others, refused),
     }
     return row | more
 

@@ -114,7 +114,11 @@ class DashboardRig:
         status, text = self._ask('POST', '/api/commands', body, headers)
         return status, json.loads(text)
 
-    def does(self, verb: str, target: str, **fields: Any) -> Any:
+    def begins(self, verb: str, target: str, **fields: Any) -> Any:
+        """Preview and confirm a command that servers load a policy for."""
+        return self.does(verb, target, 202, **fields)
+
+    def does(self, verb: str, target: str, expected: int = 200, **fields: Any) -> Any:
         """
         Preview a command and confirm what it says until it is done; a state that changes between
         the two is a refusal, and is looked at again.
@@ -126,7 +130,7 @@ class DashboardRig:
             status, reply = self.command(verb, target, **fields, confirm=shown['text'])
             if status == 409 and 'the state has changed' in reply['error']:
                 return None
-            assert status == 200 and reply['done'], reply
+            assert status == expected and reply['done'] is (status == 200), reply
             return reply
 
         return wait_until(done, f'{verb} is done', LIMIT_S)

@@ -11,6 +11,7 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.demo.child_processes import child_processes, FleetLog, node_of, process_ids
+from lerobot_serve.demo.commands import TypedCommand
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput
 from lerobot_serve.tools.fleet.ros_arguments import ros_arguments
@@ -90,6 +91,7 @@ def printing(folder: Path, *scripts: str) -> list[str]:
 SERVES = (
     'import time; print("dashboard on http://127.0.0.1:1/#token=x", flush=True); time.sleep(60)'
 )
+TYPED = TypedCommand(0.0, 'serve', 'lerobot-serve dashboard')
 TAKEN = 'raise SystemExit("port 8300 is taken")'
 
 
@@ -107,7 +109,7 @@ def lines_of(dashboard: Dashboard, count: int) -> list[str]:
 
 def test_the_address_is_shown(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, SERVES))
+        dashboard = Dashboard(children, printing(tmp_path, SERVES), TYPED)
         dashboard.start()
         assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
         assert dashboard.address == 'http://127.0.0.1:1/#token=x'
@@ -115,7 +117,7 @@ def test_the_address_is_shown(tmp_path):
 
 def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, SERVES))
+        dashboard = Dashboard(children, printing(tmp_path, TAKEN, SERVES), TYPED)
         dashboard.start()
         assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
         assert children.children['dashboard'].process.args[-2:] == ['--port', '0']
@@ -123,7 +125,7 @@ def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
 
 def test_a_dashboard_that_cannot_start_is_one_line(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, TAKEN))
+        dashboard = Dashboard(children, printing(tmp_path, TAKEN, TAKEN), TYPED)
         dashboard.start()
         (line,) = lines_of(dashboard, 1)
         assert line == 'the dashboard has ended: port 8300 is taken'

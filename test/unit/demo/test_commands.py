@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from functools import cache
+from pathlib import Path
 import shlex
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.demo import fleet_files
 from lerobot_serve.demo.commands import join_text, KillCommand, VerbCommand
+from lerobot_serve.demo.run import dashboard_words
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo
@@ -61,6 +63,9 @@ def verbs_of_acts() -> list[list[str]]:
     return found
 
 
+DASHBOARD = list(dashboard_words(Path('out/demo')))
+
+
 def test_the_acts_use_the_verbs_of_an_operator():
     used = [words[:2] for words in verbs_of_acts()]
     for words in (
@@ -74,7 +79,7 @@ def test_the_acts_use_the_verbs_of_an_operator():
 
 
 @pytest.mark.parametrize(
-    'words', [*verbs_of_acts(), ['up', f'out/demo/{fleet_files.FLEET_FILE}'], ['dashboard']]
+    'words', [*verbs_of_acts(), ['up', f'out/demo/{fleet_files.FLEET_FILE}'], DASHBOARD]
 )
 def test_the_parser_takes_each_command(words):
     options = whole_parser().parse_args(words)

@@ -13,7 +13,6 @@ from lerobot_serve.tools.cli.rollout.reading import print_shadow
 from lerobot_serve.tools.cli.rollout.steering import with_router
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.operate.commands import Verb
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
@@ -26,18 +25,14 @@ SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
 def start(options: argparse.Namespace) -> int:
     """Load the candidate if a directory is given, and start the plan."""
     from lerobot_serve.tools.operate import rollouts
-    from lerobot_serve.tools.operate.commands import Verb
+    from lerobot_serve.tools.operate.operations import checked
 
     plan = rollouts.parsed_plan(options.plan)
 
     def operation(client: FleetClient, before: RouterView) -> int:
-        check_phase(Verb.START, before)
-        policy = rollouts.check_start(options.policy, before)
-        load = (
-            '' if policy else f'load {options.policy} into slot b, all episodes to slot a; then '
-        )
-        text = f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}'
-        operator_options.confirm(options, before.name, text, asks=True)
+        rule = rollouts.start_rule(before, options.policy, plan)
+        checked(rule)
+        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
 
         def run(progress: LoadProgress) -> Result:
             return rollouts.start(
@@ -59,16 +54,15 @@ def start(options: argparse.Namespace) -> int:
 def finish(options: argparse.Namespace) -> int:
     """Make the promoted policy the champion on each server of slot a."""
     from lerobot_serve.tools.operate import rollouts
-    from lerobot_serve.tools.operate.commands import rollout_rule, Verb
+    from lerobot_serve.tools.operate.operations import checked
 
     def operation(client: FleetClient, before: RouterView) -> int:
-        if is_finished(before):
-            text = 'both slots serve the same policy, and slot a gets all episodes'
-            return operator_options.nothing_to_do(options, 'rollout finish', before.name, text)
-        check_phase(Verb.FINISH, before)
-        rollouts.check_finish(before)
-        text = rollout_rule(Verb.FINISH, before.canary).text
-        operator_options.confirm(options, before.name, text, asks=True)
+        rule = rollouts.finish_rule(before)
+        if not checked(rule):
+            return operator_options.nothing_to_do(
+                options, 'rollout finish', before.name, rule.text
+            )
+        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
 
         def run(progress: LoadProgress) -> Result:
             return rollouts.finish(
@@ -127,27 +121,6 @@ def shadow(options: argparse.Namespace) -> int:
         return run_loading(options, run)
 
     return with_router(options, operation)
-
-
-def check_phase(verb: Verb, router: RouterView) -> None:
-    """Raise UserError when the verb is refused in this state."""
-    from lerobot_serve.tools.operate.commands import rollout_rule
-    from lerobot_serve.tools.operate.operations import checked
-
-    checked(rollout_rule(verb, router.canary))
-
-
-def is_finished(router: RouterView) -> bool:
-    """Return whether a rollout was finished and none has begun since."""
-    champion, candidate = router.slot('a'), router.slot('b')
-    return bool(
-        router.canary.phase.value == 'off'
-        and router.split_percent == 100
-        and champion
-        and candidate
-        and champion.policy
-        and champion.policy == candidate.policy
-    )
 
 
 def run_loading(options: argparse.Namespace, run: Callable[[LoadProgress], Result]) -> int:

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         'fleet',
         metavar='FLEET',
-        help='fleet file, or the name of a shipped one: one_robot, two_robots, two_versions',
+        help='fleet file, or the name of a shipped one: one_robot, robot_alone, two_robots, '
+        'two_versions',
     )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument('--print-file', action='store_true', help='print the fleet file and end')
@@ -137,11 +138,16 @@ def start_process(process: FleetProcess) -> subprocess.Popen[bytes]:
     """Start one process; it ends with this one. Main thread. Raises UserError."""
     import os
     import subprocess
+    import sys
 
+    from lerobot_serve.tools.fleet.process import Stage
     from lerobot_serve.tools.processes.node_processes import executable_path
     from lerobot_serve.tools.processes.parent_death import end_with_parent
 
     command = [str(executable_path(process.executable)), *process.arguments]
+    if process.stage is Stage.DASHBOARD and sys.stdout.isatty():
+        # its own output is a pipe, which ends on this terminal
+        command.append('--print-token')
     return subprocess.Popen(
         end_with_parent(command),
         stdout=subprocess.PIPE,

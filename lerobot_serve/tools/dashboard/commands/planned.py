@@ -18,6 +18,7 @@ from lerobot_serve.tools.operate.commands import (
 )
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
 from lerobot_serve.tools.operate.names import resolve_slot
+from lerobot_serve.tools.operate.rollouts import finish_rule, parsed_plan, start_rule
 from lerobot_serve.tools.operate.steering import (
     slot_steering_rule,
     split_rule,
@@ -64,6 +65,9 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
     if verb == commands.SPLIT:
         return Planned(router.name, split_rule(router, request.percent))
 
+    if verb in commands.LOADING:
+        return Planned(router.name, _of_loading(request, router))
+
     def read_plan() -> CanaryPlan | None:
         return fleet.plan(router.name)
 
@@ -77,6 +81,12 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
         return Planned(router.name, rule, slot.slot)
     rule, name = steering_rule(commands.ROLLOUT[verb], router, read_plan, at_once=request.at_once)
     return Planned(router.name, rule, name)
+
+
+def _of_loading(request: CommandRequest, router: RouterView) -> Rule:
+    if request.verb == commands.START:
+        return start_rule(router, request.policy, parsed_plan(request.plan))
+    return finish_rule(router)
 
 
 def _of_robot(request: CommandRequest, robot: RobotView) -> Planned:

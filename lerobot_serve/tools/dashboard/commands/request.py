@@ -9,20 +9,25 @@ from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.commands import RobotVerb, SlotVerb, Verb
+from lerobot_serve.tools.operate.rollouts import DEFAULT_PLAN, parsed_plan
 from lerobot_serve.tools.operate.steering import check_percent, STEERING_VERBS
 
 # verb of the page -> the verb of the tables
 ROLLOUT: dict[str, Verb] = {f'rollout {verb.value}': verb for verb in STEERING_VERBS}
+# they take minutes where servers load a policy
+LOADING: dict[str, Verb] = {f'rollout {verb.value}': verb for verb in (Verb.START, Verb.FINISH)}
+START = f'rollout {Verb.START.value}'
 SLOT = {verb.value: verb for verb in (SlotVerb.DRAIN, SlotVerb.RESTORE)}
 ROBOT = {f'robot {verb.value}': verb for verb in RobotVerb}
 SPLIT, OUTCOME = 'split', 'outcome'
-VERBS = (*ROLLOUT, *SLOT, *ROBOT, SPLIT, OUTCOME)
+VERBS = (*ROLLOUT, *LOADING, *SLOT, *ROBOT, SPLIT, OUTCOME)
 # what a verb needs beside its target, and may have
 NEEDED: dict[str, tuple[str, ...]] = {**dict.fromkeys(SLOT, ('slot',)), SPLIT: ('percent',)}
 NEEDED[OUTCOME] = ('outcome',)
 AT_ONCE = ('rollout abort', 'drain')
 OUTCOMES = ('success', 'failure')
 TARGET_LIMIT, REASON_LIMIT, CONFIRM_LIMIT = 256, 512, 4096
+LIMITS = {'target': TARGET_LIMIT, 'reason': REASON_LIMIT, 'slot': 16, 'policy': 1024, 'plan': 256}
 
 
 class BadRequest(UserError):
@@ -33,7 +38,7 @@ class BadRequest(UserError):
 class CommandRequest:
     """
     One press of a button. `confirm` is the text that the person has read, None before; `target` is
-    a node, or the id of an episode.
+    a node, or the id of an episode; `policy` and `plan` are those of `rollout start`.
     """
 
     verb: str
@@ -42,6 +47,8 @@ class CommandRequest:
     percent: int = 0
     at_once: bool = False
     outcome: str = ''
+    policy: str = ''
+    plan: str = DEFAULT_PLAN
     reason: str = ''
     confirm: str | None = None
 
@@ -53,6 +60,8 @@ FIELDS: dict[str, type] = {
     'percent': int,
     'at_once': bool,
     'outcome': str,
+    'policy': str,
+    'plan': str,
     'reason': str,
     'confirm': str,
 }
@@ -80,7 +89,7 @@ def _checked(given: Mapping[str, Any]) -> CommandRequest:
     for key in ('target', *NEEDED.get(verb, ())):
         if key not in given or given[key] == '':
             raise BadRequest(f'{verb} needs {key}')
-    for key, limit in (('target', TARGET_LIMIT), ('reason', REASON_LIMIT), ('slot', 16)):
+    for key, limit in LIMITS.items():
         if len(given.get(key, '')) > limit:
             raise BadRequest(f'{key} has at most {limit} characters, got {len(given[key])}')
     if len(given.get('confirm', '')) > CONFIRM_LIMIT:
@@ -89,6 +98,11 @@ def _checked(given: Mapping[str, Any]) -> CommandRequest:
         check_percent(given['percent'])
     if given.get('at_once') and verb not in AT_ONCE:
         raise BadRequest(f'at_once is of {" and ".join(AT_ONCE)}, not of {verb}')
+    for key in ('policy', 'plan'):
+        if key in given and verb != START:
+            raise BadRequest(f'{key} is of {START}, not of {verb}')
+    if 'plan' in given:
+        parsed_plan(given['plan'])
     if verb == OUTCOME and given['outcome'] not in OUTCOMES:
         raise BadRequest(f'outcome must be one of {", ".join(OUTCOMES)}')
     return CommandRequest(**given)

@@ -3,7 +3,8 @@
 Run the commands of the page by the functions of the verbs. Threads of its own, at most COMMANDS.
 
 A command is done in the state that the person has read: the text of now must be the text that was
-confirmed. One command runs at a time for each node.
+confirmed. One command runs at a time for each node. A rollout begins and ends in a thread of its
+own, see loading.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass
+import itertools
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.tools.dashboard.commands import loading
 from lerobot_serve.tools.dashboard.commands import request as commands
+from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import (
     changed_text,
     Fleet,
@@ -34,7 +38,12 @@ from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknow
 from lerobot_serve.tools.output.text import without_controls
 
 COMMANDS = 8
-OpenClient = Callable[[str], FleetClient]
+
+
+class OpenClient(Protocol):
+    """Opens a client of an operator, whose name it is given, for calls of at most `limit_s`."""
+
+    def __call__(self, operator: str, limit_s: float = ..., /) -> FleetClient: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +91,15 @@ class CommandRunner:
         open_client: OpenClient,
         log: Callable[[str], object],
         on_outcome: Callable[[str, str], object],
+        on_loading: Callable[[str, Loading], object],
     ) -> None:
         """
-        `open_client` returns a client of an operator, whose name it is given; `on_outcome` hears
-        of each outcome that counts.
+        `on_outcome` hears of each outcome that counts, `on_loading` of each step of a rollout that
+        begins or ends at a router.
         """
         self._fleet, self._open_client, self._log = fleet, open_client, log
-        self._on_outcome = on_outcome
+        self._on_outcome, self._on_loading = on_outcome, on_loading
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._busy: set[str] = set()
 
@@ -97,7 +108,7 @@ class CommandRunner:
         try:
             if request.confirm is None:
                 return _preview(planned(request, self._fleet))
-            reply = self._run_alone(request, f'{name} (dashboard)')
+            reply = self._run_alone(request, name, remote)
         except BadRequest as error:
             return _error(400, str(error))
         except UserError as error:
@@ -108,18 +119,48 @@ class CommandRunner:
             self._note(request, name, remote, reply)
         return reply
 
-    def _run_alone(self, request: CommandRequest, by: str) -> Reply:
+    def _run_alone(self, request: CommandRequest, name: str, remote: str) -> Reply:
+        by = f'{name} (dashboard)'
         now = planned(request, self._fleet)
-        with self._held(now.node), self._open_client(by) as client:
-            now = planned(request, FreshFleet(client, self._fleet))
-            if refusal := changed_text(request.confirm or '', now) or refusal_text(now):
-                raise UserError(refusal)
-            if now.rule.effect is Effect.NOTHING:
-                result = Result(request.verb, now.node, f'nothing to do: {now.text}', by)
-            else:
-                result = self._done(client, request, now)
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._held(now.node))
+            with self._open_client(by) as client:
+                now = planned(request, FreshFleet(client, self._fleet))
+                if refusal := changed_text(request.confirm or '', now) or refusal_text(now):
+                    raise UserError(refusal)
+                if now.rule.effect is Effect.NOTHING:
+                    result = Result(request.verb, now.node, f'nothing to do: {now.text}', by)
+                elif request.verb not in commands.LOADING:
+                    result = self._done(client, request, now)
+                else:
+                    begun = Loading(next(self._numbers), request.verb, by, now.text)
+                    self._start_loading(request, now.node, begun, (name, remote), held.pop_all())
+                    return Reply(202, {'done': False, 'by': by, **begun.as_json()})
         body = {'done': True, 'text': result.text, 'by': result.by, 'changes': result.changes}
         return Reply(200, body)
+
+    def _start_loading(
+        self,
+        request: CommandRequest,
+        node: str,
+        begun: Loading,
+        whose: tuple[str, str],
+        held: contextlib.ExitStack,
+    ) -> None:
+        """Load in a thread, which holds the node until its end. It dies with the process."""
+
+        def load() -> None:
+            with held:
+                self._on_loading(node, begun)
+                with self._open_client(begun.by, loading.EPISODE_LIMIT_S) as client:
+                    end = loading.run_loading(
+                        client, node, request, begun, lambda step: self._on_loading(node, step)
+                    )
+                self._note(request, *whose, Reply(loading.STATUSES[end.state], end.as_json()))
+            # the next command may come as soon as this is seen
+            self._on_loading(node, end)
+
+        threading.Thread(target=load, name='loading', daemon=True).start()
 
     @contextlib.contextmanager
     def _held(self, node: str) -> Any:

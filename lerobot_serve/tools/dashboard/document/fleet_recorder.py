@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import checked_target
 from lerobot_serve.tools.dashboard.document.edge_state import EdgeSample
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
@@ -28,6 +29,7 @@ from lerobot_serve.tools.dashboard.document.incident_rules import (
 )
 from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
+from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.robot_rows import (
     robot_row,
     silent_row,
@@ -67,6 +69,8 @@ class _Robot:
 class _Router:
     view: RouterView | None = None
     plan: CanaryPlan | None = None
+    # what the page loads, or loaded last
+    loading: Json = field(default_factory=dict)
     decisions: Decisions = field(default_factory=Decisions)
     evidence: Evidence = field(default_factory=Evidence)
 
@@ -143,7 +147,16 @@ class FleetRecorder:
         router.evidence.add(view, settings, int(now_s * 1000))
         self._heard(ROUTER, view.name, now_s)
         row = router_row(view, state, settings, shadow, router.decisions.rows)
-        self._document.put(ROUTER, view.name, row)
+        self._document.put(ROUTER, view.name, row | router.loading)
+
+    def on_loading(self, node: str, loading: Loading) -> None:
+        """Note a step of a rollout that the page begins or ends."""
+        row = self._document.row(ROUTER, node)
+        if row is None:
+            return
+        found = loading.as_json()
+        self._routers[node].loading = {'loading': found | {'text': bounded(loading.text)}}
+        self._document.put(ROUTER, node, row | self._routers[node].loading)
 
     def on_server(self, node: str, status: ServerStatus, now_s: float) -> None:
         row = server_row(status)

@@ -11,7 +11,7 @@ from lerobot_serve.tools.dashboard.document.printed_numbers import (
     significant,
     whole,
 )
-from lerobot_serve.tools.operate.commands import Rule
+from lerobot_serve.tools.operate.commands import rollout_rule, Rule, Verb
 from lerobot_serve.tools.operate.fleet_state import (
     GuardView,
     ReplicaView,
@@ -140,10 +140,10 @@ def _shadow(shadow: ShadowView | None) -> Json | None:
 
 def actions(view: RouterView, plan: CanaryPlan | None) -> Json:
     """Return what each verb of `lerobot-serve rollout` would do now."""
-    return {
-        verb.value: effect_of(steering_rule(verb, view, lambda: plan)[0])
-        for verb in STEERING_VERBS
-    }
+    rules = {verb: steering_rule(verb, view, lambda: plan)[0] for verb in STEERING_VERBS}
+    # whether slot b may get episodes, or serve meanwhile, is looked at when the button is pressed
+    rules |= {verb: rollout_rule(verb, view.canary) for verb in (Verb.START, Verb.FINISH)}
+    return {verb.value: effect_of(rule) for verb, rule in rules.items()}
 
 
 def effect_of(rule: Rule) -> Json:

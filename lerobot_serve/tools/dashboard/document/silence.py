@@ -23,24 +23,26 @@ class Source:
     def __init__(self) -> None:
         self.last_s: float | None = None
         self._intervals: deque[float] = deque(maxlen=KEPT_INTERVALS)
-        self._limit_s = LEAST_LIMIT_S
 
     def on_message(self, now_s: float) -> None:
         if self.last_s is not None:
             self._intervals.append(now_s - self.last_s)
-            self._limit_s = max(LEAST_LIMIT_S, PERIODS * median(self._intervals))
         self.last_s = now_s
 
     @property
     def limit_s(self) -> float:
         """The time without a message after which it is silent [s]."""
-        return self._limit_s
+        if not self._intervals:
+            return LEAST_LIMIT_S
+        return max(LEAST_LIMIT_S, PERIODS * median(self._intervals))
 
     def is_silent(self, now_s: float, publishers: int) -> bool:
         """Return whether it is silent: at once without a publisher; False before any message."""
         if self.last_s is None:
             return False
-        return publishers == 0 or now_s - self.last_s > self._limit_s
+        gap_s = now_s - self.last_s
+        # the limit of hundreds of sources that are heard of is never computed
+        return publishers == 0 or (gap_s > LEAST_LIMIT_S and gap_s > self.limit_s)
 
     def is_gone(self, now_s: float, publishers: int) -> bool:
         """Return whether it leaves the document; one that hangs has a publisher and stays."""

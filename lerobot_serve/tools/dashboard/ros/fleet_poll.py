@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The poll thread: takes the newest states four times a second, and publishes what changed."""
+"""The poll thread: takes the newest states three times a second, and publishes what changed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 
 from rclpy.serialization import deserialize_message
 
+from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT, ROUTER
@@ -34,7 +35,8 @@ from lerobot_serve_interfaces.msg import (
     ShadowSummary,
 )
 
-POLL_S, COUNT_S = 0.25, 1.0
+# a change is visible within 500 ms, with time to spare for a busy machine
+POLL_S, COUNT_S = 1 / 3, 1.0
 OUTCOME_NAMES = {number: name for name, number in OUTCOMES.items()}
 
 
@@ -64,6 +66,7 @@ class FleetPoll:
         self._routers: dict[str, _RouterMessages] = {}
         self._next_count_s = 0.0
         self._outcomes: deque[tuple[str, str]] = deque()
+        self._loadings: deque[tuple[str, Loading]] = deque()
         self.malformed = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -76,6 +79,10 @@ class FleetPoll:
         """Note an outcome that the page reported. Any thread."""
         self._outcomes.append((episode_id, outcome))
 
+    def deposit_loading(self, router: str, loading: Loading) -> None:
+        """Note a step of a rollout that the page begins or ends. Any thread."""
+        self._loadings.append((router, loading))
+
     def poll(self, now_s: float) -> None:
         """Take the newest states, and publish what changed."""
         self._topics.discover()
@@ -86,6 +93,8 @@ class FleetPoll:
             self._poll_source(source, now_s)
         while self._outcomes:
             self._recorder.on_outcome(*self._outcomes.popleft())
+        while self._loadings:
+            self._recorder.on_loading(*self._loadings.popleft())
         if turn := self._recorder.turn(now_s, self._viewer_count()):
             self._publish(turn)
 

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from pathlib import Path
+import pty
 import re
 import signal
 import subprocess
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from support.waiting import wait_until
@@ -28,6 +33,68 @@ router:
 robots:
   left: {{simulated: true, task: reach the target}}
 """
+
+
+WITH_DASHBOARD = """
+servers:
+  prod: {{policy: '{policy}'}}
+robots:
+  left: {{simulated: true, task: reach the target, trace_folder: traces}}
+dashboard:
+  port: 0
+"""
+ADDRESS = re.compile(r'dashboard \| (http://127\.0\.0\.1:\d+/)#token=(\S+)')
+
+
+class UpOnTerminal:
+    """One `lerobot-serve up` in a terminal of its own."""
+
+    def __init__(self, folder: Path, fleet: str) -> None:
+        self._terminal, own = pty.openpty()
+        os.set_blocking(self._terminal, False)
+        self._text = b''
+        self._process = subprocess.Popen(
+            end_with_parent([str(executable_path('lerobot-serve')), 'up', fleet]),
+            stdin=subprocess.DEVNULL,
+            stdout=own,
+            stderr=own,
+            env={**os.environ, 'ROS_HOME': str(folder / 'ros'), 'NO_COLOR': '1'},
+            cwd=folder,
+        )
+        os.close(own)
+
+    @property
+    def address(self) -> tuple[str, str] | None:
+        """The address of the page and the token, as soon as they are printed."""
+        with contextlib.suppress(OSError):
+            while piece := os.read(self._terminal, 1 << 16):
+                self._text += piece
+        text = re.sub(r' +\| ', ' | ', self._text.decode(errors='replace'))
+        found = ADDRESS.search(text)
+        return (found[1], found[2]) if found else None
+
+    def close(self) -> None:
+        # its children end with it
+        self._process.kill()
+        self._process.wait()
+        os.close(self._terminal)
+
+
+def ask_for_pause(address: str, token: str) -> tuple[int, bool]:
+    """Return the status of a command for a robot that is not there, and whether it says so."""
+    request = Request(
+        f'{address}api/commands',
+        data=json.dumps({'verb': 'robot pause', 'target': '/nowhere/edge_controller'}).encode(),
+        headers={
+            'Content-Type': 'application/json',
+            'Origin': address.rstrip('/'),
+            'Authorization': f'Bearer {token}',
+        },
+    )
+    with pytest.raises(HTTPError) as refused:
+        urlopen(request, timeout=10.0)
+    with refused.value as reply:
+        return reply.code, "no robot '/nowhere/edge_controller'" in reply.read().decode()
 
 
 class Up:
@@ -143,6 +210,22 @@ def test_what_it_started_ends_with_it(up, tmp_path):
     started.process.wait()
     for pid in children:
         wait_until(lambda pid=pid: not is_alive(pid), f'process {pid} outlives it')
+
+
+def test_a_dashboard_of_the_fleet_prints_its_token_on_a_terminal(tmp_path):
+    (tmp_path / 'fleet.yaml').write_text(WITH_DASHBOARD.format(policy=NULL))
+    started = UpOnTerminal(tmp_path, 'fleet.yaml')
+    try:
+        wait_until(lambda: started.address, 'the dashboard prints its address', START_S)
+        address, token = started.address
+        with urlopen(f'{address}healthz', timeout=10.0) as reply:
+            assert reply.status == 200
+        assert ask_for_pause(address, token) == (409, True)
+        assert ask_for_pause(address, 'x' * len(token))[0] == 401
+        # of the robots, which had written none yet
+        assert (tmp_path / 'traces').is_dir()
+    finally:
+        started.close()
 
 
 def test_a_mistake_of_the_user_ends_it_with_status_1(up, tmp_path):

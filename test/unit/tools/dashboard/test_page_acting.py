@@ -293,3 +293,42 @@ def test_a_key_that_comes_before_the_sentence_does_nothing(page, server):
     wait_for_question(page)
     assert page.evaluate(FOCUSED) == 'ask-confirm'
     assert confirmations(server) == []
+
+
+def test_a_start_has_policy_and_plan_and_its_end_is_a_notice(page, server):
+    router = '/policy_router'
+    server.answer = lambda command: (
+        (200, {'effect': 'do', 'text': 'change it'})
+        if command['confirm'] is None
+        else (202, {'done': False, 'number': 1, 'by': 'kim (dashboard)'})
+    )
+    page.keyboard.press('2')
+    page.get_by_role('button', name='Start', exact=True).click()
+    wait_for_question(page)
+    assert page.locator('#ask-plan').input_value() == '25,50,100'
+    page.locator('#ask-policy').fill('/models/v3')
+    page.locator('#ask-plan').fill('10,100')
+    wait_for_question(page)
+    page.locator('#ask-confirm').click()
+    expect(page.locator('.notice.done')).to_contain_text('Start a rollout: begun')
+    (sent,) = confirmations(server)
+    assert (sent['verb'], sent['policy'], sent['plan']) == (
+        'rollout start',
+        '/models/v3',
+        '10,100',
+    )
+
+    step = {'number': 1, 'verb': 'rollout start', 'by': 'kim', 'changes': [], 'state': 'runs'}
+    server.change('routers', router, loading=step | {'text': '/b/policy_server: load v3'})
+    expect(page.locator('main .loading')).to_contain_text('by kim, runs: /b/policy_server: load')
+    failed = step | {'state': 'failed', 'text': 'out of memory'}
+    # it names policies, and waits until the blind view is left
+    page.keyboard.press('6')
+    server.change('routers', router, loading=failed)
+    expect(page.locator('.notice')).to_have_count(0)
+    page.keyboard.press('2')
+    expect(page.locator('.notice:not(.done)')).to_contain_text('failed. Out of memory')
+    expect(page.locator('main .loading')).to_contain_text('failed: out of memory')
+    # once
+    server.change('routers', router, loading=failed, split_percent=74)
+    expect(page.locator('.notice:not(.done)')).to_have_count(1)

@@ -103,7 +103,8 @@ def test_the_rollout_shows_plan_evidence_guards_and_what_is_missing(tab):
     expect(page.locator('.plot canvas')).to_be_visible()
     verbs = page.locator('main .acts button').all_text_contents()
     assert verbs[:-1] == [
-        *('Pause', 'Resume', 'Promote', 'Undo', 'Stop', 'Split', 'Drain', 'Restore')
+        *('Start', 'Pause', 'Resume', 'Promote', 'Finish', 'Undo', 'Stop'),
+        *('Split', 'Drain', 'Restore'),
     ]
     assert verbs[-1].startswith('Abort')
 
@@ -321,3 +322,18 @@ def test_no_view_is_wider_than_the_screen(browser, server):
                 scrolled = page.evaluate('document.documentElement.scrollWidth')
                 assert scrolled <= width, (view, width)
                 assert page.evaluate(BEYOND_THE_EDGE) == [], (view, width)
+
+
+def test_a_robot_is_drawn_again_only_when_it_changed(tab, server):
+    page = tab.open()
+    first, second = (
+        page.locator(f'.fleet.line:has(a:text-is("{name}"))') for name in ('robot_1', 'robot_2')
+    )
+    expect(second).to_have_count(1)
+    second.evaluate("node => { node.dataset.tint = 'mine'; }")
+    server.change('robots', node_of('robot_1'), reason='cable check')
+    expect(first).to_contain_text('cable check')
+    expect(second).to_have_attribute('data-tint', 'mine')
+    server.change('robots', node_of('robot_2'), reason='late')
+    expect(second).to_contain_text('late')
+    expect(second).not_to_have_attribute('data-tint', 'mine')

@@ -147,8 +147,17 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path):
 def test_the_shipped_fleets_are_plans(path):
     planned = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)
     stages = {process.stage for process in planned}
-    assert {Stage.SERVER, Stage.SIMULATION, Stage.ROBOT} <= stages
-    assert (Stage.ROUTER in stages) is (path.name != 'one_robot.yaml')
+    assert {Stage.DASHBOARD, Stage.SIMULATION, Stage.ROBOT} <= stages
+    assert (Stage.SERVER in stages) is (path.stem != 'robot_alone')
+    assert (Stage.ROUTER in stages) is (path.stem in ('two_robots', 'two_versions'))
+
+
+def test_the_robot_alone_asks_the_server_that_serve_starts():
+    path = REPOSITORY / 'config' / 'fleets' / 'robot_alone.yaml'
+    robot = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)[-1]
+    assert robot.values['servers'] == (
+        FleetProcess('s', Stage.SERVER, 'policy_server', '', {}).node,
+    )
 
 
 MISTAKES = {
@@ -248,6 +257,20 @@ def test_a_dashboard_is_the_verb_with_its_flags():
         *('--trace-folder', '/nowhere/traces'),
         *('--tls-certificate', '/etc/gpu.pem', '--tls-key', '/etc/gpu.key'),
     ]
+
+
+def test_a_dashboard_reads_the_folders_that_the_fleet_writes():
+    servers = f"{{one: {{policy: '{NULL}', trace_folder: of_server, capture_folder: captures}}}}"
+    rest = 'robots: {count: 1, simulated: true, trace_folder: of_robot}'
+    text = f'dashboard: {{port: 0}}\nservers: {servers}\n{rest}\n'
+    words = [*('dashboard', '--port', '0'), *('--trace-folder', '/nowhere/of_robot')]
+    captures = ['--capture-folder', '/nowhere/captures']
+    assert plan(text)['dashboard'].arguments == [*words, *captures]
+    # the router records the decisions
+    routed = plan(f'{text}router: {{trace_folder: of_router}}\n')['dashboard'].arguments
+    assert routed == [*words[:-1], '/nowhere/of_router', *captures]
+    own = plan(text.replace('port: 0', 'trace_folder: own'))['dashboard'].arguments
+    assert own == ['dashboard', '--trace-folder', '/nowhere/own', *captures]
 
 
 def test_the_flags_of_a_dashboard_are_those_of_the_verb():

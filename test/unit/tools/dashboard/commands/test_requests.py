@@ -167,3 +167,43 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
     assert changed_text(shown(paused=False).text, shown(paused=False)) == ''
     refusal = changed_text(shown(paused=False).text, shown(paused=True))
     assert 'paused already' in refusal and 'Nothing was changed' in refusal
+
+
+@pytest.mark.parametrize('phase', CanaryPhase)
+@pytest.mark.parametrize('verb', [Verb.START, Verb.FINISH])
+def test_a_rollout_begins_and_ends_in_the_phases_of_the_command_line(verb, phase):
+    now = router(phase)
+    found = planned(
+        command_request({'verb': f'rollout {verb.value}', 'target': ROUTER}), Fleet(now)
+    )
+    table = rollout_rule(verb, now.canary)
+    assert (found.rule.effect, found.rule.asks) == (table.effect, table.asks)
+    if found.rule.effect is not Effect.DO or verb is Verb.FINISH:
+        assert found.text == table.text
+
+
+def test_a_start_says_policy_and_plan():
+    start = {'verb': 'rollout start', 'target': ROUTER}
+
+    def text(**given: str) -> str:
+        return planned(command_request({**start, **given}), Fleet(router())).text
+
+    assert text() == 'give v2@2 episodes by the plan 25, 50, 100'
+    assert text(policy='v2', plan='10:5, 100') == 'give v2@2 episodes by the plan 10:5, 100'
+    assert text(policy='/models/v3').startswith('load /models/v3 into slot b, all episodes to')
+    with pytest.raises(UserError, match='v3'):
+        text(policy='v3')
+    for wrong, complaint in (
+        ({'plan': '50,20,100'}, 'plan'),
+        ({'plan': ''}, 'must have steps'),
+        ({'policy': 'x' * 1025}, 'at most 1024'),
+        ({'verb': 'rollout finish', 'plan': '100'}, 'plan is of rollout start'),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            command_request({**start, **wrong})
+
+
+def test_a_finish_needs_a_slot_b_that_serves_meanwhile():
+    finish = command_request({'verb': 'rollout finish', 'target': ROUTER})
+    with pytest.raises(UserError, match='slot b, which must serve meanwhile, is UNAVAILABLE'):
+        planned(finish, Fleet(router(CanaryPhase.PROMOTED, 'UNAVAILABLE')))

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Begin and finish a rollout from the page. Servers load policies for minutes, so each runs in a
+thread of its own, and the document has its newest line: `Loading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dashboard.commands import request as commands
+from lerobot_serve.tools.dashboard.commands.request import CommandRequest
+from lerobot_serve.tools.operate import rollouts
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.outcome import Result, ResultUnknown
+from lerobot_serve.tools.operate.replica_loading import LoadProgress
+
+# as the verb waits for a server; an episode that runs in slot a may last as long as the second
+LOAD_LIMIT_S, EPISODE_LIMIT_S = 300.0, 60.0
+RUNS, DONE, FAILED, UNKNOWN = 'runs', 'done', 'failed', 'unknown'
+STATUSES = {DONE: 200, FAILED: 409, UNKNOWN: 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """One `rollout start` or `rollout finish` of the page, and the newest line about it."""
+
+    number: int
+    verb: str
+    by: str
+    text: str
+    state: str = RUNS
+    changes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {'changes': list(self.changes)}
+
+
+Report = Callable[[Loading], object]
+
+
+def run_loading(
+    client: FleetClient, node: str, request: CommandRequest, begun: Loading, report: Report
+) -> Loading:
+    """Run the verb by the functions of the command line; report each step, return the end."""
+
+    def on_step(line: str) -> None:
+        report(Loading(begun.number, begun.verb, begun.by, line))
+
+    try:
+        done = _result(client, node, request, on_step)
+    except (UserError, ResultUnknown) as error:
+        state = UNKNOWN if isinstance(error, ResultUnknown) else FAILED
+        return Loading(begun.number, begun.verb, begun.by, str(error), state)
+    return Loading(begun.number, begun.verb, done.by, done.text, DONE, tuple(done.changes))
+
+
+def _result(
+    client: FleetClient, node: str, request: CommandRequest, report: Callable[[str], None]
+) -> Result:
+    before, progress = client.router(node), LoadProgress()
+    if request.verb == commands.START:
+        return rollouts.start(
+            client,
+            before,
+            request.policy,
+            rollouts.parsed_plan(request.plan),
+            load_timeout_s=LOAD_LIMIT_S,
+            report=report,
+            progress=progress,
+            reason=request.reason,
+        )
+    return rollouts.finish(
+        client,
+        before,
+        load_timeout_s=LOAD_LIMIT_S,
+        report=report,
+        progress=progress,
+        reason=request.reason,
+    )
