@@ -11,6 +11,7 @@ from support.nodes.operator import one_client, Operator
 from support.processes.stopped_process import halt
 from support.tools.completion import completed
 
+from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve_interfaces.msg import EdgeState
 
 
@@ -38,7 +39,9 @@ def check_robot(operator: Operator) -> None:
     assert 'add --yes' in operator.is_refused('robot', 'robot_1', 'resume')
     assert 'paused: true -> false' in operator.does('robot', 'robot_1', 'resume')
     assert 'Cage is not latched' in operator.is_refused('robot', 'robot_1', 'reset-cage', '--yes')
-    assert 'The next episode starts' in operator.does('robot', 'robot_1', 'reset')
+    told = operator.does('robot', 'robot_1', 'reset')
+    # no state shows it, and who did it is printed
+    assert 'The next episode starts' in told and f'by {operator_name()}' in told
 
 
 def test_a_robot_that_hangs_is_listed_first_and_gets_no_command(edge_rig, capsys):
