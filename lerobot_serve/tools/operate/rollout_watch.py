@@ -56,14 +56,17 @@ class RolloutWatch:
             try:
                 while end_s is None or time.monotonic() < end_s:
                     if is_live:
-                        text = f'{self.text()}\nstate is {self._last.age_s:.0f} s old; Ctrl-C ends'
-                        live.update(Text(text), refresh=True)
+                        live.update(Text(self._screen()), refresh=True)
                     left_s = DRAW_EVERY_S if end_s is None else end_s - time.monotonic()
                     for line in self.poll(min(DRAW_EVERY_S, max(0.0, left_s))):
                         if not is_live:
                             self._print_line(line)
             except KeyboardInterrupt:
                 return
+
+    def _screen(self) -> str:
+        age_s = self._last.age_s
+        return f'{self.text(self._shadow())}\nstate is {age_s:.0f} s old; Ctrl-C ends'
 
     def poll(self, limit_s: float) -> list[str]:
         """Wait for a change, at most so long, and return what has changed, one line each."""
@@ -94,9 +97,14 @@ class RolloutWatch:
         latest = map(without_controls, self.decisions[-shown:])
         return '\n'.join([rollout_view.as_text(view), '', 'changes since this began:', *latest])
 
+    def _shadow(self) -> ShadowView | None:
+        """Return what the shadow has shown, which a rollout may wait for; without a wait."""
+        return self._client.shadow(self._last.name, 0.0) if self._settings.has_shadow else None
+
     def _print_line(self, line: str) -> None:
         if self._as_json:
-            view = rollout_view.as_json(rollout_view.rollout_view(self._last, self._settings))
+            found = rollout_view.rollout_view(self._last, self._settings, self._shadow())
+            view = rollout_view.as_json(found)
             line = json.dumps({'change': line, **view})
         print(line if self._as_json else without_controls(line), flush=True)
 
