@@ -42,6 +42,8 @@ class RolloutWatch:
         self._client, self._last, self._as_json = client, router, as_json
         self._settings = read_settings(client, router.name)
         self._console = console or Console(highlight=False)
+        # decisions of before, from the trace of the router, and changes since; any thread adds
+        self.past: list[str] = []
         self.decisions: list[str] = []
         self._is_silent = False
 
@@ -94,8 +96,11 @@ class RolloutWatch:
     def text(self, shadow: ShadowView | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""
         view = rollout_view.rollout_view(self._last, self._settings, shadow)
-        latest = map(without_controls, self.decisions[-shown:])
-        return '\n'.join([rollout_view.as_text(view), '', 'changes since this began:', *latest])
+        latest = list(map(without_controls, self.decisions[-shown:]))
+        past = list(map(without_controls, self.past[-max(0, shown - len(latest)) :]))
+        before = ['last decisions, by the trace of the router:', *past] if past else []
+        lines = [*before, 'changes since this began:', *latest]
+        return '\n'.join([rollout_view.as_text(view), '', *lines])
 
     def _shadow(self) -> ShadowView | None:
         """Return what the shadow has shown, which a rollout may wait for; without a wait."""

@@ -89,6 +89,17 @@ def test_a_terminal_is_redrawn(capsys):
     assert 'rolled back' in file.getvalue() and 'changes since this began' in file.getvalue()
 
 
+def test_the_last_decisions_are_those_of_before_and_the_changes_since(capsys):
+    watch = RolloutWatch(FakeClient([BACK]), RUNNING, console=Console(file=io.StringIO()))
+    watch.past = [f'decision {number}' for number in range(9)]
+    assert 'decision 0' not in watch.text() and 'decision 1\n' in watch.text()
+    watch.poll(0.0)
+    lines = watch.text(shown=3).splitlines()
+    begin = lines.index('last decisions, by the trace of the router:')
+    assert lines[begin + 1 : -1] == ['decision 7', 'decision 8', 'changes since this began:']
+    assert 'rolled back' in lines[-1]
+
+
 def test_what_a_rollout_waits_for_in_the_shadow_is_shown(capsys):
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100)
