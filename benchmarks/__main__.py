@@ -27,6 +27,7 @@ NAMES = (
     'slow_link',
     'failover',
     'start_up',
+    'operating',
     'router_overhead',
     'router_cpu',
     'fleet_growth',

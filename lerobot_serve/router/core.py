@@ -228,17 +228,11 @@ class RouterCore:
         with self.table.lock:
             return slot.record_report(server, report)
 
-    def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> bool:
-        """
-        Record whether the services of a replica are available, and why the link has none. Return
-        whether any of it has changed.
-        """
-        replica = self.replicas[server]
+    def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
+        """Record whether the services of a replica are available, and why the link has none."""
         with self.table.lock:
-            before = replica.is_available, replica.link_problem
-            replica.set_available(is_available=is_available)
-            replica.link_problem = link_problem
-        return before != (is_available, link_problem)
+            self.replicas[server].set_available(is_available=is_available)
+            self.replicas[server].link_problem = link_problem
 
     def has_all_reports(self) -> bool:
         """Return whether every replica has sent a status."""

@@ -15,6 +15,13 @@ from lerobot_serve.router.api.messages import RouterMessage, shadow_summary
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.monitoring import reports
+from lerobot_serve.router.monitoring.change_detector import (
+    canary_digest,
+    CanaryDigest,
+    ChangeDetector,
+    router_digest,
+    RouterDigest,
+)
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve.router.sessions.client_sessions import ClientSession
@@ -48,6 +55,8 @@ class HealthMonitor:
         # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
         self._is_maintenance_queued = False
+        self._router_changes: ChangeDetector[RouterDigest] = ChangeDetector()
+        self._canary_changes: ChangeDetector[CanaryDigest] = ChangeDetector()
 
     def on_status(self, server: str, status: ServerStatus) -> None:
         """Record the status of a replica."""
@@ -67,34 +76,51 @@ class HealthMonitor:
         return {name: slot.policy for name, slot in self._core.slots.items()}
 
     def poll(self) -> None:
-        """Update availability, canary and overall health. Several times per second."""
+        """
+        Update availability, canary and overall health, and publish what has changed. Several
+        times per second.
+        """
         core = self._core
-        changes = [
+        for server in core.replicas:
             core.set_available(
                 server,
                 is_available=self._presence.is_available(server),
                 link_problem=self._presence.link_problem(server),
             )
-            for server in core.replicas
-        ]
         if not core.is_open:
             return
-        if core.update_canary():
-            self._publish(core.canary.report(self._context.stamp()))
+        now_ns = self._context.clock()
+        has_event = core.update_canary()
+        if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
+            self._publish_canary()
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
-            self._publish_health(before, self._state())
-        elif any(changes):
-            # a replica that comes or goes shows at once, also where its slot goes on
-            self._publish(self._state())
+            self._report_health(before, self._publish_state())
+        elif self._router_changes.is_due(self._router_digest(), now_ns):
+            self._publish_state()
 
-    def _publish_health(self, before: str, state: RouterState) -> None:
+    def _publish_canary(self) -> None:
+        canary, now_ns = self._core.canary, self._context.clock()
+        self._canary_changes.on_published(canary_digest(canary.canary), now_ns)
+        self._publish(canary.report(self._context.stamp()))
+
+    def _publish_state(self) -> RouterState:
+        # the digest first: a change after it is published with the next poll
+        self._router_changes.on_published(self._router_digest(), self._context.clock())
+        state = self._state()
+        self._publish(state)
+        return state
+
+    def _router_digest(self) -> RouterDigest:
+        core = self._core
+        return router_digest(core.table, self._context.clock(), core.writer.text)
+
+    def _report_health(self, before: str, state: RouterState) -> None:
         if self._core.recorder:
             self._core.recorder.state('slots', before, self._health, state.text)
         is_healthy = self._health == 'healthy'
         log = self._context.log_info if is_healthy else self._context.log_warning
         log(f'{self._health}: {state.text}' if state.text else self._health)
-        self._publish(state)
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
         """Close expired sessions, open missing ones and publish states. Once per second."""
@@ -105,10 +131,9 @@ class HealthMonitor:
         if not self._is_maintenance_queued:
             self._is_maintenance_queued = True
             core.jobs.put(self._maintain_sessions)
-        state = self._state()
-        self._publish(state)
+        state = self._publish_state()
         self._publish(reports.diagnostics(state, name=context.name))
-        self._publish(core.canary.report(context.stamp()))
+        self._publish_canary()
         if core.feed:
             self._publish(self._shadow_summary(core.feed))
 

@@ -18,9 +18,25 @@ from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs,
 from lerobot_serve.tools.cli.topics import listed_by_topic
 from lerobot_serve.tools.output.text import without_controls
 
+NO_VERB = 'none'
+
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error says how to give a value that begins with a dash."""
+    """
+    A parser whose errors say how to give a value that begins with a dash, and which choice a wrong
+    one is nearest to.
+    """
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        # argparse has no public hook for the text of this error
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = nearest_choice(str(value), action)
+            if not near:
+                raise
+            text = f'invalid choice: {value!r}; did you mean {near}?'
+            raise argparse.ArgumentError(action, text) from error
 
     def error(self, message: str) -> NoReturn:
         if 'expected one argument' in message or 'expected at least one argument' in message:
@@ -29,10 +45,19 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
+def nearest_choice(given: str, action: argparse.Action) -> str:
+    """Return the choice that may be meant, whatever its case and separators; '' for none."""
+    from lerobot_serve.parameters import closest_name
+
+    plain = {str(choice).lower(): str(choice) for choice in action.choices or ()}
+    near = closest_name(re.sub('[._]', '-', given.lower()), plain)
+    return plain[near] if near else ''
+
+
 def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentParser:
     """
-    Return the parser of the whole command, or of `only` one verb: the arguments of the others
-    take a second to import. A broken verb is listed with the reason.
+    Return the parser of the whole command, or of `only` one verb, which need not exist: the
+    arguments of the others take a second to import. A broken verb is listed with the reason.
     """
     top = Parser(
         prog='lerobot-serve',
@@ -45,7 +70,7 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
     listed = top.add_subparsers(dest='verb', metavar='VERB', required=True)
     texts: dict[str, str] = {}
     for name, entry in verbs.items():
-        if only in verbs and name != only:
+        if only not in ('', NO_VERB) and name != only:
             listed.add_parser(name)
             continue
         try:
@@ -66,8 +91,8 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
 
 
 def verb_of(arguments: list[str]) -> str:
-    """Return the verb of a command line, 'none' without one, so that no verb adds arguments."""
-    return next((word for word in arguments if not word.startswith('-')), 'none')
+    """Return the verb of a command line, NO_VERB without one, so that no verb adds arguments."""
+    return next((word for word in arguments if not word.startswith('-')), NO_VERB)
 
 
 def complete(verbs: Mapping[str, VerbEntry]) -> None:

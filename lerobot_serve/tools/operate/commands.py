@@ -8,12 +8,15 @@ The tables are in rollout_rules and slot_rules; each has every verb in every sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     CANDIDATE_SLOT,
+    RobotView,
     RouterView,
     SlotView,
     UnknownPhase,
@@ -42,6 +45,7 @@ __all__ = [
     'drain_consequence',
     'filled',
     'restore_consequence',
+    'robot_rule',
     'rollout_rule',
     'slot_rule',
     'split_refusal',
@@ -92,6 +96,14 @@ def slot_rule(verb: SlotVerb, slot: SlotView) -> Rule:
         share_percent=slot.share_percent,
         text=slot.text,
     )
+
+
+def robot_rule(verb: RobotVerb, robot: RobotView) -> Rule:
+    """Return the rule of a verb for a robot, with its text filled in; a silent one refuses all."""
+    if robot.is_silent:
+        return Rule(Effect.REFUSE, silent_robots.refusal(robot))
+    values = {**asdict(robot), 'name': robot.name}
+    return filled(ROBOT_RULES[verb, robot.paused], **values)
 
 
 def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:

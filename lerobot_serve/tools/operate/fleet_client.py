@@ -28,7 +28,10 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.graph_search import GraphSearch, STATE
+from lerobot_serve.tools.operate.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.message_views import robot_view, router_view, shadow_view
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
@@ -42,11 +45,14 @@ from lerobot_serve_interfaces.msg import (
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome
 
 T = TypeVar('T')
-PACKAGE = 'lerobot_serve_interfaces/msg'
-STATE = '/state'
 # of ControlSlot
 REASON_LIMIT = 1024
-GRAPH_POLL_S, SETTLE_S = 0.02, 1.0
+ROUTER_KIND, ROBOT_KIND = RouterState.__name__, EdgeState.__name__
+# a state that is older by its own clock is of a robot that hangs, or whose clock is off: a new one
+# decides. An edge publishes five times per second
+OLD_STATE_S, NEW_STATE_S = 2.0, 1.2
+# for the states of the last robots, after each that arrives
+LAST_STATES_S = 1.0
 OUTCOMES = {
     'success': EpisodeOutcome.SUCCESS,
     'failure': EpisodeOutcome.FAILURE,
@@ -55,10 +61,19 @@ OUTCOMES = {
 
 
 class _Received(NamedTuple):
-    """A state and when it arrived, by the monotonic clock."""
+    """A state, when it arrived by the monotonic clock, and how many have arrived by then."""
 
     message: Any
     at_s: float
+    count: int = 1
+
+    @property
+    def age_s(self) -> float:
+        """The age of the state: of a first, latched one by the clocks of both machines."""
+        if self.count > 1:
+            return time.monotonic() - self.at_s
+        stamp = self.message.stamp
+        return time.time() - (stamp.sec + stamp.nanosec / 1e9)
 
 
 class FleetClient:
@@ -67,11 +82,19 @@ class FleetClient:
     `operator` is stored with each decision.
     """
 
-    def __init__(self, timeout_s: float, *, node: Node | None = None, operator: str = '') -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        node: Node | None = None,
+        operator: str = '',
+        known: KnownNodes | None = None,
+    ) -> None:
         """
-        Start a node, or use one that an executor spins and leave it as it was. Raises UserError
-        when ROS does not start.
+        Start a node, or use one that an executor spins and leave it as it was. `known` are the
+        nodes that this machine has found before. Raises UserError when ROS does not start.
         """
+        self._known = known
         self.timeout_s, self.operator = timeout_s, operator or operator_name()
         self._changed = threading.Condition()
         self._states: dict[str, _Received] = {}
@@ -99,59 +122,101 @@ class FleetClient:
 
     def find_routers(self, wanted: str = '') -> list[str]:
         """Return the routers, at once when `wanted` is among them."""
-        return self._find('RouterState', wanted)
+        is_wanted = partial(_is_named, wanted) if wanted else None
+        found = self._search(ROUTER_KIND, self._watch_router, is_wanted)
+        if self._known and found and not wanted:
+            self._known.replace(ROUTER_KIND, found)
+        return found
 
     def find_robot_names(self) -> list[str]:
         """Return the names of the robots without waiting for their states."""
-        return [RobotView(node).name for node in self._find('EdgeState', '')]
+        return [RobotView(node).name for node in self._search(ROBOT_KIND, lambda _: None, None)]
 
     def find_robots(self, wanted: str = '', *, may_be_none: bool = False) -> list[RobotView]:
         """
-        Return the robots whose state arrives, without waiting for others when `wanted`, the name
-        of a robot or its edge, is among them. `may_be_none`: do not wait for a first one.
+        Return the robots, without waiting for others when `wanted`, the name of a robot, its edge
+        or its client, is among them. One that publishes nothing, or was found before and is not
+        now, is SILENT. `may_be_none`: do not wait for a first one.
         """
-        nodes = self._find('EdgeState', wanted, may_be_none=may_be_none)
-        for node in nodes:
-            self._watch(EdgeState, node + STATE)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: all(node + STATE in self._states for node in nodes), self.timeout_s
-            )
-            known = {node: self._states.get(node + STATE) for node in nodes}
-        return [robot_view(node, found.message) for node, found in known.items() if found]
+        is_wanted = partial(self._is_robot, wanted) if wanted else None
+        nodes = self._search(ROBOT_KIND, self._watch_robot, is_wanted, may_be_none=may_be_none)
+        asked = [node for node in nodes if is_wanted and is_wanted(node)] or nodes
+        self._wait_for_states(asked)
+        self._wait_for_new_states(asked)
+        robots = [self._robot_now(node) for node in nodes]
+        return [*robots, *self._missing(nodes)]
 
-    def _find(self, kind: str, wanted: str, *, may_be_none: bool = False) -> list[str]:
-        """
-        Return the nodes that publish a state, once the graph has not changed for SETTLE_S: a
-        second router is discovered up to half a second after the first.
-        """
-        deadline_s = time.monotonic() + self.timeout_s
-        graph, since_s = self._graph(), time.monotonic()
-        while (now_s := time.monotonic()) < deadline_s:
-            nodes = self._publishers(kind)
-            is_stable = now_s - since_s >= SETTLE_S and (nodes or may_be_none)
-            if any(_is_named(wanted, node) for node in nodes) or (is_stable and not wanted):
-                return nodes
-            time.sleep(GRAPH_POLL_S)
-            now = self._graph()
-            if now != graph:
-                graph, since_s = now, time.monotonic()
-        return self._publishers(kind)
+    def forget_robots(self) -> None:
+        """Forget the robots that were found before, so that none of them is missing."""
+        if self._known:
+            self._known.replace(ROBOT_KIND, ())
 
-    def _graph(self) -> tuple[int, int]:
-        """Return the numbers of nodes and topics that are discovered."""
-        node = self._node
-        return len(node.get_node_names_and_namespaces()), len(node.get_topic_names_and_types())
-
-    def _publishers(self, kind: str) -> list[str]:
-        """Return the full names of the nodes that publish this type on ~/state."""
-        return sorted(
-            topic.removesuffix(STATE)
-            for topic, types in self._node.get_topic_names_and_types()
-            if topic.endswith(STATE)
-            and f'{PACKAGE}/{kind}' in types
-            and self._node.count_publishers(topic)
+    def _search(
+        self,
+        kind: str,
+        on_found: Callable[[str], None],
+        is_wanted: Callable[[str], bool] | None,
+        *,
+        may_be_none: bool = False,
+    ) -> list[str]:
+        known = self._known.seen(kind) if self._known else {}
+        search = GraphSearch(self._node, kind, known)
+        return search.run(
+            self.timeout_s, on_found=on_found, is_wanted=is_wanted, may_be_none=may_be_none
         )
+
+    def _is_robot(self, wanted: str, node: str) -> bool:
+        """Return whether a name means a robot, also by its client_id once its state is there."""
+        found = self._states.get(node + STATE)
+        return _is_named(wanted, node) or bool(found and found.message.client_id == wanted)
+
+    def _wait_for_states(self, nodes: Sequence[str]) -> None:
+        """Wait for a first state of each; for the last ones LAST_STATES_S after each arrival."""
+        topics = [node + STATE for node in nodes]
+        with self._changed:
+            while missing := sum(topic not in self._states for topic in topics):
+                limit_s = self.timeout_s if missing == len(topics) else LAST_STATES_S
+
+                def has_more(before: int = missing) -> bool:
+                    return sum(topic not in self._states for topic in topics) < before
+
+                if not self._changed.wait_for(has_more, min(limit_s, self.timeout_s)):
+                    return
+
+    def _wait_for_new_states(self, nodes: Sequence[str]) -> None:
+        """Wait for a new state of those whose last one is old."""
+        with self._changed:
+            old = {topic: self._states[topic].count for topic in self._old_states(nodes)}
+            limit_s = min(NEW_STATE_S, self.timeout_s)
+            self._changed.wait_for(
+                lambda: all(self._states[topic].count > count for topic, count in old.items()),
+                limit_s,
+            )
+
+    def _old_states(self, nodes: Sequence[str]) -> list[str]:
+        """Return the topics of the nodes whose newest state is old. Under the lock."""
+        topics = (node + STATE for node in nodes)
+        return [topic for topic in topics if _is_old(self._states.get(topic))]
+
+    def _robot_now(self, node: str) -> RobotView:
+        with self._changed:
+            found = self._states.get(node + STATE)
+        if found is None:
+            return silent_robots.mute_robot(node)
+        robot = robot_view(node, found.message)
+        return silent_robots.hung_robot(robot, found.age_s) if _is_old(found) else robot
+
+    def _missing(self, nodes: Sequence[str]) -> list[RobotView]:
+        """Return the robots that were found before and are not now; remember those of now."""
+        if not self._known:
+            return []
+        seen, now_s = self._known.seen(ROBOT_KIND), time.time()
+        self._known.add(ROBOT_KIND, nodes)
+        return [
+            silent_robots.missing_robot(node, now_s - at_s)
+            for node, at_s in seen.items()
+            if node not in nodes
+        ]
 
     # latched states
 
@@ -212,6 +277,9 @@ class FleetClient:
         with self._changed:
             return self._changed.wait_for(accepted, self.timeout_s)
 
+    def _watch_robot(self, node: str) -> None:
+        self._watch(EdgeState, node + STATE)
+
     def _watch_router(self, name: str) -> None:
         self._watch(RouterState, name + STATE)
         self._watch(CanaryState, f'{name}/canary')
@@ -235,7 +303,9 @@ class FleetClient:
 
     def _deposit(self, topic: str, message: Any) -> None:
         with self._changed:
-            self._states[topic] = _Received(message, time.monotonic())
+            before = self._states.get(topic)
+            count = before.count + 1 if before else 1
+            self._states[topic] = _Received(message, time.monotonic(), count)
             self._changed.notify_all()
 
     # calls; each raises NotReached when nothing was sent, ResultUnknown without a reply
@@ -348,6 +418,11 @@ def _parameter(name: str, value: object) -> Any:
     """Return the message of a parameter; a list is one of texts."""
     kind = Parameter.Type.STRING_ARRAY if isinstance(value, list) else None
     return Parameter(name, kind, value).to_parameter_msg()
+
+
+def _is_old(state: _Received | None) -> bool:
+    """Return whether a state is old, or from the future of a clock that is off."""
+    return state is not None and abs(state.age_s) > OLD_STATE_S
 
 
 def _is_named(wanted: str, node: str) -> bool:

@@ -14,6 +14,8 @@ RUNGS = (
     *('POLICY', 'RAMP', 'HOLD', 'REPEAT_LAST', 'ZERO', 'SAFE_POSE'),
     *('STOP_SERVICE', 'NO_COMMAND', 'INITIAL_POSE'),
 )
+# of a robot that publishes nothing now; its other values are old
+SILENT = 'SILENT'
 CHAMPION_SLOT, CANDIDATE_SLOT = 'a', 'b'
 
 
@@ -156,7 +158,10 @@ class ShadowView:
 
 @dataclass(frozen=True, slots=True)
 class RobotView:
-    """A robot; `state` is one of EDGE_STATES, `rung` one of RUNGS."""
+    """
+    A robot; `state` is one of EDGE_STATES or SILENT, `rung` one of RUNGS. `age_s` is how long a
+    silent one has sent nothing; None if unknown, or if it is not silent.
+    """
 
     node: str
     client_id: str = ''
@@ -174,6 +179,11 @@ class RobotView:
     round_trip_ms: float = 0.0
     stalls: int = 0
     cage_trips: int = 0
+    age_s: float | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        return self.state == SILENT
 
     @property
     def name(self) -> str:

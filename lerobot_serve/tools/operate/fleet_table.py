@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 from lerobot_serve.tools.output.text import without_controls
 
 # a state of a newer edge
 UNKNOWN_SEVERITY = 1
-# worst first: a robot that needs an operator, then one without actions, then one that moves
+# worst first: a robot of which nothing is known now, one that needs an operator, one without
+# actions, one that moves
 SEVERITY = {
+    SILENT: -1,
     'DEAD': 0,
     'STALLED': 2,
     'RECONNECTING': 3,
@@ -28,11 +30,17 @@ MOVING_RUNG = 'POLICY'
 HEADS = ('ROBOT', 'STATE', 'RUNG', 'SLOT', 'POLICY', 'EPISODE', 'QUEUE', 'ROUND TRIP', 'REASON')
 
 
-def severity(robot: RobotView) -> tuple[bool, int, bool, int, str]:
+# measured values of a robot, which are old when it is silent
+MEASURED = ('queue_remaining_s', 'action_age_s', 'round_trip_ms')
+
+
+def severity(robot: RobotView) -> tuple[bool, bool, int, bool, int, str]:
     """
-    Return the sort key, worst first: stopped by a rung, state, not on the policy, stalls, name.
+    Return the sort key, worst first: silent, stopped by a rung, state, not on the policy, stalls,
+    name.
     """
     return (
+        not robot.is_silent,
         not is_stopped(robot),
         SEVERITY.get(robot.state, UNKNOWN_SEVERITY),
         robot.rung == MOVING_RUNG,
@@ -43,7 +51,7 @@ def severity(robot: RobotView) -> tuple[bool, int, bool, int, str]:
 
 def is_stopped(robot: RobotView) -> bool:
     """Return whether only an operator lifts what stops it; one that is paused has no fault."""
-    return robot.rung in STOPPED_RUNGS and not robot.paused
+    return robot.rung in STOPPED_RUNGS and not robot.paused and not robot.is_silent
 
 
 def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
@@ -52,8 +60,13 @@ def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
 
 
 def as_json(robots: Iterable[RobotView]) -> list[dict[str, Any]]:
-    """Return the robots as JSON objects, worst first."""
-    return [{'name': robot.name, **asdict(robot)} for robot in worst_first(robots)]
+    """Return the robots as JSON objects, worst first; what is measured is null of a silent one."""
+    return [_object(robot) for robot in worst_first(robots)]
+
+
+def _object(robot: RobotView) -> dict[str, Any]:
+    found = {'name': robot.name, **asdict(robot)}
+    return found | dict.fromkeys((*MEASURED, 'rung')) if robot.is_silent else found
 
 
 def as_text(robots: Iterable[RobotView]) -> str:
@@ -67,21 +80,24 @@ def as_text(robots: Iterable[RobotView]) -> str:
 
 def _row(robot: RobotView) -> tuple[str, ...]:
     """Return the cells; names and texts may come from anywhere."""
+    is_silent = robot.is_silent
     cells = (
         robot.name,
         _state(robot),
-        robot.rung.lower(),
+        '-' if is_silent else robot.rung.lower(),
         robot.slot or '-',
         robot.policy or '-',
         robot.episode_id or '-',
-        f'{robot.queue_remaining_s:.1f} s',
-        f'{robot.round_trip_ms:.0f} ms',
+        '-' if is_silent else f'{robot.queue_remaining_s:.1f} s',
+        '-' if is_silent else f'{robot.round_trip_ms:.0f} ms',
         robot.reason,
     )
     return tuple(map(without_controls, cells))
 
 
 def _state(robot: RobotView) -> str:
+    if robot.is_silent:
+        return robot.state
     if robot.paused:
         return f'{robot.state} (paused)'
     return f'{robot.state} (stopped)' if is_stopped(robot) else robot.state
@@ -95,7 +111,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def _counts(robots: Sequence[RobotView]) -> str:
     counts = Counter(robot.state for robot in robots)
     parts = [f'{count} {state}' for state, count in counts.items() if count]
-    paused = sum(robot.paused for robot in robots)
+    paused = sum(robot.paused and not robot.is_silent for robot in robots)
     return (
         f'{len(robots)} robots: {", ".join([*parts, *([f"{paused} paused"] if paused else [])])}'
     )

@@ -13,7 +13,7 @@ from lerobot_serve.tools.output.text import without_controls
 
 def as_text(history: History) -> str:
     """Return the decisions, then the counts of policies, robots and servers."""
-    lines = [_line(each) for each in history.decisions] or ['no decision']
+    lines = [decision_line(each) for each in history.decisions] or ['no decision']
     for title, counted in (
         ('episodes and outcomes of each policy:', outcome_lines(history)),
         ('robots that halted or stalled:', _counts(history.robots)),
@@ -24,7 +24,8 @@ def as_text(history: History) -> str:
     return '\n'.join(map(without_controls, lines))
 
 
-def _line(each: Decision) -> str:
+def decision_line(each: Decision) -> str:
+    """Return one decision with its local time, reason and author."""
     at = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(each.time_s))
     why = f': {each.why}' if each.why else ''
     by = f' [by {each.by}]' if each.by else ''

@@ -14,6 +14,7 @@ from lerobot_serve.parameters import closest_name
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SlotView
 
 SHOWN_NAMES = 12
+SLOT_PREFIX = re.compile('^slot[ _-]?', re.IGNORECASE)
 DIGITS = re.compile(r'\d+')
 
 
@@ -71,7 +72,9 @@ def resolve_slot(given: str, router: RouterView) -> SlotView:
     slot = router.slot(given)
     if slot is None:
         names = [each.slot for each in router.slots]
-        raise UserError(f'{router.name} has no slot {given!r}; it has {_listed(names)}')
+        near = nearest_name(SLOT_PREFIX.sub('', given), names)
+        hint = f'did you mean {near}? ' if near else ''
+        raise UserError(f'{router.name} has no slot {given!r}; {hint}it has {_listed(names)}')
     return slot
 
 

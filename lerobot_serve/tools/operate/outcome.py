@@ -51,7 +51,7 @@ class Result:
     def as_text(self) -> str:
         heading = without_controls(f'{self.node}: {self.text}')
         lines = [heading, *(f'  {change}' for change in self.changes)]
-        return '\n'.join([*lines, f'  by {self.by}'] if self.changes and self.by else lines)
+        return '\n'.join([*lines, f'  by {self.by}'] if self.by else lines)
 
 
 def unconfirmed_text(node: str, what: str, *, accepted: str, last: str, age_s: float) -> str:

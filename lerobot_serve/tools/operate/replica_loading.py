@@ -255,7 +255,7 @@ def robots_in_slot(robots: list[RobotView], slot: str) -> list[RobotView]:
 
 
 def is_in_slot(robot: RobotView, slot: str = CHAMPION_SLOT) -> bool:
-    return robot.slot == slot and bool(robot.episode_id)
+    return robot.slot == slot and bool(robot.episode_id) and not robot.is_silent
 
 
 def wait_until_empty(
@@ -265,7 +265,10 @@ def wait_until_empty(
     Wait until no episode of the robots of a router runs in a slot. Raises UserError; nothing was
     changed then.
     """
-    for robot in robots_in_slot(client.find_robots(may_be_none=True), slot):
+    found = client.find_robots(may_be_none=True)
+    for robot in (each for each in found if each.is_silent):
+        report(f'{robot.name} is {robot.reason}; an episode of it may run in slot {slot}')
+    for robot in robots_in_slot(found, slot):
         if robot.server != router:
             continue
         report(f'wait for {robot.name}: episode {robot.episode_id} runs in slot {slot}')

@@ -42,6 +42,8 @@ class RolloutWatch:
         self._client, self._last, self._as_json = client, router, as_json
         self._settings = read_settings(client, router.name)
         self._console = console or Console(highlight=False)
+        # decisions of before, from the trace of the router, and changes since; any thread adds
+        self.past: list[str] = []
         self.decisions: list[str] = []
         self._is_silent = False
 
@@ -56,14 +58,17 @@ class RolloutWatch:
             try:
                 while end_s is None or time.monotonic() < end_s:
                     if is_live:
-                        text = f'{self.text()}\nstate is {self._last.age_s:.0f} s old; Ctrl-C ends'
-                        live.update(Text(text), refresh=True)
+                        live.update(Text(self._screen()), refresh=True)
                     left_s = DRAW_EVERY_S if end_s is None else end_s - time.monotonic()
                     for line in self.poll(min(DRAW_EVERY_S, max(0.0, left_s))):
                         if not is_live:
                             self._print_line(line)
             except KeyboardInterrupt:
                 return
+
+    def _screen(self) -> str:
+        age_s = self._last.age_s
+        return f'{self.text(self._shadow())}\nstate is {age_s:.0f} s old; Ctrl-C ends'
 
     def poll(self, limit_s: float) -> list[str]:
         """Wait for a change, at most so long, and return what has changed, one line each."""
@@ -91,12 +96,20 @@ class RolloutWatch:
     def text(self, shadow: ShadowView | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""
         view = rollout_view.rollout_view(self._last, self._settings, shadow)
-        latest = map(without_controls, self.decisions[-shown:])
-        return '\n'.join([rollout_view.as_text(view), '', 'changes since this began:', *latest])
+        latest = list(map(without_controls, self.decisions[-shown:]))
+        past = list(map(without_controls, self.past[-max(0, shown - len(latest)) :]))
+        before = ['last decisions, by the trace of the router:', *past] if past else []
+        lines = [*before, 'changes since this began:', *latest]
+        return '\n'.join([rollout_view.as_text(view), '', *lines])
+
+    def _shadow(self) -> ShadowView | None:
+        """Return what the shadow has shown, which a rollout may wait for; without a wait."""
+        return self._client.shadow(self._last.name, 0.0) if self._settings.has_shadow else None
 
     def _print_line(self, line: str) -> None:
         if self._as_json:
-            view = rollout_view.as_json(rollout_view.rollout_view(self._last, self._settings))
+            found = rollout_view.rollout_view(self._last, self._settings, self._shadow())
+            view = rollout_view.as_json(found)
             line = json.dumps({'change': line, **view})
         print(line if self._as_json else without_controls(line), flush=True)
 

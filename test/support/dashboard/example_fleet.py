@@ -25,7 +25,7 @@ RANKS = {
     'DEGRADED': 13,
     'STREAMING': 15,
 }
-STOPPED_RANK, SILENT_RANK = 0, 1
+SILENT_RANK, STOPPED_RANK = 0, 1
 
 
 def node_of(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate import fleet_client
+from lerobot_serve.tools.operate import fleet_client, graph_search
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 TIMEOUT = ('--timeout-s', '20')
@@ -64,7 +64,7 @@ class Operator:
 class _LentClient(FleetClient):
     """A client that stays open: a verb saves the half second of its discovery."""
 
-    def __call__(self, timeout_s: float) -> FleetClient:
+    def __call__(self, timeout_s: float, **_: object) -> FleetClient:
         self.timeout_s = timeout_s
         return self
 
@@ -81,7 +81,7 @@ def one_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetClient]:
     client = _LentClient(float(TIMEOUT[1]))
     with monkeypatch.context() as patched:
         patched.setattr(fleet_client, 'FleetClient', client)
-        patched.setattr(fleet_client, 'SETTLE_S', 0.05)
+        patched.setattr(graph_search, 'SETTLE_S', 0.05)
         try:
             yield client
         finally:

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
@@ -15,8 +18,11 @@ from lerobot_serve.tools.cli.rollout.steering import with_router
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
+    from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
 
 HOUR_S = 3600.0
+# of the decisions that `watch` shows from before its start
+PAST_S, PAST_SHOWN = 24 * HOUR_S, 8
 
 
 def print_status(options: argparse.Namespace) -> int:
@@ -63,16 +69,33 @@ def watch(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
 
     def operation(client: FleetClient, router: RouterView) -> int:
-        RolloutWatch(client, router, as_json=options.json).run(options.seconds)
+        watch = RolloutWatch(client, router, as_json=options.json)
+        folder = client.get_parameters(router.name, ['trace_folder'])['trace_folder']
+        # a large trace takes seconds to read
+        threading.Thread(
+            target=add_past, args=(watch, router.name, folder), name='past', daemon=True
+        ).start()
+        watch.run(options.seconds)
         return 0
 
     return with_router(options, operation)
 
 
+def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
+    """Give a watch the last decisions of a router, where its trace is on this machine."""
+    from lerobot_serve.tools.operate import history, history_text
+    from lerobot_serve.trace.format.schema import TraceError
+
+    if not folder or not Path(folder).is_dir():
+        return
+    with contextlib.suppress(TraceError, OSError):
+        found = history.read_history([folder], time.time() - PAST_S)
+        latest = [each for each in found.decisions if each.router == router][-PAST_SHOWN:]
+        watch.past = [history_text.decision_line(each) for each in latest]
+
+
 def print_history(options: argparse.Namespace) -> int:
     """Print what the fleet did, from traces."""
-    import time
-
     from lerobot_serve.tools.operate import history, history_text
     from lerobot_serve.trace.format.schema import TraceError
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lerobot_serve.tools.cli import operator_options
@@ -42,13 +41,13 @@ def main(options: argparse.Namespace) -> int:
 
 
 def run_action(client: FleetClient, options: argparse.Namespace) -> int:
-    from lerobot_serve.tools.operate.commands import filled, ROBOT_RULES, RobotVerb
+    from lerobot_serve.tools.operate.commands import robot_rule, RobotVerb
     from lerobot_serve.tools.operate.names import resolve_robot
     from lerobot_serve.tools.operate.operations import checked, run_robot_verb
 
     verb = RobotVerb(options.action)
     robot = resolve_robot(options.robot, client.find_robots(options.robot))
-    rule = filled(ROBOT_RULES[verb, robot.paused], **{**asdict(robot), 'name': robot.name})
+    rule = robot_rule(verb, robot)
     if not checked(rule):
         return operator_options.nothing_to_do(options, verb.value, robot.node, rule.text)
     operator_options.confirm(options, robot.node, rule.text, asks=rule.asks)

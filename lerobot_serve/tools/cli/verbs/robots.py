@@ -16,6 +16,11 @@ EXAMPLE = 'example: lerobot-serve robots  | exit status 0, 1 when no robot is fo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--forget',
+        action='store_true',
+        help='list no more what is not found now: robots that were stopped or removed',
+    )
     operator_options.add_options(parser, router=False, changes=False)
 
 
@@ -26,6 +31,8 @@ def main(options: argparse.Namespace) -> int:
         from lerobot_serve.errors import UserError
         from lerobot_serve.tools.operate import fleet_table
 
+        if options.forget:
+            client.forget_robots()
         found = client.find_robots()
         if not found:
             raise UserError(

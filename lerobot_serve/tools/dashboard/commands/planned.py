@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Protocol
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
-from lerobot_serve.tools.operate.commands import (
-    Effect,
-    filled,
-    ROBOT_RULES,
-    Rule,
-)
+from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
 from lerobot_serve.tools.operate.names import resolve_slot
 from lerobot_serve.tools.operate.rollouts import finish_rule, parsed_plan, start_rule
@@ -90,8 +85,7 @@ def _of_loading(request: CommandRequest, router: RouterView) -> Rule:
 
 
 def _of_robot(request: CommandRequest, robot: RobotView) -> Planned:
-    rule = ROBOT_RULES[commands.ROBOT[request.verb], robot.paused]
-    return Planned(robot.node, filled(rule, **{**asdict(robot), 'name': robot.name}))
+    return Planned(robot.node, robot_rule(commands.ROBOT[request.verb], robot))
 
 
 def changed_text(shown: str, now: Planned) -> str:

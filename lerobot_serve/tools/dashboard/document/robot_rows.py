@@ -9,7 +9,7 @@ from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, roun
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.fleet_table import is_stopped, MOVING_RUNG, SEVERITY
 
-STOPPED_RANK, SILENT_RANK, FIRST_RANK = 0, 1, 2
+SILENT_RANK, STOPPED_RANK, FIRST_RANK = 0, 1, 2
 # change with every message; a row takes them at most once per NOISY_PERIOD_S
 NOISY = ('queue_s', 'action_age_s', 'round_trip_ms', 'network_ms')
 
@@ -69,6 +69,9 @@ def rank(robot: RobotView) -> int:
 
 
 def silent_row(row: Json, silent_since_ms: int) -> Json:
-    """Return the row of a robot that is not heard of any more; its values are the last ones."""
-    worst = min(row['rank'], SILENT_RANK)
-    return row | {'rank': worst, 'silent_since_ms': silent_since_ms}
+    """
+    Return the row of a robot that is not heard of any more: the first one, without what it
+    measured. Its texts are the last ones.
+    """
+    known = {key: value for key, value in row.items() if key not in NOISY}
+    return known | {'rank': SILENT_RANK, 'silent_since_ms': silent_since_ms}

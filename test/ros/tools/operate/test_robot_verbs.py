@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import signal
+
 import pytest
 from support.nodes.operator import one_client, Operator
+from support.processes.stopped_process import halt
 from support.tools.completion import completed
 
+from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve_interfaces.msg import EdgeState
 
 
@@ -34,7 +39,38 @@ def check_robot(operator: Operator) -> None:
     assert 'add --yes' in operator.is_refused('robot', 'robot_1', 'resume')
     assert 'paused: true -> false' in operator.does('robot', 'robot_1', 'resume')
     assert 'Cage is not latched' in operator.is_refused('robot', 'robot_1', 'reset-cage', '--yes')
-    assert 'The next episode starts' in operator.does('robot', 'robot_1', 'reset')
+    told = operator.does('robot', 'robot_1', 'reset')
+    # no state shows it, and who did it is printed
+    assert 'The next episode starts' in told and f'by {operator_name()}' in told
+
+
+def test_a_robot_that_hangs_is_listed_first_and_gets_no_command(edge_rig, capsys):
+    operator = Operator(capsys)
+    edge = edge_rig.start()
+    edge_rig.start(namespace='/robot_2')
+    edge_rig.wait(lambda: len(names(operator)) == 2, 'both robots')
+    halt(edge)
+    try:
+        silent, other = operator.reads('robots')
+        refusal = operator.is_refused('robot', 'robot_1', 'pause')
+        table = operator.prints('robots')
+    finally:
+        edge.send_signal(signal.SIGCONT)
+    assert (silent['name'], silent['state'], other['name']) == ('robot_1', 'SILENT', 'robot_2')
+    assert other['state'] == 'CONNECTING'
+    assert (silent['queue_remaining_s'], silent['round_trip_ms'], silent['rung']) == (None,) * 3
+    assert 'robot_1 is silent' in refusal and 'stop button. Nothing was changed' in refusal
+    assert table.splitlines()[1].split()[:3] == ['robot_1', 'SILENT', '-']
+    edge_rig.wait(lambda: 'SILENT' not in operator.prints('robots'), 'it is heard again')
+    edge_rig.kill(edge)
+    edge_rig.wait(lambda: 'SILENT' in operator.prints('robots'), 'it is missed')
+    assert [each['name'] for each in operator.reads('robots', '--forget')] == ['robot_2']
+
+
+def names(operator: Operator) -> list[str]:
+    if operator('robots', '--json', '--timeout-s', '5') != 0:
+        return []
+    return [each['name'] for each in json.loads(operator.out)]
 
 
 @pytest.mark.parametrize('words', [('robots',), ('robot', 'robot_7', 'pause')])

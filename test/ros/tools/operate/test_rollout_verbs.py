@@ -234,7 +234,9 @@ def check_slots(router_rig: RouterRig, operator: Operator) -> None:
 
     chunk = router_rig.robot().round_trip(episode_id='ep_42')
     assert chunk.status == Status.OK
-    assert operator('outcome', 'ep_42', 'success', '--timeout-s', '20') == 0
+    told = operator.does('outcome', 'ep_42', 'success', '--reason', 'on the shelf')
+    assert 'ep_42 counts as success' in told and f'by {operator_name()}' in told
+    assert 'will count episode ep_42 as success' in operator.error
     again = operator.prints('outcome', 'ep_42', 'success')
     assert 'ep_42, success: was reported before; nothing was changed' in again
     assert 'already counts as success' in operator.is_refused('outcome', 'ep_42', 'failure')

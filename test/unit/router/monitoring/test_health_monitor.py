@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import threading
 from types import SimpleNamespace
 
 from diagnostic_msgs.msg import DiagnosticArray
 import pytest
 from support.router.dispatch_rig import request_bytes
-from support.router.router_core_rig import RoutingRig, SECOND
+from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.monitoring.change_detector import MAX_RATE_HZ
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
@@ -57,9 +59,9 @@ class Replicas:
 class Rig(RoutingRig):
     """A router with its threads; what it publishes and warns of is kept."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, **parameters: object) -> None:
         self.sent: list[bytes] = []
-        super().__init__(folder)
+        super().__init__(folder, **parameters)
         self.topics: list[object] = self.published
         self.warned: list[str] = self.told
         self.threads: list[threading.Thread] = []
@@ -161,6 +163,60 @@ def test_a_verdict_is_said_when_it_changes(rig):
     monitor.poll()
     assert rig.warned[-1].startswith('unavailable: slot a: /a1: server unavailable')
     assert rig.informed == ['healthy']
+    rig.close()
+
+
+def lose_a_replica(rig: Rig) -> None:
+    rig.behind.is_available = lambda server: server != '/a1'
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda rig: rig.core.change_parameters(replace(rig.core.parameters, split_percent=80)),
+        lambda rig: rig.hear('/a2', active=False, text='loads a policy'),
+        lose_a_replica,
+    ],
+    ids=['split', 'text of a replica', 'loss of a replica beside another one'],
+)
+def test_a_change_is_published_with_the_next_poll_and_not_again(rig, change):
+    monitor = rig.monitor()
+    rig.core.is_open = True
+    monitor.poll()
+    rig.now_ns += SECOND
+    change(rig)
+    for _ in range(3):
+        monitor.poll()
+        rig.now_ns += SECOND
+    assert [state.health for state in rig.of_kind(RouterState)] == ['healthy', 'healthy']
+    rig.close()
+
+
+def test_a_reason_that_changes_all_the_time_is_published_at_a_limited_rate(rig):
+    monitor = rig.monitor()
+    rig.core.is_open = True
+    monitor.poll()
+    for number in range(20):
+        rig.now_ns += SECOND // 10
+        rig.hear('/a2', active=False, text=f'loads {number} %')
+        monitor.poll()
+    assert len(rig.of_kind(RouterState)) == 1 + 2 * MAX_RATE_HZ
+    rig.close()
+
+
+def test_a_command_to_the_canary_is_published_with_the_next_poll(tmp_path):
+    rig = Rig(tmp_path, **TWO_SLOTS, canary_plan=('50', '100'))
+    monitor = rig.monitor()
+    rig.core.is_open = True
+    for _ in range(2):
+        monitor.poll()
+        rig.now_ns += SECOND
+    assert rig.of_kind(CanaryState)[-1].state == CanaryState.RUNNING
+    rig.core.run_canary_command('pause', 'kim@lab: lunch')
+    monitor.poll()
+    monitor.poll()
+    (paused,) = (each for each in rig.of_kind(CanaryState) if each.state == CanaryState.PAUSED)
+    assert 'kim@lab: lunch' in paused.text
     rig.close()
 
 

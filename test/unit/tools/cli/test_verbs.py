@@ -142,3 +142,28 @@ def test_a_value_out_of_its_bounds_is_a_wrong_command_line(words, capsys):
         status = error.code
     assert status == 2
     assert 'Traceback' not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('words', 'near'),
+    [
+        (['rollot', 'status'], 'rollout'),
+        (['Robots'], 'robots'),
+        (['rollout', 'abrot'], 'abort'),
+        (['robot', 'robot_1', 'pasue'], 'pause'),
+        (['robot', 'robot_1', 'reset_cage'], 'reset-cage'),
+        (['outcome', 'ep_1', 'sucess'], 'success'),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_nearest_right_one(words, near, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f'did you mean {near}?' in capsys.readouterr().err
+
+
+def test_a_word_that_is_like_none_lists_all(capsys):
+    with pytest.raises(SystemExit):
+        main(['xyzzy'])
+    error = capsys.readouterr().err
+    assert 'did you mean' not in error and 'rollout' in error

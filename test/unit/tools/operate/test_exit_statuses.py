@@ -40,10 +40,13 @@ def test_an_unknown_result_says_what_is_known(accepted, known):
     assert 'Last known, 1.2 s ago: 80 % to slot a' in text
 
 
-def test_the_operator_is_named_where_something_changed():
+def test_the_operator_is_named_where_something_was_done():
     changed = Result('split', '/r', '80 %', 'kim@lab', ['split: 70 % -> 80 %'])
     assert changed.as_text() == '/r: 80 %\n  split: 70 % -> 80 %\n  by kim@lab'
-    assert Result('split', '/r', 'nothing to do', 'kim@lab').as_text() == '/r: nothing to do'
+    # what no state shows, for example a reset
+    done = Result('reset', '/r', 'The next episode starts', 'kim@lab')
+    assert done.as_text() == '/r: The next episode starts\n  by kim@lab'
+    assert Result('split', '/r', 'nothing to do').as_text() == '/r: nothing to do'
 
 
 @pytest.mark.parametrize('name', ['drain', 'outcome', 'restore', 'robot', 'rollout', 'split'])

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+import re
 
 import pytest
 
-from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS
+from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
+from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS, SILENT
 from lerobot_serve.tools.operate.fleet_table import (
     as_json,
     as_text,
@@ -16,9 +18,19 @@ from lerobot_serve.tools.operate.fleet_table import (
     severity,
     worst_first,
 )
+from lerobot_serve.tools.operate.silent_robots import hung_robot, missing_robot, mute_robot
 
 UNKNOWN = 'unknown (9)'
-WORST_FIRST = ('DEAD', UNKNOWN, 'STALLED', 'RECONNECTING', 'CONNECTING', 'DEGRADED', 'STREAMING')
+WORST_FIRST = (
+    SILENT,
+    'DEAD',
+    UNKNOWN,
+    'STALLED',
+    'RECONNECTING',
+    'CONNECTING',
+    'DEGRADED',
+    'STREAMING',
+)
 
 
 def robot(number: int = 1, **fields: object) -> RobotView:
@@ -28,7 +40,7 @@ def robot(number: int = 1, **fields: object) -> RobotView:
 
 
 def test_every_state_has_a_place():
-    assert set(SEVERITY) == set(EDGE_STATES)
+    assert set(SEVERITY) == {SILENT, *EDGE_STATES}
     found = worst_first(robot(state=state) for state in (*SEVERITY, UNKNOWN))
     assert tuple(each.state for each in found) == WORST_FIRST
 
@@ -80,3 +92,40 @@ def test_a_robot_that_only_an_operator_starts_again_says_so():
     stopped, paused = robot(rung='NO_COMMAND'), robot(rung='NO_COMMAND', paused=True)
     assert 'STREAMING (stopped)' in as_text([stopped])
     assert 'STREAMING (paused)' in as_text([paused])
+
+
+HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_trip_ms=40.0), 25.0)
+
+
+@pytest.mark.parametrize(
+    ('silent', 'reason'),
+    [
+        (HUNG, 'silent for 25 s: sends no new state: it hangs or its link is cut'),
+        (
+            missing_robot('/robot_9/edge_controller', 600.0),
+            'silent for 10 min: not found; it hangs, its link is cut, or it was stopped',
+        ),
+        (
+            mute_robot('/robot_9/edge_controller'),
+            'silent: found, and sends no state: it hangs or its link is cut',
+        ),
+    ],
+)
+def test_a_silent_robot_comes_first_with_its_age_and_without_old_values(silent, reason):
+    lines = as_text([robot(1, rung='STOP_SERVICE'), silent]).splitlines()
+    assert lines[1].split()[:2] == ['robot_9', 'SILENT']
+    assert lines[1].endswith(reason) and lines[-1] == '2 robots: 1 SILENT, 1 STREAMING'
+    assert not re.search(r'1\.5 s|40 ms|stop_service', lines[1])
+    (first, _) = as_json([robot(1), silent])
+    assert (first['state'], first['queue_remaining_s'], first['rung']) == (SILENT, None, None)
+    assert first['age_s'] == silent.age_s
+
+
+@pytest.mark.parametrize('verb', RobotVerb)
+def test_no_verb_acts_on_a_silent_robot(verb):
+    rule = robot_rule(verb, HUNG)
+    assert rule.effect is Effect.REFUSE
+    assert (
+        rule.text.startswith('robot_9 is silent for 25 s') and 'Nothing was changed' in rule.text
+    )
+    assert robot_rule(verb, robot(9)).effect is not Effect.REFUSE

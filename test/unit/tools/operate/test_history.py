@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.cli.rollout import reading
 from lerobot_serve.tools.cli.verbs.rollout import since_argument
 from lerobot_serve.tools.operate.history import outcome_lines, read_history
 from lerobot_serve.tools.operate.history_words import decision_text
@@ -57,6 +59,28 @@ def test_decisions_of_routers_and_outcomes_of_robots(tmp_path):
         (300.0, 'split_percent: 75 -> 100'),
     ]
     assert outcome_lines(found) == ['v1@1: 1 success', 'v2@2: 1 failure']
+
+
+@pytest.mark.parametrize(
+    ('router', 'whats'),
+    [
+        (
+            '/router',
+            ['rollout started', 'slot b gets no new episodes', 'split_percent: 75 -> 100'],
+        ),
+        ('/other', []),
+    ],
+)
+def test_a_watch_begins_with_the_decisions_of_its_router(tmp_path, monkeypatch, router, whats):
+    written(tmp_path)
+    monkeypatch.setattr(reading.time, 'time', lambda: 400.0)
+    watch = SimpleNamespace(past=[])
+    reading.add_past(watch, router, str(tmp_path))
+    assert len(watch.past) == len(whats)
+    assert all(what in line for what, line in zip(whats, watch.past, strict=True))
+    for nowhere in ('', str(tmp_path / 'elsewhere'), str(tmp_path / 'router' / 'x')):
+        reading.add_past(watch, router, nowhere)
+    assert len(watch.past) == len(whats)
 
 
 def test_only_what_came_since_a_time(tmp_path):

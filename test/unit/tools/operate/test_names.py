@@ -141,3 +141,12 @@ def test_a_name_that_two_robots_have_is_not_enough():
 )
 def test_the_nearest_name_is_never_another_number(given, near):
     assert nearest_name(given, ['robot_1', 'robot_3', 'left_arm']) == near
+
+
+@pytest.mark.parametrize(('given', 'near'), [('B', 'b'), ('slot_b', 'b'), ('Slot a', 'a')])
+def test_a_wrong_slot_is_answered_with_the_nearest_one(given, near):
+    router = RouterView('/r', slots=(SlotView('a'), SLOT))
+    with pytest.raises(UserError, match=rf'did you mean {near}\? it has a, b'):
+        resolve_slot(given, router)
+    with pytest.raises(UserError, match="has no slot 'c'; it has a, b"):
+        resolve_slot('c', router)

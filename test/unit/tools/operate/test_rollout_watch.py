@@ -15,7 +15,7 @@ from rich.console import Console
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.rollout import loading
 from lerobot_serve.tools.operate.commands import Verb
-from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SlotView
+from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, ShadowView, SlotView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
@@ -27,14 +27,22 @@ BACK = replace(
 )
 
 
-class FakeClient:
-    """Gives these states one after the other, then Ctrl-C."""
+LACKS = '2 of 12 episodes in shadow'
 
-    def __init__(self, states: Sequence[RouterView]) -> None:
+
+class FakeClient:
+    """Gives these states one after the other, then Ctrl-C; the router has a shadow if named."""
+
+    def __init__(self, states: Sequence[RouterView], shadow_server: str = '') -> None:
         self._states, self._now = list(states), RUNNING
+        self._shadow_server = shadow_server
 
     def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
-        return dict.fromkeys(names)
+        return dict.fromkeys(names) | {'shadow_server': self._shadow_server}
+
+    def shadow(self, _: str, timeout_s: float) -> ShadowView:
+        assert self._shadow_server and timeout_s == 0.0
+        return ShadowView(policy='v3@1', unmet=LACKS)
 
     def wait_for_router(self, _: str, accepts: Any, timeout_s: float) -> RouterView | None:
         if not self._states:
@@ -48,7 +56,8 @@ class FakeClient:
 
 def watched(capsys, *states: RouterView, **options: Any) -> list[str]:
     console = options.pop('console', Console(file=io.StringIO()))
-    RolloutWatch(FakeClient(states), RUNNING, console=console, **options).run()
+    client = FakeClient(states, options.pop('shadow_server', ''))
+    RolloutWatch(client, RUNNING, console=console, **options).run()
     return capsys.readouterr().out.splitlines()
 
 
@@ -78,6 +87,26 @@ def test_a_terminal_is_redrawn(capsys):
     console = Console(file=file, force_terminal=True, width=100)
     assert watched(capsys, BACK, RUNNING, console=console) == []
     assert 'rolled back' in file.getvalue() and 'changes since this began' in file.getvalue()
+
+
+def test_the_last_decisions_are_those_of_before_and_the_changes_since(capsys):
+    watch = RolloutWatch(FakeClient([BACK]), RUNNING, console=Console(file=io.StringIO()))
+    watch.past = [f'decision {number}' for number in range(9)]
+    assert 'decision 0' not in watch.text() and 'decision 1\n' in watch.text()
+    watch.poll(0.0)
+    lines = watch.text(shown=3).splitlines()
+    begin = lines.index('last decisions, by the trace of the router:')
+    assert lines[begin + 1 : -1] == ['decision 7', 'decision 8', 'changes since this began:']
+    assert 'rolled back' in lines[-1]
+
+
+def test_what_a_rollout_waits_for_in_the_shadow_is_shown(capsys):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100)
+    watched(capsys, BACK, console=console, shadow_server='/rehearsal')
+    assert f'slot b lacks: {LACKS}' in file.getvalue()
+    lines = watched(capsys, BACK, as_json=True, shadow_server='/rehearsal')
+    assert {json.loads(line)['shadow']['unmet'] for line in lines} == {LACKS}
 
 
 def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Find out whether what operators decide by has changed since it was published. The executor thread.
+
+Counters, loads and latencies change with each request; they wait for the timer of a second.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from lerobot_serve.router.canary.canary import Canary
+from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.data_path.routing_table import RoutingTable
+from lerobot_serve.router.monitoring.reports import slot_state_code
+
+# a text that changes all the time costs at most this many messages per second
+MAX_RATE_HZ = 5
+MIN_INTERVAL_NS = 10**9 // MAX_RATE_HZ
+
+Digest = TypeVar('Digest')
+# server, state, why, policy
+ReplicaDigest = tuple[str, int, str, str]
+# name, state, why, policy, share
+SlotDigest = tuple[str, int, str, str, int, tuple[ReplicaDigest, ...]]
+RouterDigest = tuple[int, str, tuple[SlotDigest, ...]]
+CanaryDigest = tuple[CanaryPhase, int, str, str, str, tuple[CanaryEvent, ...]]
+
+
+class ChangeDetector(Generic[Digest]):
+    """The digest that was published last, and when."""
+
+    def __init__(self) -> None:
+        self._published: Digest | None = None
+        self._published_ns = -MIN_INTERVAL_NS
+
+    def is_due(self, digest: Digest, now_ns: int) -> bool:
+        """Return whether to publish: the digest differs, and MAX_RATE_HZ allows it."""
+        is_allowed = now_ns - self._published_ns >= MIN_INTERVAL_NS
+        return is_allowed and digest != self._published
+
+    def on_published(self, digest: Digest, now_ns: int) -> None:
+        self._published, self._published_ns = digest, now_ns
+
+
+def router_digest(table: RoutingTable, now_ns: int, storage_problem: str) -> RouterDigest:
+    """Return the split, and the state, reason, policy and share of each slot and replica."""
+    with table.lock:
+        shares = table.shares(now_ns)
+        slots = tuple(
+            (
+                *(name, slot_state_code(slot), slot.text, slot.policy, shares[name]),
+                tuple((each.name, int(each.state), each.text, each.policy) for each in slot),
+            )
+            for name, slot in table.slots.items()
+        )
+    return table.rules.split_percent, storage_problem, slots
+
+
+def canary_digest(canary: Canary) -> CanaryDigest:
+    """Return the state of a canary without its progress, which its text has."""
+    record = canary.record
+    policies = record.policies
+    return (
+        *(canary.state, canary.step, record.planned_policy),
+        *(policies['candidate'], policies['champion']),
+        canary.history[-1:],
+    )

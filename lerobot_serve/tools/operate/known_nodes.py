@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Remember the routers and robots that verbs of this machine have found in a ROS domain.
+
+A process that hangs, or whose link is cut, does not answer the discovery of a new node: only who
+has found it before knows that it is missing. With all known nodes found, a verb need not wait for
+others. One file for each domain; a file that cannot be read or written counts as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import contextlib
+import json
+from math import isfinite
+import os
+from pathlib import Path
+import time
+
+from lerobot_serve.atomic_file import replacement_of
+
+# a robot that is not found for longer is no longer listed
+KEEP_S = 3600.0
+
+
+class KnownNodes:
+    """The nodes of one domain by the type of their state; times are seconds since 1970."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def seen(self, kind: str) -> dict[str, float]:
+        """Return the nodes with the time at which each was found last."""
+        now_s = time.time()
+        found = self._read().get(kind, {})
+        return {node: at_s for node, at_s in found.items() if now_s - at_s <= KEEP_S}
+
+    def add(self, kind: str, nodes: Iterable[str]) -> None:
+        """Remember that these nodes are found now."""
+        found = dict.fromkeys(nodes, time.time())
+        self._write(kind, self.seen(kind) | found)
+
+    def replace(self, kind: str, nodes: Iterable[str]) -> None:
+        """Remember these nodes and forget all others."""
+        self._write(kind, dict.fromkeys(nodes, time.time()))
+
+    def _read(self) -> dict[str, dict[str, float]]:
+        try:
+            content = json.loads(self._file.read_text())
+            return {
+                str(kind): {str(node): _time(at_s) for node, at_s in nodes.items()}
+                for kind, nodes in content.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _write(self, kind: str, nodes: dict[str, float]) -> None:
+        content = self._read() | {kind: nodes}
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            # two verbs at a time each have a file of their own until it is complete
+            with replacement_of(self._file, suffix=f'.{os.getpid()}') as part:
+                part.write_text(json.dumps(content))
+
+
+def known_nodes() -> KnownNodes:
+    """Return the nodes of the domain of this process, below ROS_HOME."""
+    home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
+    # rcl refuses one that is no number
+    domain = ''.join(filter(str.isdigit, os.environ.get('ROS_DOMAIN_ID', ''))) or '0'
+    return KnownNodes(home / 'lerobot_serve' / 'known_nodes' / f'domain_{domain}.json')
+
+
+def _time(value: object) -> float:
+    """Return a time of the file. Raises ValueError, TypeError."""
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        raise ValueError(f'{value!r} is no time')
+    return float(value)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Robots that publish nothing now: how they are listed, and why. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
+
+
+def missing_robot(node: str, age_s: float) -> RobotView:
+    """Return a robot that was found before and is not now."""
+    why = 'it hangs, its link is cut, or it was stopped'
+    return _silent(RobotView(node), age_s, f'not found; {why}')
+
+
+def mute_robot(node: str) -> RobotView:
+    """Return a robot that is found and whose state does not arrive."""
+    return _silent(RobotView(node), None, 'found, and sends no state: it hangs or its link is cut')
+
+
+def hung_robot(robot: RobotView, age_s: float) -> RobotView:
+    """Return a robot whose last state is old and which sends no new one."""
+    return _silent(robot, age_s, 'sends no new state: it hangs or its link is cut')
+
+
+def refusal(robot: RobotView) -> str:
+    """Return why a verb on a silent robot is refused, and what to do."""
+    return (
+        f'{robot.name} is {robot.reason}. It would not get the command: if it moves, stop it at '
+        'its power or its stop button. Nothing was changed'
+    )
+
+
+def age_text(age_s: float) -> str:
+    """Return an age in seconds, or in minutes from two minutes on."""
+    return f'{age_s:.0f} s' if age_s < 120 else f'{age_s / 60:.0f} min'
+
+
+def _silent(robot: RobotView, age_s: float | None, why: str) -> RobotView:
+    since = 'silent: ' if age_s is None else f'silent for {age_text(age_s)}: '
+    return replace(robot, state=SILENT, age_s=age_s, reason=f'{since}{why}')
