@@ -27,12 +27,16 @@ class ImageEncoding:
         return not self.height or (self.height < size.height and self.width < size.width)
 
 
-DEFAULT, ZENOH = 'JPEG 90', 'Zenoh JPEG 90'
+DEFAULT, ZENOH, ZENOH_RAW = 'JPEG 90', 'Zenoh JPEG 90', 'Zenoh raw'
+ZENOH_WAN, ZENOH_DOWNSCALED = 'Zenoh JPEG 80', 'Zenoh JPEG 80, downscaled'
 ENCODINGS = {
     DEFAULT: ImageEncoding(Codec.JPEG, 90),
     'JPEG 60': ImageEncoding(Codec.JPEG, 60),
     'JPEG 90, downscaled': ImageEncoding(Codec.JPEG, 90, 224, 224),
     'raw': ImageEncoding(Codec.RAW),
     ZENOH: ImageEncoding(Codec.JPEG, 90, over_zenoh=True),
-    'Zenoh raw': ImageEncoding(Codec.RAW, over_zenoh=True),
+    # the quality of the network profile wan
+    ZENOH_WAN: ImageEncoding(Codec.JPEG, 80, over_zenoh=True),
+    ZENOH_DOWNSCALED: ImageEncoding(Codec.JPEG, 80, 224, 224, over_zenoh=True),
+    ZENOH_RAW: ImageEncoding(Codec.RAW, over_zenoh=True),
 }

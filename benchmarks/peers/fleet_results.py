@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.peers.comparison import compare
+from benchmarks.peers.comparison import compare, OPENPI
 from benchmarks.results.report import Case
 
 OURS, ZENOH = 'this package', 'this package over Zenoh'
@@ -53,6 +53,8 @@ def cases(robots: int, blocks: Mapping[str, Sequence[MeasuredBlock]]) -> list[Ca
             if who not in (OURS, ZENOH)
         }
         every[mine].goals = goals(every[mine])
+    if {ZENOH, OPENPI} <= every.keys():
+        every[ZENOH].goals |= goals_zenoh(every[ZENOH], every[OPENPI])
     return list(every.values())
 
 
@@ -109,3 +111,13 @@ def goals(ours: Case) -> dict[str, bool]:
         if found:
             said[f'p99 below that of {who}'] = found['p99'] < 1
     return said
+
+
+def goals_zenoh(ours: Case, openpi: Case) -> dict[str, bool]:
+    """Return whether Zenoh costs no more time and no more processor than openpi's websocket."""
+    found = ours.ratios[f'round trip / {OPENPI}']
+    mine, theirs = (case.parameters['server_share_of_a_core'] for case in (ours, openpi))
+    return {
+        f'median at most that of {OPENPI}': bool(found) and found['median'] <= 1,
+        f'processor time of the server at most that of {OPENPI}': mine <= theirs,
+    }

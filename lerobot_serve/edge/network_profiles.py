@@ -19,7 +19,7 @@ DEGRADED_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One parameter: its value in each profile, and the reason for the values."""
+    """One parameter: its value in each profile (a number, or a bool), and the reason for them."""
 
     parameter: str
     wired: float
@@ -51,6 +51,11 @@ PROFILE_ROWS = (
         'jpeg_quality', 95, 90, 80,
         'a wire has bandwidth for images closer to the training data; an uplink of 10 Mbit/s '
         'has not',
+    ),
+    ProfileRow(
+        'downscale', False, False, True,
+        'over 10 Mbit/s with 1 % loss the size of a request decides: two images of 480x640 take '
+        '184 ms (p99 425), of 224x224 68 ms (p99 287)',
     ),
     ProfileRow(
         'max_offline_s', 30.0, 60.0, 120.0,
@@ -96,4 +101,9 @@ def profiles_table() -> str:
 
 
 def _line(row: ProfileRow) -> str:
-    return f'| `{row.parameter}` | {row.wired:g} | {row.wifi:g} | {row.wan:g} | {row.reason} |'
+    values = ' | '.join(map(_value, (row.wired, row.wifi, row.wan)))
+    return f'| `{row.parameter}` | {values} | {row.reason} |'
+
+
+def _value(value: float) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'{value:g}'

@@ -109,9 +109,8 @@ class ServerCore:
                 self._send_no_session(raw, start.client_id, header, now_ns)
             return None
         self.sessions.record_activity(start.client_id, now_ns, header.episode)
-        queued = QueuedRequest(
-            session, raw, header, now_ns, now_ns + bounded_ns(queue_remaining_s)
-        )
+        runs_dry_ns = now_ns + bounded_ns(queue_remaining_s)
+        queued = QueuedRequest(session, raw, header, now_ns, runs_dry_ns, queued_ns=now_ns)
         refusal = self._refusal
         if refusal:
             return Arrival(queued, self._refusal_chunk(raw, refusal))

@@ -5,10 +5,14 @@ Read and write CDR, the byte form of ROS 2 messages: little endian, fields align
 Four bytes of encapsulation come first; alignment counts from their end. `CdrWriter` collects parts
 and joins them once, so that an image is copied once. `CdrReader` returns views of its input and
 copies nothing. Neither is shared between threads.
+
+Fields that are equal in each message of a session, such as names, are packed once: `packed_part`
+builds them, a function with a cache keeps them, and `CdrWriter.append_part` appends them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import struct
 from typing import Any
 
@@ -33,6 +37,15 @@ class CdrWriter:
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = [ENCAPSULATION]
         self._size = 0
+
+    @property
+    def phase(self) -> int:
+        """How far the next field is behind a multiple of 4 [bytes]."""
+        return self._size % 4
+
+    def append_part(self, part: bytes) -> None:
+        """Append what `packed_part` built for this phase."""
+        self._append(part, len(part))
 
     def _append(self, part: bytes | memoryview, size: int) -> None:
         self._parts.append(part)
@@ -88,13 +101,21 @@ class CdrWriter:
         return b''.join(self._parts)
 
 
+def packed_part(phase: int, write: Callable[[CdrWriter], None]) -> bytes:
+    """Return fields of at most 4 bytes each as they follow a message of this phase."""
+    writer = CdrWriter()
+    writer._size = phase
+    write(writer)
+    return writer.finish()[START:]
+
+
 class CdrReader:
     """
     Reads one message from its first field on. Raises Malformed for bytes that are not such a
     message.
     """
 
-    __slots__ = ('_at', '_raw')
+    __slots__ = ('_at', '_end', '_raw')
 
     def __init__(self, raw: bytes) -> None:
         if raw[:2] != ENCAPSULATION[:2]:
@@ -102,7 +123,7 @@ class CdrReader:
                 'encapsulation',
                 f'expected little-endian CDR (00 01), got {bytes(raw[:2]).hex(" ")!r}',
             )
-        self._raw, self._at = raw, START
+        self._raw, self._at, self._end = raw, START, len(raw)
 
     @property
     def position(self) -> int:
@@ -110,9 +131,9 @@ class CdrReader:
         return self._at
 
     def _take(self, size: int, align: int) -> int:
-        begin = self._at + -(self._at - START) % align
+        begin = self._at + (START - self._at) % align
         self._at = begin + size
-        if self._at > len(self._raw):
+        if self._at > self._end:
             raise Malformed(
                 'truncated',
                 f'the message ends at byte {len(self._raw)}, byte {self._at} is needed',
@@ -141,6 +162,16 @@ class CdrReader:
         except UnicodeDecodeError:
             raise Malformed('not_utf8', f'{what} is not UTF-8') from None
 
+    def part(self, limit: int, what: str, fields_bytes: int) -> bytes:
+        """
+        Return the bytes of a string and of the fields after it, which begin at a multiple of 4;
+        `read_part` reads them.
+        """
+        size = self.count(limit + 1, what)
+        begin = self._take(size, 1) - UINT32.size
+        end = self._take(fields_bytes, 4) + fields_bytes
+        return self._raw[begin:end]
+
     def block(self, limit: int, what: str) -> Uint8Array:
         """Return a uint8 view."""
         size = self.count(limit, what)
@@ -157,3 +188,8 @@ class CdrReader:
         """Return a float32 view."""
         size = self.count(limit, what)
         return np.frombuffer(self._raw, FLOAT32, size, self._take(4 * size, 4))
+
+
+def read_part(part: bytes) -> CdrReader:
+    """Return a reader of what `CdrReader.part` returned."""
+    return CdrReader(ENCAPSULATION + part)

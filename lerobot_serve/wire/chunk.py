@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 import struct
 from typing import Any, NamedTuple
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter, packed_part
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Envelope, Header, read_envelope_fields, write_envelope_fields
 from lerobot_serve.wire.message_parts import (
@@ -75,13 +76,21 @@ def encode(chunk: Chunk) -> bytes:
         chunk.status,
         align=4,
     )
-    writer.string(chunk.status_text, TEXT_LIMIT)
-    writer.string(chunk.slot, SLOT_LIMIT)
-    writer.string(chunk.policy, FINGERPRINT_LIMIT)
+    writer.append_part(_texts(writer.phase, chunk.status_text, chunk.slot, chunk.policy))
     write_actions(writer, chunk.model, 'chunk_model')
     write_actions(writer, chunk.robot, 'chunk_robot')
     write_extensions(writer, chunk.extensions)
     return writer.finish()
+
+
+@lru_cache(maxsize=64)
+def _texts(phase: int, status_text: str, slot: str, policy: str) -> bytes:
+    def write(writer: CdrWriter) -> None:
+        writer.string(status_text, TEXT_LIMIT)
+        writer.string(slot, SLOT_LIMIT)
+        writer.string(policy, FINGERPRINT_LIMIT)
+
+    return packed_part(phase, write)
 
 
 def decode(raw: bytes) -> Chunk:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter, START
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter, packed_part, START
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import ID_LIMIT, MsgType
 
@@ -85,5 +86,14 @@ def write_envelope_fields(
         header.flags,
         align=8,
     )
-    writer.string(client_id, ID_LIMIT)
-    writer.string(episode_id, ID_LIMIT)
+    writer.append_part(_names(writer.phase, client_id, episode_id))
+
+
+# of the sessions of a server, each with an episode
+@lru_cache(maxsize=512)
+def _names(phase: int, client_id: str, episode_id: str) -> bytes:
+    def write(writer: CdrWriter) -> None:
+        writer.string(client_id, ID_LIMIT)
+        writer.string(episode_id, ID_LIMIT)
+
+    return packed_part(phase, write)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 import struct
+from typing import Any
 
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter, packed_part, read_part
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
 
@@ -23,6 +25,8 @@ EXTENSION_BYTES_LIMIT = 1 << 20
 ACTIONS_SHAPE = struct.Struct('<II')
 IMAGE_LAYOUT = struct.Struct('<IIHBBB')
 NO_ACTIONS = np.zeros((0, 0), np.float32)
+# rows, columns and number of values
+NO_ACTIONS_PART = bytes(12)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +54,10 @@ class Extension:
 def write_actions(writer: CdrWriter, actions: Float32Array, what: str) -> None:
     if actions.ndim != 2:
         raise Unencodable(f'{what} must be rows x columns, got the shape {actions.shape}')
+    if actions.shape == (0, 0):
+        writer.align(4)
+        writer.append_part(NO_ACTIONS_PART)
+        return
     writer.pack(ACTIONS_SHAPE, *actions.shape, align=4)
     writer.floats(actions, ACTION_VALUES_LIMIT, what)
 
@@ -67,18 +75,31 @@ def read_actions(reader: CdrReader, what: str) -> Float32Array:
 def write_images(writer: CdrWriter, images: tuple[Image, ...]) -> None:
     writer.count(len(images), IMAGES_LIMIT, 'images')
     for image in images:
-        writer.string(image.name, ID_LIMIT)
-        writer.pack(
-            IMAGE_LAYOUT,
-            image.height,
-            image.width,
-            image.steps_back,
-            image.codec,
-            image.channels,
-            image.channel_bytes,
-            align=4,
+        writer.append_part(
+            _image_part(
+                writer.phase,
+                image.name,
+                image.height,
+                image.width,
+                image.steps_back,
+                image.codec,
+                image.channels,
+                image.channel_bytes,
+            )
         )
         writer.block(image.data, IMAGE_BYTES_LIMIT, f'camera {image.name}')
+
+
+# typed: a float is no height, though it may equal one
+@lru_cache(maxsize=256, typed=True)
+def _image_part(phase: int, name: str, *fields: int) -> bytes:
+    """Return all fields of an image before its data."""
+
+    def write(writer: CdrWriter) -> None:
+        writer.string(name, ID_LIMIT)
+        writer.pack(IMAGE_LAYOUT, *fields, align=4)
+
+    return packed_part(phase, write)
 
 
 def skip_actions(reader: CdrReader, what: str) -> None:
@@ -91,10 +112,8 @@ def read_images(reader: CdrReader) -> tuple[Image, ...]:
 
 
 def read_image(reader: CdrReader) -> Image:
-    name = reader.string(ID_LIMIT, 'camera name')
-    height, width, steps_back, codec, channels, channel_bytes = reader.unpack(
-        IMAGE_LAYOUT, align=4
-    )
+    part = reader.part(ID_LIMIT, 'camera name', IMAGE_LAYOUT.size)
+    name, height, width, steps_back, codec, channels, channel_bytes = _image_fields(part)
     data = reader.block(IMAGE_BYTES_LIMIT, f'camera {name}')
     return Image(
         name,
@@ -106,6 +125,13 @@ def read_image(reader: CdrReader) -> Image:
         channel_bytes=channel_bytes,
         steps_back=steps_back,
     )
+
+
+@lru_cache(maxsize=256)
+def _image_fields(part: bytes) -> tuple[Any, ...]:
+    """Return the fields of an image before its data. Raises Malformed."""
+    reader = read_part(part)
+    return reader.string(ID_LIMIT, 'camera name'), *reader.unpack(IMAGE_LAYOUT, align=4)
 
 
 def skip_images(reader: CdrReader) -> None:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 import struct
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter, packed_part
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import (
     Envelope,
@@ -71,14 +72,22 @@ def encode(observation: Observation) -> bytes:
         len(observation.state),
         align=4,
     )
-    writer.string(observation.task, TASK_LIMIT)
-    writer.string(observation.prefix_policy, FINGERPRINT_LIMIT)
+    writer.append_part(_texts(writer.phase, observation.task, observation.prefix_policy))
     write_actions(writer, observation.prefix_model, 'prefix_model')
     write_actions(writer, observation.prefix_robot, 'prefix_robot')
     writer.floats(observation.state, ACTION_VALUES_LIMIT, 'state')
     write_images(writer, observation.images)
     write_extensions(writer, observation.extensions)
     return writer.finish()
+
+
+@lru_cache(maxsize=64)
+def _texts(phase: int, task: str, prefix_policy: str) -> bytes:
+    def write(writer: CdrWriter) -> None:
+        writer.string(task, TASK_LIMIT)
+        writer.string(prefix_policy, FINGERPRINT_LIMIT)
+
+    return packed_part(phase, write)
 
 
 def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:

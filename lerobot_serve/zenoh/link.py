@@ -33,6 +33,16 @@ CLOSE_LIMIT_S = 1.0
 DROPPED_AFTER_S = MESSAGE_WAIT_US / 1e6
 
 
+class _Receiving(threading.local):
+    """The payload that this thread receives now, and its bytes."""
+
+    raw: bytes = b''
+    payload: zenoh.ZBytes | None = None
+
+
+_receiving = _Receiving()
+
+
 class ZenohLink:
     """See the module."""
 
@@ -82,7 +92,14 @@ class ZenohLink:
         """
 
         def deliver(sample: zenoh.Sample) -> None:
-            on_payload(str(sample.key_expr), sample.payload.to_bytes())
+            payload = sample.payload
+            raw = payload.to_bytes()
+            _receiving.raw, _receiving.payload = raw, payload
+            try:
+                on_payload(str(sample.key_expr), raw)
+            finally:
+                # frees the shared memory
+                _receiving.raw, _receiving.payload = b'', None
 
         return self._session.declare_subscriber(key, Callback(deliver, indirect=may_wait))
 
@@ -163,6 +180,15 @@ class ZenohLink:
         # "timed out": such a peer gets no goodbye, and the process ends anyway
         with contextlib.suppress(zenoh.ZError):
             self._session.close()
+
+
+def forwarded(raw: bytes) -> bytes | zenoh.ZBytes:
+    """
+    Return what to put so that these bytes are sent. A thread that sends what it receives passes
+    the payload on, which is not copied and remains where it is in shared memory.
+    """
+    payload = _receiving.payload
+    return payload if payload is not None and raw is _receiving.raw else raw
 
 
 def is_matched(publisher: zenoh.Publisher) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
-from lerobot_serve.zenoh.link import is_matched, ZenohLink
+from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.server_name import ServerInstances
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -153,7 +153,7 @@ class ZenohSessionClient:
 
     def send(self, raw: bytes) -> None:
         """Publish the bytes of an Observation."""
-        self._requests.put(raw)
+        self._requests.put(forwarded(raw))
 
     def destroy_endpoints(self) -> None:
         """Undeclare everything; the server sees this client go."""

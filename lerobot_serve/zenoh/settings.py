@@ -20,6 +20,9 @@ LEASE_MS = 2000
 # one each 200 ms: after an idle retransmission timeout, which is longer, TCP begins with ten
 # packets in flight again, and a request takes one to three more round trips
 KEEP_ALIVES_A_LEASE = 10
+# within one host no packet is under way: one each 500 ms only shows that the other end lives
+KEEP_ALIVES_A_LEASE_ON_ONE_HOST = 4
+LOOPBACK = re.compile(r'[a-z]+/(127(\.\d+){3}|localhost|\[::1\]):\d+')
 # batches of 64 KB, and the time that a message of several waits for a place in the queue: raw
 # images fit through 100 Mbit/s
 QUEUED_BATCHES, FRAGMENTS_WAIT_US = 16, 200_000
@@ -57,7 +60,7 @@ def configuration(settings: ZenohSettings) -> str:
     check_site(settings.site)
     for endpoint in (*settings.connect, *settings.listen):
         _check_endpoint(endpoint, settings.keys)
-    link: dict[str, object] = {'tx': transmission()}
+    link: dict[str, object] = {'tx': transmission(_keep_alives(settings))}
     shared_memory = {
         'enabled': settings.shared_memory,
         'transport_optimization': {'message_size_threshold': SHARED_MEMORY_THRESHOLD_BYTES},
@@ -79,6 +82,12 @@ def configuration(settings: ZenohSettings) -> str:
         | {'transport': {'shared_memory': shared_memory, 'link': link}}
         | more
     )
+
+
+def _keep_alives(settings: ZenohSettings) -> int:
+    """Return how many of them a node sends in a lease."""
+    is_on_one_host = all(map(LOOPBACK.fullmatch, (*settings.connect, *settings.listen)))
+    return KEEP_ALIVES_A_LEASE_ON_ONE_HOST if is_on_one_host else KEEP_ALIVES_A_LEASE
 
 
 def common_configuration(
@@ -110,7 +119,7 @@ def common_configuration(
     }
 
 
-def transmission() -> dict[str, object]:
+def transmission(keep_alives: int = KEEP_ALIVES_A_LEASE) -> dict[str, object]:
     """Return how long a peer may be silent, and what waits for its link."""
     queue = {
         'size': {'data': QUEUED_BATCHES, 'interactive_high': QUEUED_BATCHES},
@@ -121,7 +130,7 @@ def transmission() -> dict[str, object]:
             }
         },
     }
-    return {'lease': LEASE_MS, 'keep_alive': KEEP_ALIVES_A_LEASE, 'queue': queue}
+    return {'lease': LEASE_MS, 'keep_alive': keep_alives, 'queue': queue}
 
 
 def _check_endpoint(endpoint: str, keys: Path | None) -> None:

@@ -8,6 +8,7 @@ statistics). Both are plain data, so loading a folder never runs code from it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 import os
 from pathlib import Path
 
@@ -29,9 +30,14 @@ from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
-from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.device import (
+    runs_in_any_thread,
+    set_cpu_threads,
+    torch_device,
+)
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
+from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 
 WEIGHTS_FILE = 'model.safetensors'
 # in two threads an inference of this small network takes 44 ms of CPU instead of 3: its many
@@ -63,7 +69,7 @@ class ReachPolicy:
         )
         count = len(self._description.state_names)
         states = [newest_state(request, count) for request in requests]
-        state = self._on_device(np.stack(states))
+        state = self._on_device(stacked(states))
         with torch.inference_mode():
             model = self.network(front, wrist, state)
             robot = self.network.to_robot(model, state)
@@ -76,10 +82,10 @@ class ReachPolicy:
     def _images(self, requests: list[PolicyRequest], name: str) -> torch.Tensor:
         pixels = self.network.sizes.image_pixels
         images = [square_crop(newest_image(request, name), pixels) for request in requests]
-        return self._on_device(np.stack(images))
+        return self._on_device(stacked(images))
 
     def _on_device(self, values: Float32Array | FrameArray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return tensor_view(values).to(self._device)
 
 
 def square_crop(image: FrameArray, pixels: int) -> FrameArray:
@@ -118,6 +124,7 @@ def load(options: LoadOptions) -> ReachPolicy:
     check_options_match(options, description)
     check_memory(options, files[1].stat().st_size)
     set_cpu_threads(options.cpu_threads or CPU_THREADS)
+    description = replace(description, any_thread=runs_in_any_thread(target))
     return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 

@@ -45,10 +45,15 @@ from lerobot_serve.policies.files.file_headers import unpacked_bytes
 from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
-from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.device import (
+    runs_in_any_thread,
+    set_cpu_threads,
+    torch_device,
+)
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 from lerobot_serve.wire.schema import StateClass
 
 EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
@@ -148,7 +153,7 @@ class ExportedPolicy:
 
     def _predict(self, requests: list[PolicyRequest]) -> list[tuple[Prediction, Hidden]]:
         inputs = {
-            name: np.stack([self._input(name, request) for request in requests])
+            name: stacked([self._input(name, request) for request in requests])
             for name in self._sidecar.inputs
         }
         taken = [
@@ -182,7 +187,7 @@ class ExportedPolicy:
         return resized(newest_image(request, name), self._cameras[name])
 
     def _prepared(self, name: str, batch: InputArray) -> torch.Tensor:
-        values = torch.from_numpy(batch).to(self._device)
+        values = tensor_view(batch).to(self._device)
         if name != STATE:
             values = values.permute(0, 3, 1, 2).contiguous() / (255 / self._sidecar.white)
         scale = self._scales.get(name)
@@ -234,6 +239,7 @@ def load(options: LoadOptions) -> ExportedPolicy:
     check_options_match(options, description)
     check_memory(options, model.size_bytes if model else unpacked_bytes(program), HOST_COPY_COUNT)
     set_cpu_threads(options.cpu_threads)
+    description = replace(description, any_thread=runs_in_any_thread(device))
     if model:
         loaded: Program = load_onnx(model, _input_shapes(sidecar), device, options.cpu_threads)
     else:

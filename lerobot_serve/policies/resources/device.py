@@ -32,3 +32,12 @@ def set_cpu_threads(count: int) -> None:
     """Set the number of CPU threads of the process; 0 leaves the default of torch."""
     if count:
         torch.set_num_threads(count)
+
+
+def runs_in_any_thread(device: torch.device) -> bool:
+    """
+    Return whether an inference may run in any thread: on the CPU with one thread. With more,
+    OpenMP keeps a pool of threads for each thread that calls; a GPU belongs to the thread that set
+    it up.
+    """
+    return device.type == 'cpu' and torch.get_num_threads() == 1

@@ -139,6 +139,8 @@ class RequestQueue:
                 return None
             self._taken = True
             count = self._superseded.get(queued.session.session_id, 0)
+            if queued.queued_ns == queued.arrived_ns and not count:
+                return queued
             return replace(queued, queued_ns=queued.arrived_ns, superseded=count)
 
     def give_back(self) -> None:

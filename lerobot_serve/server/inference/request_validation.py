@@ -132,10 +132,10 @@ def decode_images(
     stride = description.observation_stride_steps
     steps = [stride * i for i in reversed(range(description.observation_steps))]
     wanted = [(camera.name, back) for camera in description.cameras for back in steps]
-    missing = [f'{name} {back} steps back' if back else name for name, back in wanted]
-    missing = [text for text, key in zip(missing, wanted, strict=True) if key not in given]
+    missing = [key for key in wanted if key not in given]
     if missing:
-        raise Malformed('missing_camera', f'cameras {missing} are not in the request')
+        names = [f'{name} {back} steps back' if back else name for name, back in missing]
+        raise Malformed('missing_camera', f'cameras {names} are not in the request')
     for camera in description.cameras:
         for back in steps:
             check_size(given[camera.name, back], camera)

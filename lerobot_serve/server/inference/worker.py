@@ -263,7 +263,9 @@ def checked_prediction(
 ) -> Prediction | InferenceFailed:
     """Return the prediction as float32 arrays, or the failure of its check."""
     try:
-        model, robot = as_float32(prediction.model), as_float32(prediction.robot)
+        model = as_float32(prediction.model)
+        is_same = prediction.robot is prediction.model
+        robot = model if is_same else as_float32(prediction.robot)
         forward_ms = prediction.forward_ms
         forward_ms = None if forward_ms is None else float(forward_ms)
         sent = Prediction(
@@ -277,7 +279,9 @@ def checked_prediction(
         text = f'the prediction is not numeric ({type(error).__name__}: {error})'
         return InferenceFailed(Status.POLICY_ERROR, text)
     columns = len(description.action_names)
-    for name, chunk in (('model', model), ('robot', robot)):
+    # most policies return one array for both
+    chunks = (('model', model),) if robot is model else (('model', model), ('robot', robot))
+    for name, chunk in chunks:
         if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
             text = f'the {name} chunk must be rows x {columns} actions, got {chunk.shape}'
             return InferenceFailed(Status.POLICY_ERROR, text)
@@ -291,5 +295,7 @@ def checked_prediction(
 
 def as_float32(values: object) -> Float32Array:
     """Return float32 values; values out of range become infinite."""
+    if type(values) is np.ndarray and values.dtype == np.float32:
+        return values
     with np.errstate(over='ignore'):
         return np.asarray(values, np.float32)

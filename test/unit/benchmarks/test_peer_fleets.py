@@ -257,3 +257,16 @@ def test_a_goal_is_missed_where_it_is_missed(ours, missed):
 
 def test_one_robot_is_one():
     assert fleet_results.case_name(1, 'openpi') == '1 robot: openpi'
+
+
+@pytest.mark.parametrize(
+    ('ms', 'server_s', 'holds'),
+    [(1.0, 0.1, (True, True)), (1.1, 0.1, (False, True)), (1.0, 0.2, (True, False))],
+)
+def test_over_zenoh_neither_time_nor_processor_is_above_openpis(ms, server_s, holds):
+    zenoh = block([ms] * 8, [ms] * 8, server_s=server_s)
+    other = block([1.0] * 8, [1.0] * 8)
+    case, _ = fleet_results.cases(2, {fleet_results.ZENOH: [zenoh], 'openpi': [other]})
+    goals = list(case.goals.items())[-2:]
+    assert tuple(held for _, held in goals) == holds
+    assert goals[0][0] == 'median at most that of openpi'

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
@@ -38,6 +40,7 @@ def test_the_default_numbers_are_those_agreed_on():
         'degraded_after_s': 0.35,
         'max_action_age_s': 3.0,
         'jpeg_quality': 90,
+        'downscale': False,
         'max_offline_s': 60.0,
         'reconnect_initial_backoff_s': 0.5,
         'reconnect_max_backoff_s': 10.0,
@@ -74,6 +77,12 @@ def test_a_slower_network_is_never_given_less_time_and_each_number_has_its_reaso
     assert '|' not in row.reason
 
 
+def test_a_wan_gets_small_images():
+    built = build_parameters(EdgeParameters, with_profile({'network_profile': 'wan'}))
+    assert (built.downscale, built.jpeg_quality) == (True, 80)
+    assert not EdgeParameters().downscale
+
+
 def test_each_row_is_there_once_and_is_a_parameter():
     assert len(set(SET)) == len(SET)
     assert set(SET) <= set(SPECS)
@@ -103,5 +112,5 @@ def test_the_table_shows_every_number_and_reason():
     for line, row in zip(lines, PROFILE_ROWS, strict=True):
         cells = [cell.strip() for cell in line.strip('|').split('|')]
         assert cells[0] == f'`{row.parameter}`'
-        assert [float(cell) for cell in cells[1:4]] == [row.wired, row.wifi, row.wan]
+        assert [json.loads(cell) for cell in cells[1:4]] == [row.wired, row.wifi, row.wan]
         assert cells[4] == row.reason

@@ -38,11 +38,24 @@ def test_zenoh_takes_it():
     assert taken.get_json(f'{queue}/congestion_control/drop/wait_before_drop') == '20000'
 
 
-def test_keep_alives_come_before_tcp_takes_a_connection_to_be_idle():
-    """The kernel's shortest retransmission timeout is 200 ms and a round trip."""
-    taken = zenoh.Config.from_json5(configuration(ZenohSettings()))
+def keep_alive_ms(**endpoints: tuple[str, ...]) -> float:
+    """Return the time between two keep-alives."""
+    taken = zenoh.Config.from_json5(configuration(ZenohSettings(**endpoints)))
     transmission = json.loads(taken.get_json('transport/link/tx'))
-    assert transmission['lease'] / transmission['keep_alive'] <= 200
+    return transmission['lease'] / transmission['keep_alive']
+
+
+@pytest.mark.parametrize('host', ['10.0.0.1', '0.0.0.0', '[::]', 'localhost.lab', '1127.0.0.1'])
+def test_keep_alives_come_before_tcp_takes_a_connection_to_be_idle(host):
+    """The kernel's shortest retransmission timeout is 200 ms and a round trip."""
+    assert keep_alive_ms(connect=('tcp/127.0.0.1:7447', f'tcp/{host}:7447')) <= 200
+    assert keep_alive_ms(connect=(f'tcp/{host}:7447',), listen=('tcp/127.0.0.1:7448',)) <= 200
+
+
+@pytest.mark.parametrize('host', ['127.0.0.1', 'localhost', '[::1]', '127.1.2.3'])
+def test_within_one_host_keep_alives_are_rare(host):
+    assert keep_alive_ms(connect=(f'tcp/{host}:7447',)) == 500
+    assert keep_alive_ms(listen=(f'tcp/{host}:7447',), connect=('tcp/localhost:7448',)) == 500
 
 
 def test_with_keys_both_ends_show_a_certificate(keys):

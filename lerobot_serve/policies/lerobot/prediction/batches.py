@@ -15,6 +15,7 @@ from lerobot_serve.arrays import FrameArray
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
 from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
+from lerobot_serve.policies.runtime.tensors import tensor_view
 
 Row = dict[str, Any]
 
@@ -96,8 +97,7 @@ class ObservationBuilder:
         """
         Return 1 x channels x height x width in 0..1; bytes are copied to the device, not floats.
         """
-        writable = frame if frame.flags.writeable else frame.copy()
-        pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
+        pixels = tensor_view(frame).to(self._device)
         image = pixels.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
         return (image / self._full).unsqueeze(0)
 

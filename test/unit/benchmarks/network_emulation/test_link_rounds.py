@@ -9,7 +9,13 @@ import pytest
 
 from benchmarks.network_emulation import comparison, rounds
 from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
-from benchmarks.network_emulation.encodings import DEFAULT, ENCODINGS
+from benchmarks.network_emulation.encodings import (
+    DEFAULT,
+    ENCODINGS,
+    ZENOH,
+    ZENOH_DOWNSCALED,
+    ZENOH_RAW,
+)
 from benchmarks.network_emulation.rounds import (
     Contender,
     ContenderResult,
@@ -111,6 +117,21 @@ def test_who_is_ahead(mine, theirs, ahead):
     assert goals[f'{DEFAULT}: median below that of {LEROBOT}'] is ahead
 
 
+@pytest.mark.parametrize(
+    ('jpeg', 'raw', 'holds'),
+    [
+        ([299.0] * 4, [5000.0], (True, True)),
+        ([100.0] * 90 + [400.0] * 10, [5000.0, None], (False, False)),
+        ([None] * 3, [None] * 3, (False, False)),
+    ],
+)
+def test_zenoh_is_quick_and_loses_nothing(jpeg, raw, holds):
+    records = {DEFAULT: record(1.0), ZENOH: record(*jpeg), ZENOH_RAW: record(*raw)}
+    goals = describe('a link', records).goals
+    found = goals[f'{ZENOH}: p99 at most 300 ms'], goals[f'{ZENOH_RAW}: none lost']
+    assert found == holds
+
+
 def test_nothing_that_never_came_counts_as_good():
     goals = describe('a link', {DEFAULT: record(None)}).goals
     assert goals == {f'{DEFAULT}: none lost, none too old': False}
@@ -123,7 +144,7 @@ def test_what_was_never_tried_is_described_without_error():
 
 def test_downscaling_is_left_out_where_pictures_are_not_larger():
     ways = {name for name, way in ENCODINGS.items() if way.suits(ImageSet(2, 224, 224))}
-    assert set(ENCODINGS) - ways == {'JPEG 90, downscaled'}
+    assert set(ENCODINGS) - ways == {'JPEG 90, downscaled', ZENOH_DOWNSCALED}
     assert all(way.suits(SIZE) for way in ENCODINGS.values())
 
 
