@@ -213,3 +213,25 @@ def test_any_buffer_is_bytes_of_an_image(kind):
     plain = replace(OBSERVATION, images=(replace(OBSERVATION.images[0], data=data),))
     arrived = wire_observation.decode(wire_observation.encode(plain))
     assert arrived.images[0].data.tolist() == list(range(8))
+
+
+def test_what_is_packed_once_is_checked_each_time():
+    """A float equals an integer, and is no height."""
+    (image, *others) = OBSERVATION.images
+    assert arrives(OBSERVATION)
+    spoilt = replace(image, height=float(image.height))
+    for _ in range(2):
+        assert 'does not fit its fields' in refused(replace(OBSERVATION, images=(spoilt, *others)))
+
+
+def test_more_names_than_are_kept_arrive():
+    image = OBSERVATION.images[0]
+    for begin in range(0, 1200, 200):
+        # of all lengths, so that what follows is aligned in each way
+        images = tuple(
+            replace(image, name=f'{i}{"x" * (i % 5)}', height=i % 7 + 1)
+            for i in range(begin, begin + 200)
+        )
+        plain = replace(OBSERVATION, client_id=f'robot_{begin}', images=images)
+        assert arrives(plain)
+        assert arrives(replace(CHUNK, episode_id='e' * (begin // 200), status_text=f'{begin}'))
