@@ -36,7 +36,8 @@ def start(options: argparse.Namespace) -> int:
         load = (
             '' if policy else f'load {options.policy} into slot b, all episodes to slot a; then '
         )
-        text = f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}'
+        without = ', without its shadow requirements' if options.skip_shadow else ''
+        text = f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}{without}'
         operator_options.confirm(options, before.name, text, asks=True)
 
         def run(progress: LoadProgress) -> Result:
@@ -49,6 +50,7 @@ def start(options: argparse.Namespace) -> int:
                 report=report,
                 progress=progress,
                 reason=options.reason,
+                skips_shadow=options.skip_shadow,
             )
 
         return run_loading(options, run)
