@@ -54,7 +54,7 @@ docs:
 	@$(PYTHON) .ci/site.py
 
 shell:
-	$(WORKSPACE) $${SHELL:-bash}
+	$(WORKSPACE) sh .ci/shell.sh
 
 clean:
 	rm -rf .workspace out

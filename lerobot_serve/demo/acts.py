@@ -16,7 +16,6 @@ from lerobot_serve.demo.act_context import ActContext
 from lerobot_serve.demo.link import ROS
 from lerobot_serve.demo.process_specs import ROUTER, server_node_name
 from lerobot_serve.demo.scoreboard import version_of
-from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 
 START_S, SERVE_S, SHADOW_S, KILL_S, CANARY_S, BROKEN_S = 120.0, 120.0, 120.0, 60.0, 900.0, 300.0
@@ -168,12 +167,18 @@ def canary(context: ActContext) -> Figures:
 def broken_policy(context: ActContext) -> Figures:
     """Roll back v3, which jumps and sometimes returns NaN, without an operator."""
     board = context.board
-    skip_shadow(context)
     trips = sum(robot.cage_trips for robot in board.robots.values())
     context.record('v2', 'v3')
     policy = (context.folder / fleet_files.POLICIES / 'v3').absolute()
     context.run_verb(
-        'rollout', 'start', str(policy), '--plan', BROKEN_PLAN, '--yes', remark=BROKEN_REMARK
+        'rollout',
+        'start',
+        str(policy),
+        '--plan',
+        BROKEN_PLAN,
+        '--skip-shadow',
+        '--yes',
+        remark=BROKEN_REMARK,
     )
     took_s = context.wait(
         lambda: context.router().canary.phase is CanaryPhase.ROLLED_BACK,
@@ -201,13 +206,6 @@ def broken_policy(context: ActContext) -> Figures:
         'commands_changed_by_the_cage': sum(r.cage_trips for r in board.robots.values()) - trips,
         'robots_stalled': sum(robot.stalls for robot in board.robots.values()),
     }
-
-
-def skip_shadow(context: ActContext) -> None:
-    """Let the next candidate begin without a shadow, which has no verb. Raises UserError."""
-    context.add_event('parameter shadow_minimum_episodes of the router: 5 -> 0, so v3 skips it')
-    if refusal := context.client.set_parameters(ROUTER, {'shadow_minimum_episodes': 0}):
-        raise UserError(f'{ROUTER} rejected shadow_minimum_episodes: {refusal}')
 
 
 ACT_FUNCTIONS: dict[str, Callable[[ActContext], Figures]] = {

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController
 from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.shadow.qualification import Qualification
 
 # ControlSlot.command
-SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH = 9, 10, 11, 12
+SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW = 9, 10, 11, 12, 14
+ROLLOUT_COMMANDS = (SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW)
 MOST_PERCENT = 100
 
 
@@ -24,6 +26,9 @@ class RolloutCore(Protocol):
 
     @property
     def slots(self) -> dict[str, Slot]: ...
+
+    @property
+    def qualification(self) -> Qualification: ...
 
     def set_parameters(self, by: str, **values: Any) -> None: ...
 
@@ -41,6 +46,8 @@ def run_rollout_command(
         raise CanaryCommandRejected(f'split_percent must be in [0, 100], got {split_percent}')
     if command == CANARY_START:
         return _start(core, by, plan)
+    if command == SKIP_SHADOW:
+        return _skip_shadow(core, by)
     if command == SET_SPLIT:
         core.set_parameters(by, split_percent=split_percent)
         return f'{split_percent} % of new episodes to slot a'
@@ -58,6 +65,14 @@ def _start(core: RolloutCore, by: str, plan: tuple[str, ...]) -> str:
     core.set_parameters(by, canary_plan=plan)
     core.canary.start(by=by)
     return core.canary.canary.text
+
+
+def _skip_shadow(core: RolloutCore, by: str) -> str:
+    policy = core.slots['b'].policy
+    if not policy:
+        raise CanaryCommandRejected('slot b serves no policy yet; start its policy servers')
+    core.qualification.waive(policy, by)
+    return f'{policy} may begin without its shadow requirements'
 
 
 def _end(core: RolloutCore, by: str, split_percent: int, *, is_finish: bool) -> str:

@@ -10,8 +10,10 @@ from lerobot_serve.router.api.rollout_commands import (
     CANARY_FINISH,
     CANARY_START,
     CANARY_STOP,
+    ROLLOUT_COMMANDS,
     run_rollout_command,
     SET_SPLIT,
+    SKIP_SHADOW,
 )
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.core import RouterCore
@@ -42,6 +44,7 @@ NAMES = {
     CANARY_STOP: 'rollout stop',
     CANARY_FINISH: 'rollout finish',
     NOTE: 'note',
+    SKIP_SHADOW: 'skip shadow',
 }
 
 
@@ -74,7 +77,7 @@ def run_slot_command(
         if command in CANARY_COMMANDS:
             _check_no_slot(slot_name)
             text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
-        elif command in (SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH):
+        elif command in ROLLOUT_COMMANDS:
             _check_no_slot(slot_name)
             text = run_rollout_command(core, command, reason, split_percent, plan)
         elif command == NOTE:

@@ -23,6 +23,7 @@ SAVE_PERIOD_NS = 10_000_000_000
 POLICIES_LIMIT = 32
 # an episode counts again after samples of this many other episodes
 RECENT_EPISODES = 512
+WAIVER_LIMIT = 1024
 COUNT_LIMIT, SUM_LIMIT = 2**53, 1e300
 COUNTS = ('episodes', 'samples', 'trips', 'divergence_count', 'spreads_count')
 SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
@@ -41,6 +42,8 @@ class ShadowRecord:
     spreads_sum: float = 0.0
     spreads_count: int = 0
     latency_sum_ms: float = 0.0
+    # who let the policy begin without the requirements, and why; empty: they hold
+    waiver: str = ''
     recent: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     @property
@@ -129,9 +132,17 @@ class Qualification:
             self._sampled_ns.pop(forgotten, None)
             self._changed.add(forgotten)
 
+    def waive(self, policy: str, by: str) -> None:
+        """Let a policy begin without the requirements, as an operator decides; stored at once."""
+        record = self._records.setdefault(policy, ShadowRecord())
+        record.waiver = by[:WAIVER_LIMIT]
+        self._keep(policy, record_to_json(record))
+
     def unmet_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
         """Return the unmet requirements of a policy; empty when there are none."""
         record = self.of(policy)
+        if record.waiver:
+            return ''
         unmet = []
         if record.hours < minimum_hours:
             # rounded down: an unmet requirement must not be shown as met
@@ -163,14 +174,16 @@ class Qualification:
 def record_to_json(record: ShadowRecord) -> dict[str, Any]:
     """Return a record as JSON for the store."""
     numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
-    return {**numbers, 'recent': list(record.recent)}
+    return {**numbers, 'waiver': record.waiver, 'recent': list(record.recent)}
 
 
 def _record_from_json(row: Mapping[str, Any]) -> ShadowRecord:
     if not isinstance(row['recent'], list):
         raise TypeError('recent must be a list')
     recent = [checked_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
-    record = ShadowRecord(recent=OrderedDict.fromkeys(recent))
+    # a record of an older version has none
+    waiver = checked_text(row.get('waiver', ''), WAIVER_LIMIT)
+    record = ShadowRecord(waiver=waiver, recent=OrderedDict.fromkeys(recent))
     for name in COUNTS:
         setattr(record, name, checked_int(row[name], name, COUNT_LIMIT))
     for name in SUMS:

@@ -25,7 +25,7 @@ HEALTH = {
 }
 # the others have an event of the rollout, or a parameter, with the same name and reason
 NOTE = 'note'
-SHOWN_COMMANDS = ('drain', 'restore', 'probe', 'lift verdict', NOTE)
+SHOWN_COMMANDS = ('drain', 'restore', 'probe', 'lift verdict', 'skip shadow', NOTE)
 # parts of a robot and of a server whose states are decisions
 SHOWN_STATES = {
     'router': ('slots',),

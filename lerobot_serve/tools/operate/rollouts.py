@@ -23,7 +23,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.names import check_policy, resolve_slot
-from lerobot_serve.tools.operate.operations import run_command
+from lerobot_serve.tools.operate.operations import run_command, signed
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.replica_loading import (
     LoadProgress,
@@ -65,15 +65,18 @@ def check_start(given: str, router: RouterView) -> str:
     return policy
 
 
-def start_rule(router: RouterView, given: str, plan: Sequence[str]) -> Rule:
+def start_rule(
+    router: RouterView, given: str, plan: Sequence[str], *, skips_shadow: bool = False
+) -> Rule:
     """Return what `start` would do. Raises UserError for a policy that cannot get episodes."""
     rule = rollout_rule(Verb.START, router.canary)
     if rule.effect is not Effect.DO:
         return rule
     policy = check_start(given, router)
     load = '' if policy else f'load {given} into slot b, all episodes to slot a; then '
+    without = ', without its shadow requirements' if skips_shadow else ''
     return replace(
-        rule, text=f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}'
+        rule, text=f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}{without}'
     )
 
 
@@ -127,8 +130,12 @@ def start(
     report: Report,
     progress: LoadProgress,
     reason: str = '',
+    skips_shadow: bool = False,
 ) -> Result:
-    """Load the candidate into slot b if a directory is given, then start the plan for it."""
+    """
+    Load the candidate into slot b if a directory is given, then start the plan for it;
+    `skips_shadow`: without its shadow requirements.
+    """
     now = before
     if not check_start(given, before):
         now = _load_candidate(
@@ -142,6 +149,8 @@ def start(
         )
         check_start('', now)
     candidate = resolve_slot(CANDIDATE_SLOT, now).policy
+    if skips_shadow:
+        _skip_shadow(client, before.name, reason)
 
     def accepts(state: RouterView) -> bool:
         canary = state.canary
@@ -153,6 +162,14 @@ def start(
     )
     after = client.last_router(before.name) or now
     return replace(done, text=after.canary.text, changes=changes(before, after))
+
+
+def _skip_shadow(client: FleetClient, router: str, reason: str) -> None:
+    """Let slot b begin without its shadow requirements. Raises UserError, ResultUnknown."""
+    by = signed(client.operator, reason)
+    done, text = client.control_slot(router, 'SKIP_SHADOW', reason=by)
+    if not done:
+        raise UserError(f'{router} refuses: {text}. No plan was started')
 
 
 def stop(client: FleetClient, before: RouterView, reason: str = '') -> Result:

@@ -30,7 +30,9 @@ def start(options: argparse.Namespace) -> int:
     plan = rollouts.parsed_plan(options.plan)
 
     def operation(client: FleetClient, before: RouterView) -> int:
-        rule = rollouts.start_rule(before, options.policy, plan)
+        rule = rollouts.start_rule(
+            before, options.policy, plan, skips_shadow=options.skip_shadow
+        )
         checked(rule)
         operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
 
@@ -44,6 +46,7 @@ def start(options: argparse.Namespace) -> int:
                 report=report,
                 progress=progress,
                 reason=options.reason,
+                skips_shadow=options.skip_shadow,
             )
 
         return run_loading(options, run)

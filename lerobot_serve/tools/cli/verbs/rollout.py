@@ -101,6 +101,12 @@ def _add_start(step: argparse.ArgumentParser) -> None:
         metavar='STEPS',
         help=f'SHARE, SHARE:EPISODES or SHARE:EPISODES:SECONDS, with commas ({PLAN})',
     )
+    step.add_argument(
+        '--skip-shadow',
+        action='store_true',
+        help='begin without the shadow requirements of the router; recorded with your name and '
+        '--reason',
+    )
     _add_load_timeout(step)
     _add_changing(step, loading.start)
 

@@ -165,9 +165,16 @@ def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     two_slots(router_rig, 'a')
     operator.does('rollout', 'start', '--plan', '50,100')
     router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
+    robot = router_rig.robot('witness')
+    slots = [robot.round_trip(episode_id=f'before-{number}').slot for number in range(20)]
+    assert set(slots) == {'a', 'b'}
     with watched() as lines:
         assert ': running: step 1 of 2' in next(lines)
         roll_back_twice(router_rig)
+        # once the verb has ended, no new episode and no running one is on the candidate
+        running = f'before-{slots.index("b")}'
+        for episode in (*(f'after-{number}' for number in range(20)), running):
+            assert robot.round_trip(episode_id=episode).slot == 'a', episode
         # the states of router and canary arrive in turn
         assert any('rollout: running -> rolled back' in line for line in islice(lines, 4))
     assert 'v2 knocks things over' in router_rig.watch.last[CanaryState].text

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.router.router_core_rig import RoutingRig
+from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import NAMES, run_slot_command, SlotCommandRejected
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -178,3 +178,30 @@ def test_one_slot_has_no_split(tmp_path):
     with pytest.raises(SlotCommandRejected, match='one slot'):
         run_slot_command(rig.core, R.SET_SPLIT, '', BY, split_percent=10)
     rig.close()
+
+
+def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(tmp_path):
+    given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
+    rig = RoutingRig(tmp_path, **given)
+    rig.core.recorder = Recorder()
+    rig.core.update_canary()
+    assert '0 of 5 episodes' in rig.slots['b'].text
+    assert run(rig, R.SKIP_SHADOW) == 'act@b may begin without its shadow requirements'
+    assert rig.slots['b'].text == ''
+    ((name, _, by, _),) = rig.core.recorder.commands
+    assert (name, by) == ('skip shadow', BY)
+    # another policy has its own requirements
+    assert '0 of 5 episodes' in rig.core.unmet_requirements('act@c')
+    rig.close()
+
+    again = RoutingRig(tmp_path, **given)
+    again.core.update_canary()
+    assert again.slots['b'].text == ''
+    assert again.core.qualification.of('act@b').waiver == BY
+    again.close()
+
+
+def test_no_shadow_is_skipped_for_a_policy_that_is_not_known(rig):
+    rig.slots['b'].policy = ''
+    with pytest.raises(SlotCommandRejected, match='slot b serves no policy yet'):
+        run(rig, R.SKIP_SHADOW)

@@ -163,3 +163,48 @@ def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
     text = str(raised.value)
     assert f'/a1 serves {NEW}' in text
     assert ('/a2 serves v1@1' in text) == (server == '/a1')
+
+
+@dataclass
+class StartFleet(Fleet):
+    """A router that begins a rollout, and may not know the command that skips the shadow."""
+
+    refuses: str = ''
+
+    def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
+        self.commands.append((command, reason))
+        if command == self.refuses:
+            return False, 'unknown command 14'
+        if command == 'CANARY_START':
+            candidate = self.view.slot('b').policy
+            canary = CanaryView(CanaryPhase.RUNNING, step_count=2, planned=candidate)
+            self.view = replace(self.view, canary=canary, split_percent=50)
+        return True, 'done'
+
+
+def start(fleet: StartFleet, **options: object) -> Any:
+    return rollouts.start(
+        fleet,
+        fleet.view,
+        '',
+        ('50', '100'),
+        load_timeout_s=1.0,
+        report=lambda _: None,
+        progress=LoadProgress(),
+        reason='seen before',
+        **options,
+    )
+
+
+def test_the_shadow_is_skipped_by_name_and_reason_before_the_plan_starts():
+    by = 'kim@lab: seen before'
+    fleet = StartFleet()
+    start(fleet, skips_shadow=True)
+    assert fleet.commands == [('SKIP_SHADOW', by), ('CANARY_START', by)]
+    fleet = StartFleet()
+    start(fleet)
+    assert fleet.commands == [('CANARY_START', by)]
+    fleet = StartFleet(refuses='SKIP_SHADOW')
+    with pytest.raises(UserError, match=r'refuses: unknown command 14\. No plan was started'):
+        start(fleet, skips_shadow=True)
+    assert fleet.commands == [('SKIP_SHADOW', by)]
