@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-import json
-import os
 from pathlib import Path
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from support.paths import module_environment, PLUGINS
+from support.gateway.robot_clients import RobotClients
+from support.paths import PLUGINS
 
 from lerobot_serve.gateway.caller import NO_CAGE
 from lerobot_serve_interfaces.msg import CanaryState
@@ -33,20 +30,14 @@ ROUTER = {
 }
 
 
-class RobotClients:
-    """The processes of LeRobot, and what their robots were commanded."""
+class Recorded:
+    """Clients of LeRobot, and what their robots were commanded."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.folder = folder
-        clients = [self._configuration(name, address) for name in BEGINS]
-        environment = module_environment()
-        plugin = str(PLUGINS / 'lerobot_robot_recorded')
-        environment['PYTHONPATH'] = os.pathsep.join([plugin, environment['PYTHONPATH']])
-        environment['HF_HOME'] = str(folder / 'huggingface')
-        command = [sys.executable, '-m', 'support.gateway.robot_client_process']
-        self._process = subprocess.Popen(
-            [*command, json.dumps(clients)], cwd=folder, env=environment
-        )
+        self._clients = RobotClients(folder, PLUGINS / 'lerobot_robot_recorded')
+        for name in BEGINS:
+            self._clients.start(self._configuration(name, address))
 
     def _configuration(self, name: str, address: str) -> dict[str, Any]:
         robot = {'type': 'recorded', 'record': str(self.folder / name), 'id': name}
@@ -68,22 +59,18 @@ class RobotClients:
         return [float(line.split()[0]) - BEGINS[name] for line in lines if line.count(' ') == 5]
 
     def log(self, name: str) -> str:
-        file = self.folder / f'robot_client_{list(BEGINS).index(name)}.log'
-        return file.read_text() if file.exists() else ''
+        return self._clients.log(list(BEGINS).index(name))
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for name in BEGINS:
-            print(f'--- robot client {name}\n{self.log(name)[-1500:]}')
+        self._clients.end()
 
 
 @pytest.fixture
 def clients(tmp_path):
     started = []
 
-    def start(address: str) -> RobotClients:
-        started.append(RobotClients(tmp_path, address))
+    def start(address: str) -> Recorded:
+        started.append(Recorded(tmp_path, address))
         return started[-1]
 
     yield start

@@ -2,11 +2,13 @@
 """
 LeRobot's own robot clients, unmodified, each a process of its own:
 
-    python -m support.gateway.robot_client_process '[{"server_address": ..., "robot": {...}}, ...]'
+    python -m support.gateway.robot_client_process
 
-LeRobot is imported once; each configuration is run in a fork by the main function of
-lerobot.async_inference.robot_client, and its log goes to robot_client_N.log. The forks end with
-this process. (Its command line would need the package pyyaml-include.)
+LeRobot is imported once. Each line of the standard input is a configuration in JSON, such as
+{"server_address": ..., "robot": {...}}: a fork runs it by the main function of
+lerobot.async_inference.robot_client in the folder of this process, and its log goes to
+robot_client_N.log. The line "end N" presses Ctrl-C for one of them. They end with this process.
+(test_migration_page_commands.py runs LeRobot's command line.)
 """
 
 from __future__ import annotations
@@ -47,12 +49,17 @@ def main() -> None:
 
     compat.lerobot()
     import_module('lerobot.async_inference.robot_client')
-    clients = json.loads(sys.argv[1])
-    for number, configuration in enumerate(clients):
-        if not os.fork():
-            run(number, configuration)
-    for _ in clients:
-        os.wait()
+    clients: list[int] = []
+    for line in sys.stdin:
+        if line.startswith('end '):
+            client = clients[int(line.split()[1])]
+            os.kill(client, signal.SIGINT)
+            os.waitpid(client, 0)
+            continue
+        client = os.fork()
+        if not client:
+            run(len(clients), json.loads(line))
+        clients.append(client)
 
 
 if __name__ == '__main__':

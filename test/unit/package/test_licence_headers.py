@@ -10,7 +10,7 @@ from support.paths import REPOSITORY
 
 HEADER = 'SPDX-License-Identifier: Apache-2.0'
 FOLDERS = (
-    *('.ci', 'benchmarks', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces'),
+    *('.ci', 'benchmarks', 'examples', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces'),
     *('resource', 'test', 'typings'),
 )
 # suffix or name of a file -> how a comment begins in it

@@ -20,7 +20,7 @@ PAGE = 'lerobot_serve/tools/dashboard/page'
 TOP_LEVEL = {
     *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md', 'mkdocs.yml'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
-    *('.github', 'QUALITY_DECLARATION.md'),
+    *('.github', 'QUALITY_DECLARATION.md', 'examples'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
     *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test', 'typings'),
 }
