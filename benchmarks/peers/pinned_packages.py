@@ -15,9 +15,11 @@ import shutil
 import subprocess
 import sys
 
-# peer -> its packages in [bench]; LeRobot and protobuf are part of the workspace
+# peer -> its packages in [bench]; LeRobot and protobuf are part of the workspace, and what its
+# command line needs beside them is a peer of its own
 PACKAGES = {
     'lerobot': ('grpcio',),
+    'lerobot_command': ('pyyaml-include', 'toml'),
     'openpi': ('openpi-client', 'msgpack', 'websockets'),
 }
 SOURCES = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ control loop calls, one thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import json
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
 
-# one action each [rad]
-JOINTS = tuple(f'{name}.pos' for name in JOINT_NAMES)
 IMAGE_SHAPE = (224, 224, 3)
 
 
@@ -33,12 +31,19 @@ class ReachSimConfig(RobotConfig):
     """
     seed        the sequence of targets
     control_hz  each action moves the arm for 1 / control_hz
+    joints      the order of the joints in observations and actions
     results     file that gets a line of JSON for each attempt; empty: none
     """
 
     seed: int = 1
     control_hz: float = 30.0
+    joints: list[str] = field(default_factory=lambda: list(JOINT_NAMES))
     results: str = ''
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if sorted(self.joints) != sorted(JOINT_NAMES):
+            raise ValueError(f'joints must be {", ".join(JOINT_NAMES)}, in any order')
 
 
 class ReachSim(Robot):
@@ -51,6 +56,8 @@ class ReachSim(Robot):
         super().__init__(config)
         self._scene = ReachScene(Arm(), np.random.default_rng(config.seed))
         self._step_s = 1 / config.control_hz
+        # name of an action [rad] -> its joint, in the order of this robot
+        self._joints = {f'{name}.pos': JOINT_NAMES.index(name) for name in config.joints}
         self._results = Path(config.results) if config.results else None
         self._attempts = 0
         self._is_connected = False
@@ -61,7 +68,7 @@ class ReachSim(Robot):
 
     @property
     def action_features(self) -> dict[str, Any]:
-        return dict.fromkeys(JOINTS, float)
+        return dict.fromkeys(self._joints, float)
 
     @property
     def is_connected(self) -> bool:
@@ -87,11 +94,15 @@ class ReachSim(Robot):
         """Return the angle of each joint [rad] and the image of each camera."""
         height, width, _ = IMAGE_SHAPE
         images = {name: self._scene.render(name, height, width) for name in cameras.NAMES}
-        return {**dict(zip(JOINTS, self._scene.arm.positions.tolist(), strict=True)), **images}
+        positions = self._scene.arm.positions.tolist()
+        return {**{name: positions[at] for name, at in self._joints.items()}, **images}
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Move for one control step; a joint without an action is an error."""
-        self._scene.arm.step([float(action[name]) for name in JOINTS], self._step_s)
+        command = np.zeros(len(JOINT_NAMES))
+        for name, at in self._joints.items():
+            command[at] = action[name]
+        self._scene.arm.step(command, self._step_s)
         if result := self._scene.step(self._step_s):
             self._report(result)
         return action

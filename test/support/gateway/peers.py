@@ -19,17 +19,22 @@ from support.paths import REPOSITORY
 FOLDER = REPOSITORY / '.workspace' / 'peers'
 
 
-@contextlib.contextmanager
-def packages_of(peer: str) -> Iterator[None]:
-    """Let the packages of a peer be imported; what the workspace has comes first."""
+def folder_of(peer: str) -> str:
+    """Return where the packages of a peer are."""
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
         with (FOLDER / f'{peer}.lock').open('w') as lock:
             # of other test processes
             fcntl.flock(lock, fcntl.LOCK_EX)
-            folder = str(install(peer, FOLDER))
+            return str(install(peer, FOLDER))
     except (PeerUnavailable, OSError) as reason:
         pytest.skip(f'the client of {peer} cannot be installed: {reason}')
+
+
+@contextlib.contextmanager
+def packages_of(peer: str) -> Iterator[None]:
+    """Let the packages of a peer be imported; what the workspace has comes first."""
+    folder = folder_of(peer)
     sys.path.append(folder)
     try:
         yield

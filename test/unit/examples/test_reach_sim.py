@@ -83,3 +83,17 @@ def test_an_attempt_ends_on_the_target_or_after_its_time(make_arm, tmp_path, cap
     assert 'attempt 2: NOT on the target after 8.0 s of actions' in printed
     with pytest.raises(KeyError, match='gripper'):
         arm.send_action(dict.fromkeys(NAMES[:-1], 0.0))
+
+
+def test_joints_in_another_order_move_as_named(make_arm):
+    usual, other = make_arm(), make_arm(joints=[*reversed(JOINT_NAMES)])
+    assert [*other.action_features] == NAMES[::-1] == [*other.get_observation()][:6]
+    action = {name: 0.1 * number for number, name in enumerate(NAMES)}
+    for _ in range(60):
+        usual.send_action(action)
+        other.send_action(dict(reversed(action.items())))
+    seen = usual.get_observation()
+    assert [seen[name] for name in NAMES] == pytest.approx([*action.values()], abs=1e-3)
+    assert [other.get_observation()[name] for name in NAMES] == [seen[name] for name in NAMES]
+    with pytest.raises(ValueError, match='in any order'):
+        make_arm(joints=['shoulder_pan'])
