@@ -34,17 +34,19 @@ CLIENT = 'python3 -m lerobot.async_inference.robot_client'
 START_S, STEP_S = 120.0, 120.0
 
 
+BLOCKS = re.findall(r'^```(\w*)\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE)
+
+
 def file_of(name: str) -> str:
     """Return the YAML that the page shows before `lerobot-serve up NAME` for the first time."""
-    before = PAGE[: PAGE.index(f'```\nlerobot-serve up {name}\n')]
-    return re.findall(r'```yaml\n(.*?)```', before, re.DOTALL)[-1]
+    at = next(i for i, (_, text) in enumerate(BLOCKS) if text == f'lerobot-serve up {name}\n')
+    return next(text for kind, text in reversed(BLOCKS[:at]) if kind == 'yaml')
 
 
 def commands() -> list[str]:
     """Return the commands of the page, lines that go on joined."""
-    blocks = re.findall(r'^```\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE)
-    lines = '\n'.join(blocks).replace('\\\n', '').splitlines()
-    return [' '.join(line.split()) if '"' not in line else line for line in lines]
+    text = '\n'.join(text for kind, text in BLOCKS if not kind)
+    return text.replace('\\\n', '').splitlines()
 
 
 def command(begin: str, part: str = '') -> str:
@@ -144,6 +146,7 @@ def test_a_user_of_lerobot_gets_to_the_target_and_to_a_rollout(walk):
     walk.wait_for(FLEET, 'policy_router responds')
     walk.client('arm', command(CLIENT, 'reach_sim'))
     walk.wait_for('arm', 'attempt 1: on the target after')
+    walk.wait_for('arm', 'attempt 4: ')
     check_issue_1500(walk)
     check_issue_1557(walk)
     walk.interrupt('arm')
@@ -164,9 +167,9 @@ def test_a_user_of_lerobot_gets_to_the_target_and_to_a_rollout(walk):
     walk.wait_for('in_canary', 'attempt 1: on the target after')
     episode = found_episode(walk)
     reported = command('lerobot-serve outcome').replace(SHOWN_EPISODE, episode)
-    assert 'slot ' in walk.types(reported)
+    assert f'{episode} counts as success' in walk.types(reported)
     walk.interrupt('in_canary')
-    assert re.search(r'1 success', walk.types(command('lerobot-serve rollout status')))
+    assert '1 of 1 episodes succeeded' in walk.types(command('lerobot-serve rollout status'))
     walk.types(command('lerobot-serve rollout abort'))
     walk.interrupt(ROLLOUT)
     audited = walk.types(command('lerobot-serve audit'))
@@ -187,18 +190,19 @@ def found_episode(walk: Walk) -> str:
 
 
 def check_issue_1500(walk: Walk) -> None:
-    printed = walk.types(command('curl', 'lerobot_serve_gateway_re'))
+    printed = walk.types(command('curl'))
     answered = re.search(r'requests_total\{protocol="lerobot",status="ok"\} (\S+)', printed)
     assert answered and float(answered[1]) >= 1
 
 
 def check_issue_1557(walk: Walk) -> None:
-    printed = walk.types(command('grep -ho', 'QUEUE SIZE'))
+    # in their order
+    printed = walk.types(command('grep -ho', 'QUEUE SIZE').partition(' | sort')[0])
+    assert 'QUEUE SIZE: 0\n' in walk.types(command('grep -ho', 'QUEUE SIZE'))
     sizes = [int(line.rpartition(' ')[2]) for line in printed.splitlines()]
     assert sizes[0] == 0
-    # refilled before it was empty; LeRobot's server waits for 0
-    refilled = [before for before, after in pairwise(sizes) if after > before]
-    assert any(0 < before <= 15 for before in refilled), sizes
+    # one action is taken between two observations, so the queue was refilled before it was empty
+    assert any(after >= before > 0 for before, after in pairwise(sizes)), sizes
 
 
 def test_an_edge_controller_drives_the_simulated_robot_and_the_audit_judges_it(walk):
