@@ -27,6 +27,8 @@ FOREIGN = {
     'source': 'of the shell',
     'export': 'of the shell',
     'grep': 'of the system',
+    'sort': 'of the system',
+    'uniq': 'of the system',
     'sudo sysctl': 'of the system',
     'sudo modprobe': 'of the system',
     'curl': 'of the system; the paths are held by the tests of the endpoint',

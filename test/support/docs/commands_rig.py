@@ -35,7 +35,7 @@ ECHO_OPTIONS = {'--once', '--no-arr'}
 # verbs that start a node
 NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router, 'gateway': gateway}
 # a file that a page makes with a command
-OWN_FLEET = 'fleet.yaml'
+OWN_FLEETS = ('fleet.yaml', 'robots.yaml', 'rollout.yaml')
 
 
 def check_verb(words: tuple[str, ...]) -> None:
@@ -46,7 +46,7 @@ def check_verb(words: tuple[str, ...]) -> None:
         return
     if options.verb in NODE_VERBS:
         node_arguments(NODE_VERBS[options.verb].node_verb(), options, positional(options))
-    if options.verb == 'up' and options.fleet != OWN_FLEET:
+    if options.verb == 'up' and options.fleet not in OWN_FLEETS:
         assert shipped(f'config/fleets/{options.fleet}.yaml')
 
 
@@ -68,7 +68,13 @@ def check_demo(text: str) -> None:
 
 def check_make(words: tuple[str, ...]) -> None:
     targets = re.findall(r'^(\w+):', (REPOSITORY / 'Makefile').read_text(), re.MULTILINE)
-    assert set(words[1:]) <= set(targets)
+    chosen = [word.removeprefix('BENCH=') for word in words[1:] if word.startswith('BENCH=')]
+    assert {word for word in words[1:] if not word.startswith('BENCH=')} <= set(targets)
+    assert all(find_benchmark(name.split()[0]) for name in chosen)
+
+
+def find_benchmark(name: str) -> bool:
+    return util.find_spec(f'benchmarks.{name}') is not None
 
 
 def check_python(words: tuple[str, ...]) -> None:
