@@ -16,6 +16,7 @@ import zenoh
 
 from lerobot_serve.zenoh.settings import LEASE_MS
 
+Payload = bytes | zenoh.ZBytes
 # reason of the drop counters
 LINK_FULL = 'link_full'
 # after its lease a peer that takes nothing is gone
@@ -31,7 +32,7 @@ class LinkSender:
 
     def __init__(
         self,
-        put: Callable[[bytes], None],
+        put: Callable[[Payload], None],
         on_drop: Callable[[str], None],
         *,
         limit: int,
@@ -41,13 +42,13 @@ class LinkSender:
         self._put, self._on_drop = put, on_drop
         self._limit, self._lifespan_s = limit, lifespan_s
         # with the time of arrival
-        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._waiting: deque[tuple[float, Payload]] = deque()
         self._changed = threading.Condition()
         self._is_sending = self._is_closed = False
         self._end: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Payload) -> None:
         """Queue a message; never waits for the link."""
         with self._changed:
             is_refused = self._is_closed
@@ -99,7 +100,7 @@ class LinkSender:
                 self._on_drop(LINK_FULL)
         self._end()
 
-    def _take(self) -> bytes | None:
+    def _take(self) -> Payload | None:
         """Wait for a message that is not too old; None after `close`."""
         with self._changed:
             self._is_sending = False
