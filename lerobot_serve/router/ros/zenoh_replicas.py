@@ -18,7 +18,7 @@ from lerobot_serve.router.ros.replica_clients import (
 from lerobot_serve.wire.names import node_name
 from lerobot_serve.wire.session import SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
-from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.link import forwarded, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.session_client import SAME_VERSION, ZenohSessionClient
 from lerobot_serve.zenoh.traffic import Traffic
@@ -66,7 +66,8 @@ class ZenohReplicaClient(ZenohSessionClient):
 
     def send(self, raw: bytes) -> None:
         """Queue the bytes of an Observation; never waits for the link of this server."""
-        self._sender.send(raw)
+        # here, since only the thread that receives has the payload
+        self._sender.send(forwarded(raw))
 
     def send_shadow(self, raw: bytes) -> None:
         """Publish the bytes of an Observation behind all other traffic."""

@@ -11,6 +11,7 @@ import pytest
 from support.nodes.zenoh_links import free_endpoint
 import zenoh
 
+from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
@@ -93,3 +94,27 @@ def test_another_thread_sends_the_bytes(links):
     looked.set()
     assert returned.wait(WAIT_S)
     subscription.undeclare()
+
+
+def test_the_thread_of_a_replica_sends_the_payload_that_the_router_received(links, monkeypatch):
+    """It is another thread, so the client takes the payload before it queues the request."""
+    robot, router, server = links
+    sent: queue.SimpleQueue[object] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    client = ZenohReplicaClient(router, '/server', '/router')
+    put = client._sender._put
+    monkeypatch.setattr(client._sender, '_put', lambda raw: (sent.put(raw), put(raw)))
+    subscriptions = [
+        server.subscribe(client.keys.observation, lambda _, raw: arrived.put(raw)),
+        router.subscribe(TO_ROUTER, lambda _, raw: client.send(raw)),
+    ]
+    request = robot.publisher(TO_ROUTER, Traffic.OBSERVATION)
+    for publisher in (client._queued, request):
+        wait_for_reader(publisher)
+    raw = b'.' * 1_000_000
+    request.put(raw)
+    assert arrived.get(timeout=WAIT_S) == raw
+    assert isinstance(sent.get(timeout=WAIT_S), zenoh.ZBytes)
+    for subscription in subscriptions:
+        subscription.undeclare()
+    client.destroy_endpoints()
