@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import os
 import re
 import signal
@@ -19,14 +19,6 @@ from lerobot_serve.tools.cli.topics import listed_by_topic
 from lerobot_serve.tools.output.text import without_controls
 
 NO_VERB = 'none'
-# the order in which `lerobot-serve --help` lists verbs; one that is in no group comes at the end
-GROUPS = {
-    'start nodes': ('up', 'serve', 'edge', 'router', 'gateway', 'record'),
-    'roll out a policy': ('rollout', 'split', 'drain', 'restore', 'outcome'),
-    'look at robots': ('robots', 'robot', 'dashboard', 'rerun', 'demo'),
-    'find a cause': ('doctor', 'link', 'diagnose', 'stats', 'replay', 'audit', 'route'),
-}
-OTHER_GROUP = 'more'
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,25 +45,6 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-class GroupedHelp(argparse.RawDescriptionHelpFormatter):
-    """Lists verbs in groups, the most used first."""
-
-    def _iter_indented_subactions(self, action: argparse.Action) -> Iterator[argparse.Action]:
-        # argparse has no public way to list subparsers in groups
-        if not isinstance(action, argparse._SubParsersAction):
-            yield from super()._iter_indented_subactions(action)
-            return
-        self._indent()
-        listed = {each.dest: each for each in action._get_subactions()}
-        grouped = [name for names in GROUPS.values() for name in names]
-        others = sorted(set(listed) - set(grouped))
-        for title, names in (*GROUPS.items(), (OTHER_GROUP, others)):
-            if found := [listed[name] for name in names if name in listed]:
-                yield argparse.Action([], dest='', metavar=f'{title}:', nargs=0)
-                yield from found
-        self._dedent()
-
-
 def nearest_choice(given: str, action: argparse.Action) -> str:
     """Return the choice that may be meant, whatever its case and separators; '' for none."""
     from lerobot_serve.parameters import closest_name
@@ -92,7 +65,6 @@ def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentP
         # the list of verbs is wrapped already
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help shows the options',
-        formatter_class=GroupedHelp,
     )
     top.add_argument('--version', action='version', version=f'%(prog)s {__version__}')
     listed = top.add_subparsers(dest='verb', metavar='VERB', required=True)

@@ -30,9 +30,7 @@ def start(options: argparse.Namespace) -> int:
     plan = rollouts.parsed_plan(options.plan)
 
     def operation(client: FleetClient, before: RouterView) -> int:
-        rule = rollouts.start_rule(
-            before, options.policy, plan, skips_shadow=options.skip_shadow
-        )
+        rule = rollouts.start_rule(before, options.policy, plan, skips_shadow=options.skip_shadow)
         checked(rule)
         operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
 

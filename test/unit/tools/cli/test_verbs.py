@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-import re
 import subprocess
 import sys
 
@@ -169,21 +168,6 @@ def test_a_word_that_is_like_none_lists_all(capsys):
         main(['xyzzy'])
     error = capsys.readouterr().err
     assert 'did you mean' not in error and 'rollout' in error
-
-
-def test_the_help_lists_each_verb_once_in_its_group(other_package, capsys):
-    other_package('fly', GOOD)
-    text = helped(capsys)
-    titles = [f'{title}:' for title in (*module.GROUPS, module.OTHER_GROUP)]
-    places = [text.index(title) for title in titles]
-    assert places == sorted(places)
-    lines = [line.split()[0] for line in text.splitlines() if re.match('    [a-z]', line)]
-    for name in installed_verbs():
-        assert lines.count(name) == 1, name
-    # one of another package comes at the end
-    assert text.index('    fly ') > places[-1]
-    for title, names in module.GROUPS.items():
-        assert set(names) <= set(installed_verbs()), title
 
 
 def test_the_shell_of_make_completes_verbs(tmp_path):
