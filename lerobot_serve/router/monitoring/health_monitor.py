@@ -54,7 +54,9 @@ class HealthMonitor:
         self._health = ''
         # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
-        self._is_maintenance_queued = False
+        self._is_maintenance_queued = self._is_preparing = False
+        # replicas that were ready at the last poll
+        self._ready = set(core.replicas)
         self._router_changes: ChangeDetector[RouterDigest] = ChangeDetector()
         self._canary_changes: ChangeDetector[CanaryDigest] = ChangeDetector()
 
@@ -93,11 +95,27 @@ class HealthMonitor:
         has_event = core.update_canary()
         if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
             self._publish_canary()
+        is_preparing = self._prepares_replicas()
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
             self._report_health(before, self._publish_state())
-        elif self._router_changes.is_due(self._router_digest(), now_ns):
+        elif not is_preparing and self._router_changes.is_due(self._router_digest(), now_ns):
             self._publish_state()
+
+    def _prepares_replicas(self) -> bool:
+        """
+        Return whether a replica has become ready since the last slow poll, which opens sessions at
+        it: who reads that it is ready may give it requests at once.
+        """
+        ready = {name for name, replica in self._core.replicas.items() if replica.is_ready}
+        self._is_preparing = self._is_preparing or bool(ready - self._ready)
+        self._ready = ready
+        return self._is_preparing
+
+    def _queue_maintenance(self) -> None:
+        if not self._is_maintenance_queued:
+            self._is_maintenance_queued = True
+            self._core.jobs.put(self._maintain_sessions)
 
     def _publish_canary(self) -> None:
         canary, now_ns = self._core.canary, self._context.clock()
@@ -128,9 +146,8 @@ class HealthMonitor:
         core.expire_episodes()
         for session, reason in core.table.sessions.expired(context.clock(), has_subscriber):
             core.jobs.put(partial(self._close_expired, session, reason))
-        if not self._is_maintenance_queued:
-            self._is_maintenance_queued = True
-            core.jobs.put(self._maintain_sessions)
+        self._queue_maintenance()
+        self._is_preparing = False
         state = self._publish_state()
         self._publish(reports.diagnostics(state, name=context.name))
         self._publish_canary()

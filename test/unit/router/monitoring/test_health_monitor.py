@@ -192,6 +192,25 @@ def test_a_change_is_published_with_the_next_poll_and_not_again(rig, change):
     rig.close()
 
 
+def test_a_replica_is_published_as_ready_once_its_sessions_are_looked_after(rig):
+    monitor = rig.monitor()
+    rig.core.is_open = True
+
+    def poll() -> int:
+        rig.now_ns += SECOND
+        monitor.poll()
+        return len(rig.of_kind(RouterState))
+
+    rig.hear('/a2', active=False)
+    before = poll()
+    rig.hear('/a2')
+    # not with the next poll, but with the slow one
+    assert (poll(), poll()) == (before, before)
+    monitor.poll_slowly(nobody)
+    assert len(rig.of_kind(RouterState)) == before + 1 == poll()
+    rig.close()
+
+
 def test_a_reason_that_changes_all_the_time_is_published_at_a_limited_rate(rig):
     monitor = rig.monitor()
     rig.core.is_open = True
