@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-import time
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 DEFAULT_PLAN, ALL_TO_CHAMPION = '25,50,100', 100
-SESSIONS_S = 2.0
 Report = Callable[[str], None]
 
 
@@ -236,9 +234,6 @@ def finish(
     loader.check(resolve_slot(CHAMPION_SLOT, before))
     wait_until_empty(client, CHAMPION_SLOT, before.name, report)
     loaded = loader.run(before)
-    # the router opens the sessions of all robots at a server that has become ready once a second;
-    # a request that comes before is lost
-    time.sleep(SESSIONS_S)
     loader.finish_with(lambda: check_still_promoted(client, before))
     done = _end(client, loaded, 'CANARY_FINISH', 'rollout finish', reason)
     text = f'slot a serves {candidate.policy} and gets all new episodes; slot b is free'
