@@ -29,10 +29,10 @@ from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.demo import process_specs, steady_time
-from lerobot_serve.demo.link import DemoLink, ROS, ZENOH, zenoh_link
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
-from lerobot_serve.demo.scoreboard import Scoreboard
+from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.tour.link import DemoLink, ROS, ZENOH, zenoh_link
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file

@@ -9,7 +9,7 @@ import time
 
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.process_specs import ProcessSpec, ROUTER
-from lerobot_serve.demo.scoreboard import Scoreboard
+from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import ReplicaView, SlotView

@@ -33,7 +33,7 @@ from lerobot_serve.wire.cdr import START
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 SEQ = struct.Struct('<Q')
 FPS = 30.0

@@ -20,7 +20,7 @@ from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
-from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
 
 CLIENT_ID = 'bench'
 JOINTS, FPS, JPEG_QUALITY, IMAGE_THREADS = 6, 30.0, 90, 2

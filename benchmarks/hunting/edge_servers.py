@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.hunting.edge_invariants import ChunkRow, EdgeInvariants, MARK
 from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
@@ -20,7 +20,7 @@ from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRefused
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (
     'well',

@@ -48,7 +48,7 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType, Status
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import CanaryState
 
 STEP_NS = S // 6

@@ -14,7 +14,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Flag, Refusal, StateClass, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 
 HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
     'well',

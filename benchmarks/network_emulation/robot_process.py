@@ -20,7 +20,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.image_size import downscale
 from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 
 class EncodedRequestSession(RequestSession):

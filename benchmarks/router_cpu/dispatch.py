@@ -42,7 +42,7 @@ from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, StateClass, Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 
 ABOUT = 'one request and its answer through the dispatcher of the router'
 ROBOTS, JOINTS, ROWS, IMAGE_BYTES, EPISODE_REQUESTS = 300, 14, 50, 90_000, 50

@@ -11,13 +11,12 @@ It speaks the Zenoh link with the same bytes as the edge and, where only HTTP/2 
 PolicyService of a gateway (gateway_link/). It has no safety cage and no fallback ladder: a real
 robot is driven by an edge_controller.
 
-steps (plans and their drivers) <- turns, latest <- session_plans <- connection <- connecting <-
+steps (plans and their drivers) <- session/ <- connection <- connecting <- streams/ <-
 sync_client and async_client. Plans decide and never wait; a driver waits, in a thread or in an
 event loop.
 """
 
 from lerobot_serve.client.async_client import AsyncPolicyClient, AsyncPolicySession
-from lerobot_serve.client.async_prediction_stream import AsyncPredictionStream
 from lerobot_serve.client.errors import (
     ClientClosed,
     NotFinite,
@@ -30,8 +29,9 @@ from lerobot_serve.client.errors import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.prediction_stream import PredictionStream
 from lerobot_serve.client.results import NO_CAGE, PolicyInfo, Prediction, Timings
+from lerobot_serve.client.streams.async_prediction_stream import AsyncPredictionStream
+from lerobot_serve.client.streams.prediction_stream import PredictionStream
 from lerobot_serve.client.sync_client import PolicyClient, PolicySession
 
 __all__ = [

@@ -15,15 +15,14 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.async_prediction_stream import AsyncPredictionStream
 from lerobot_serve.client.connecting import make_connection
 from lerobot_serve.client.connection import Connection
-from lerobot_serve.client.inputs import ObservationCheck
 from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import PolicyInfo, Prediction
-from lerobot_serve.client.session_facts import SessionFacts
-from lerobot_serve.client.session_plans import SessionPlans
-from lerobot_serve.client.session_state import SessionSettings
+from lerobot_serve.client.session.facts import SessionFacts
+from lerobot_serve.client.session.inputs import ObservationCheck
+from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.client.settings import (
     checked_timeout,
     client_settings,
@@ -33,6 +32,7 @@ from lerobot_serve.client.settings import (
     DEFAULT_TIMEOUT_S,
     session_settings,
 )
+from lerobot_serve.client.streams.async_prediction_stream import AsyncPredictionStream
 
 
 class AsyncPolicyClient:

@@ -16,12 +16,12 @@ from typing import cast
 from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
 from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
 from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.client.session_plans import SessionPlans
-from lerobot_serve.client.session_state import SessionSettings
+from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.client.settings import ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.link import ZenohLink
 
 # of a server that loads its policy

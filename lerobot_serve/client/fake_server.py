@@ -22,14 +22,14 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, StateClass
-from lerobot_serve.wire.service_responses import (
+from lerobot_serve.wire.services.requests import ResetEpisodeRequest
+from lerobot_serve.wire.services.responses import (
     GetStatusResponse,
     OpenSessionResponse,
     ResetEpisodeResponse,
     ServerStatus,
 )
-from lerobot_serve.wire.services import ResetEpisodeRequest
-from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
 
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)

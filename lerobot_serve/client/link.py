@@ -15,15 +15,15 @@ from typing import Protocol
 
 import zenoh
 
-from lerobot_serve.client.agreement import Agreement
 from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.client.session.agreement import Agreement
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire import services
 from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.service_responses import ResetEpisodeResponse
-from lerobot_serve.wire.services import ResetEpisodeRequest
-from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
+from lerobot_serve.wire.services import requests as services
+from lerobot_serve.wire.services.requests import ResetEpisodeRequest
+from lerobot_serve.wire.services.responses import ResetEpisodeResponse
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies

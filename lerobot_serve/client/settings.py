@@ -21,11 +21,11 @@ from lerobot_serve.client.gateway_address import (
     is_gateway,
 )
 from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.client.session_state import SessionSettings
+from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.names import file_name, is_over_zenoh, is_printable, is_topic, node_name
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.services.session import CameraSpec
 from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
 

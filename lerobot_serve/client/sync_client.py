@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 
 from lerobot_serve.client.connecting import make_connection
 from lerobot_serve.client.connection import Connection
-from lerobot_serve.client.inputs import ObservationCheck
-from lerobot_serve.client.prediction_stream import PredictionStream
 from lerobot_serve.client.results import PolicyInfo, Prediction
-from lerobot_serve.client.session_facts import SessionFacts
-from lerobot_serve.client.session_plans import SessionPlans
+from lerobot_serve.client.session.facts import SessionFacts
+from lerobot_serve.client.session.inputs import ObservationCheck
+from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.settings import (
     checked_timeout,
     client_settings,
@@ -26,6 +25,7 @@ from lerobot_serve.client.settings import (
     session_settings,
 )
 from lerobot_serve.client.steps import run_plan
+from lerobot_serve.client.streams.prediction_stream import PredictionStream
 
 
 class PolicyClient:

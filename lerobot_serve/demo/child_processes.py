@@ -19,7 +19,7 @@ import subprocess
 from typing import IO
 
 from lerobot_serve.entry_points import defer_signals
-from lerobot_serve.tools.fleet.prefixed_output import LineBuffer, OWN_NAME
+from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, OWN_NAME
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 # `up` ends four kinds of processes one after the other, each within 25 s

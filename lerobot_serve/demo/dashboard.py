@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import re
 
 from lerobot_serve.demo.child_processes import ChildProcesses
-from lerobot_serve.demo.commands import TypedCommand
+from lerobot_serve.demo.tour.commands import TypedCommand
 
 ADDRESS = re.compile(r'https?://\S+')
 # what lets a person act; a picture of the screen is shown to others

@@ -11,9 +11,14 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.arm_clips import ArmFrame
 from lerobot_serve.demo.process_specs import ROUTER
-from lerobot_serve.demo.scoreboard import edge_node_name, EndedEpisode, RobotStatus, Scoreboard
+from lerobot_serve.demo.results.arm_clips import ArmFrame
+from lerobot_serve.demo.results.scoreboard import (
+    edge_node_name,
+    EndedEpisode,
+    RobotStatus,
+    Scoreboard,
+)
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime

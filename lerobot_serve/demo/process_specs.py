@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.demo.link import DemoLink
+from lerobot_serve.demo.tour.link import DemoLink
 
 ROUTER = '/policy_router'
 ROBOTS_LIMIT = 20

@@ -17,20 +17,21 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from lerobot_serve.demo import fleet_files, steady_time
-from lerobot_serve.demo.act_order import ACT_CLAIMS
+from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
-from lerobot_serve.demo.commands import join_text, TypedCommand, VerbCommand
 from lerobot_serve.demo.dashboard import Dashboard
-from lerobot_serve.demo.link import DemoLink
 from lerobot_serve.demo.process_specs import robot_names
+from lerobot_serve.demo.tour import fleet_files
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
+from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
 
 if TYPE_CHECKING:
-    from lerobot_serve.demo.act_context import ActContext
-    from lerobot_serve.demo.scoreboard import Scoreboard
-    from lerobot_serve.demo.screen import Screen
-    from lerobot_serve.demo.summary import DemoRun
+    from lerobot_serve.demo.results.scoreboard import Scoreboard
+    from lerobot_serve.demo.results.screen import Screen
+    from lerobot_serve.demo.results.summary import DemoRun
+    from lerobot_serve.demo.tour.act_context import ActContext
 
 FLEET_REMARK = 'servers of v1, a router and the robots'
 DASHBOARD_REMARK = 'the page of this fleet; its address is printed as soon as it is served'
@@ -65,8 +66,8 @@ def run_demo(options: DemoOptions) -> bool:
     with child_processes(options.folder, environment(options)) as children:
         # before the imports below, which take longer than the start of the robots
         fleet, dashboard = start_fleet(options, children)
-        from lerobot_serve.demo.scoreboard import Scoreboard
-        from lerobot_serve.demo.summary import DemoRun
+        from lerobot_serve.demo.results.scoreboard import Scoreboard
+        from lerobot_serve.demo.results.summary import DemoRun
 
         board, run = Scoreboard(robot_names(options.robots)), DemoRun()
         picture = run_acts(options, children, (fleet, dashboard), board, run)
@@ -125,9 +126,9 @@ def run_acts(
     run: DemoRun,
 ) -> str:
     """Run the acts; return the last frame of the screen as a picture."""
-    from lerobot_serve.demo.act_context import ActContext, DemoSettings
     from lerobot_serve.demo.node import DemoMonitor
-    from lerobot_serve.demo.screen import Screen
+    from lerobot_serve.demo.results.screen import Screen
+    from lerobot_serve.demo.tour.act_context import ActContext, DemoSettings
     from lerobot_serve.ros.process.node_runtime import NodeRuntime
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
@@ -161,7 +162,7 @@ def run_acts(
 
 def play(options: DemoOptions, context: ActContext, started: Started, run: DemoRun) -> None:
     """Run one act after the other. Raises UserError."""
-    from lerobot_serve.demo.acts import ACT_FUNCTIONS
+    from lerobot_serve.demo.tour.acts import ACT_FUNCTIONS
 
     screen: Screen = context.screen
     for act in options.acts:
@@ -179,10 +180,10 @@ def play(options: DemoOptions, context: ActContext, started: Started, run: DemoR
 
 def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -> bool:
     """Write figures, report and pictures, print the summary; return whether all was shown."""
-    from lerobot_serve.demo.audit_summary import audit_traces
-    from lerobot_serve.demo.report import arm_animations, html_report
-    from lerobot_serve.demo.run_records import read_records, RunRecords
-    from lerobot_serve.demo.summary import as_text, summarize_run
+    from lerobot_serve.demo.results.audit_summary import audit_traces
+    from lerobot_serve.demo.results.report import arm_animations, html_report
+    from lerobot_serve.demo.results.run_records import read_records, RunRecords
+    from lerobot_serve.demo.results.summary import as_text, summarize_run
     from lerobot_serve.trace.format.schema import TraceError
 
     traces = folder / fleet_files.TRACES

@@ -29,7 +29,7 @@ from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.tracker import RequestTracker
-from lerobot_serve.edge.session.transport import Transport
+from lerobot_serve.edge.session.transport.transport import Transport
 
 
 class EdgeCore:

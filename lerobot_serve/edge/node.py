@@ -38,10 +38,10 @@ from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.ros.server_links import open_server_links
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
-from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.session.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
+from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop

@@ -17,7 +17,7 @@ from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.wire.names import is_over_zenoh, is_printable, is_topic, node_name
 from lerobot_serve.wire.schema import TASK_LIMIT
-from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
+from lerobot_serve.wire.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 

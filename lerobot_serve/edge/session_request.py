@@ -13,7 +13,11 @@ from lerobot_serve.edge.parameters import EdgeParameters, read_tags
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SESSION_EXTENSION_BYTES_LIMIT, SessionRequest
+from lerobot_serve.wire.services.session import (
+    CameraSpec,
+    SESSION_EXTENSION_BYTES_LIMIT,
+    SessionRequest,
+)
 
 
 def _random_instance() -> int:

@@ -2,15 +2,11 @@
 """
 Turns clients of other protocols into sessions of a policy router, or of one policy server.
 
-    caller.py          who a client is, and the name of its session
-    predictions.py     a request, its prediction, and the errors
+    callers/           one caller: its name, turns, deadline, episodes, request and words
     upstream.py        Protocols of the router's side: Upstream and UpstreamSession
     fake_upstream.py   an Upstream without a router, for tests of doors and of users
     core.py            Gateway: admission, sessions of callers
-    caller_session.py  one caller: turns, deadline, counting
-    mailbox.py         the newest waiting request of one caller
     counters.py        what is counted; metrics.py shows it
-    mapping.py         names of callers against names of the policy, from a YAML file
     access.py          where a door listens, and whom it lets in
     doors.py           the table of doors: one package for each protocol
     router/            the Upstream of a router: sessions, numbers, losses

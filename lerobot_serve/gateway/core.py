@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import time
 from typing import Protocol
 
-from lerobot_serve.gateway.caller import Caller
-from lerobot_serve.gateway.caller_session import CallerSession
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.caller_session import CallerSession
+from lerobot_serve.gateway.callers.episode_names import EpisodeNames
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.counters import GatewayCounters
-from lerobot_serve.gateway.episode_names import EpisodeNames
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import (
     PolicyContract,
     SessionTerms,

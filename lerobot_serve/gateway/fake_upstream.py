@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.gateway.caller import Caller
-from lerobot_serve.gateway.predictions import (
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,

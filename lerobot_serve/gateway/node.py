@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lerobot_serve.gateway.access import Exposure, open_exposure
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.core import Gateway, GatewaySettings
 from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.doors import load_door, MakeDoor

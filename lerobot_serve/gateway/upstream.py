@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.gateway.caller import Caller
-from lerobot_serve.gateway.predictions import (
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,
     Status,
 )
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.services.session import CameraSpec
 
 
 @dataclass(frozen=True, slots=True)

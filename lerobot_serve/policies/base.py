@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from lerobot_serve.arrays import Float32Array, FrameArray
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.services.action_range import ActionRange
 
 
 class PolicyError(Exception):

@@ -56,7 +56,7 @@ from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.storage.state_folder import state_folder
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession

@@ -27,7 +27,7 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import read_queue_remaining
 from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateClass, Status
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 MAX_QUEUE_S = 60.0
 ONE_SHOT_DEFERRAL_NS = 1_000_000_000

@@ -13,9 +13,9 @@ from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
-from lerobot_serve.wire import action_range
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 

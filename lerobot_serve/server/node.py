@@ -53,7 +53,7 @@ from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession

@@ -21,7 +21,7 @@ from zenoh.handlers import Callback
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.wire.names import file_name
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.settings import configuration, MESSAGE_WAIT_US, ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
 

@@ -13,7 +13,7 @@ import time
 from typing import Any, Protocol
 
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.server_name import ServerInstances

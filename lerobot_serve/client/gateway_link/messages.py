@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.client.agreement import GatewayAgreement
 from lerobot_serve.client.results import PolicyInfo
+from lerobot_serve.client.session.agreement import GatewayAgreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.message_parts import Image as WireImage
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.observation import Observation as WireObservation
-from lerobot_serve.wire.policy_service import Camera, ENUMS, Image, Observation, Session, Tag
 from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status, TEXT_LIMIT
-from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.policy_service import (
+    Camera,
+    ENUMS,
+    Image,
+    Observation,
+    Session,
+    Tag,
+)
+from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 ENCODINGS = {Codec.RAW: ENUMS['Encoding']['RGB8'], Codec.JPEG: ENUMS['Encoding']['JPEG']}
 NAMES = {number: name for name, number in ENUMS['Status'].items()}

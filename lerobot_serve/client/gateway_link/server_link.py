@@ -16,23 +16,23 @@ from typing import Any
 from google.protobuf.message import DecodeError
 import grpc
 
-from lerobot_serve.client.agreement import GatewayAgreement
 from lerobot_serve.client.gateway_address import caller_name
 from lerobot_serve.client.gateway_link import messages
 from lerobot_serve.client.gateway_link.call_errors import call_error
 from lerobot_serve.client.gateway_link.channel import GatewayChannel
 from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
 from lerobot_serve.client.link import LinkCallbacks
+from lerobot_serve.client.session.agreement import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.policy_service import Action
 from lerobot_serve.wire.schema import Status, TEXT_LIMIT
-from lerobot_serve.wire.service_responses import ResetEpisodeResponse
-from lerobot_serve.wire.services import ResetEpisodeRequest
-from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
+from lerobot_serve.wire.services.policy_service import Action
+from lerobot_serve.wire.services.requests import ResetEpisodeRequest
+from lerobot_serve.wire.services.responses import ResetEpisodeResponse
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
 
 SHOWN_BYTES = 80
 

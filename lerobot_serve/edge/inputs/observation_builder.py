@@ -25,7 +25,7 @@ from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.image_size import downscale
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import aspect_ratio_warning, CameraSpec
+from lerobot_serve.wire.services.session import aspect_ratio_warning, CameraSpec
 
 
 class ObservationBuilder:

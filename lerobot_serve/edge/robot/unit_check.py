@@ -16,7 +16,7 @@ import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.wire.action_range import ActionRange
+from lerobot_serve.wire.services.action_range import ActionRange
 
 # reach of a range from the middle of the limits, relative to the limits
 GROSS_REACH, WIDE_REACH = 10.0, 1.5

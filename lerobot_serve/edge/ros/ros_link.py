@@ -12,8 +12,8 @@ import threading
 
 from rclpy.node import Node
 
-from lerobot_serve.edge.session.server_link import ReplyCallbacks
 from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC

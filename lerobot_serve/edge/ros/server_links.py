@@ -10,7 +10,11 @@ from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.ros.ros_link import RosServerLink
-from lerobot_serve.edge.session.server_link import ReplyCallbacks, ServerLink, ServerLinks
+from lerobot_serve.edge.session.transport.server_link import (
+    ReplyCallbacks,
+    ServerLink,
+    ServerLinks,
+)
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
@@ -48,7 +52,7 @@ def _open_zenoh_link(
     parameters: EdgeParameters, client_id: str, callbacks: ReplyCallbacks
 ) -> ServerLink:
     # a robot whose servers are reached over ROS 2 needs no eclipse-zenoh
-    from lerobot_serve.edge.session.zenoh_link import ZenohServerLink
+    from lerobot_serve.edge.session.transport.zenoh_link import ZenohServerLink
     from lerobot_serve.zenoh.link import ZenohLink
 
     return ZenohServerLink(

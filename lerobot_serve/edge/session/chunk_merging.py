@@ -17,7 +17,7 @@ from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.agreement import check_reply
 from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag
 

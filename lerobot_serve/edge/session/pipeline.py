@@ -32,7 +32,7 @@ from lerobot_serve.edge.session.tracker import (
     RequestTracker,
     TIMED_OUT,
 )
-from lerobot_serve.edge.session.transport import SessionAgreement, Transport
+from lerobot_serve.edge.session.transport.transport import SessionAgreement, Transport
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk

@@ -28,8 +28,8 @@ from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.servers.watchdog import ReplyWatchdog
 from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
-from lerobot_serve.edge.session.transport import Transport
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.edge.session.transport.transport import Transport
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 INPUT_RETRY_S = 0.02
 # period of the timer checks

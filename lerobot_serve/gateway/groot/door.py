@@ -15,15 +15,15 @@ from functools import partial
 from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.mapping import NameMapping, read_mapping
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.groot.connection import Message
 from lerobot_serve.gateway.groot.modalities import modality_config
 from lerobot_serve.gateway.groot.observation import episode_of, invalid, prediction_request
 from lerobot_serve.gateway.groot.server import Peer, ZmtpServer
 from lerobot_serve.gateway.groot.settings import GrootSettings
-from lerobot_serve.gateway.mapping import NameMapping, read_mapping
-from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 

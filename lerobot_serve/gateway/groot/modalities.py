@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lerobot_serve.gateway.mapping import CAMERA_PREFIX, NameMapping
+from lerobot_serve.gateway.callers.mapping import CAMERA_PREFIX, NameMapping
 from lerobot_serve.gateway.upstream import PolicyContract
 
 

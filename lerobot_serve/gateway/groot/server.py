@@ -15,7 +15,7 @@ import time
 from lerobot_serve.access.half_open import TlsHandshakes
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.settings import GrootSettings

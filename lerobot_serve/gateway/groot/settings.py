@@ -13,7 +13,7 @@ MB = 10**6
 @dataclass(frozen=True, slots=True)
 class GrootSettings:
     """
-    mapping                YAML file of names, see gateway/mapping.py; empty: equal names
+    mapping                YAML file of names, see gateway/callers/mapping.py; empty: equal names
     language_key           key of the instruction in get_modality_config
     max_message_bytes      of one request in all its parts; a longer one ends its connection
     max_requests           running requests of all clients together; further ones are refused

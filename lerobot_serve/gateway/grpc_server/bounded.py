@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from lerobot_serve.gateway.caller import host_of
+from lerobot_serve.gateway.callers.caller import host_of
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.grpc_server.callers import address_of, Context
 from lerobot_serve.gateway.grpc_server.calls import Call, Calls, RETRY_AFTER_S
 from lerobot_serve.gateway.grpc_server.statuses import abort
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 # an RpcMethodHandler; its stubs have no attributes
 Handler: TypeAlias = Any

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
 Context: TypeAlias = 'grpc.aio.ServicerContext[Any, Any]'
 SCHEME = 'bearer '

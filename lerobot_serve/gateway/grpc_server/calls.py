@@ -15,8 +15,8 @@ import contextlib
 from dataclasses import dataclass
 import time
 
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import GIVES_WAY_S
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 # the rest is left to other addresses
 ADDRESS_SHARE = 0.75

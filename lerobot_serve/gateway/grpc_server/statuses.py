@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import grpc
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.grpc_server.callers import Context
-from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
 
 CODES: Mapping[Status, grpc.StatusCode] = {
     Status.INVALID: grpc.StatusCode.INVALID_ARGUMENT,

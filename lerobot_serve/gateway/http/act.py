@@ -15,13 +15,13 @@ import time
 from aiohttp import web
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.mapping import read_mapping
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
 from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
 from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
-from lerobot_serve.gateway.mapping import read_mapping
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import UpstreamSession
 from lerobot_serve.gateway.web.gate import Gate
 from lerobot_serve.gateway.web.once import Once

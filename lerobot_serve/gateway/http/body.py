@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
+from lerobot_serve.gateway.callers.predictions import (
+    DELAY_STEPS_LIMIT,
+    FLOAT32_MAX,
+    IMAGES_LIMIT,
+    PredictionRequest,
+    TIMEOUT_LIMIT_S,
+)
 from lerobot_serve.gateway.http.fields import (
     check_known,
     FieldError,
@@ -18,14 +26,6 @@ from lerobot_serve.gateway.http.fields import (
     text,
 )
 from lerobot_serve.gateway.http.images import image_of, PixelBudget
-from lerobot_serve.gateway.mapping import flat_state, NameMapping
-from lerobot_serve.gateway.predictions import (
-    DELAY_STEPS_LIMIT,
-    FLOAT32_MAX,
-    IMAGES_LIMIT,
-    PredictionRequest,
-    TIMEOUT_LIMIT_S,
-)
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.wire.names import is_printable
 from lerobot_serve.wire.schema import ID_LIMIT

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
 
 # an episode whose last request is older than this gives way to a new one
 EPISODE_IDLE_S = 10.0

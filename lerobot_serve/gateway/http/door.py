@@ -19,7 +19,8 @@ from aiohttp.typedefs import Handler
 import lerobot_serve
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.http.act import ActRoute
 from lerobot_serve.gateway.http.fields import FieldError
@@ -31,7 +32,6 @@ from lerobot_serve.gateway.http.replies import (
     refusal,
     Refused,
 )
-from lerobot_serve.gateway.predictions import PredictionError
 from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
 from lerobot_serve.gateway.web.settings import WebSettings
 from lerobot_serve.gateway.web.site import Site

@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any
 
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.parameters import closest_name
 
 SHOWN_CHARACTERS = 80

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import (
+    DELAY_STEPS_LIMIT,
+    IMAGES_LIMIT,
+    TIMEOUT_LIMIT_S,
+)
 from lerobot_serve.gateway.http.body import KEYS
 from lerobot_serve.gateway.http.images import ALLOWED
 from lerobot_serve.gateway.http.replies import (
@@ -17,7 +22,6 @@ from lerobot_serve.gateway.http.replies import (
     THEIRS,
     VERSION,
 )
-from lerobot_serve.gateway.predictions import DELAY_STEPS_LIMIT, IMAGES_LIMIT, TIMEOUT_LIMIT_S
 from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 
 Json = dict[str, Any]

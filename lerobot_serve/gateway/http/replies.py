@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.http.body import ActBody
 from lerobot_serve.gateway.http.fields import FieldError
-from lerobot_serve.gateway.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 
 # of a header; % begins an encoded byte

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.gateway.lerobot_async.settings import ANY_POLICY, LeRobotSettings
-from lerobot_serve.gateway.predictions import (
+from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,
     Status,
 )
+from lerobot_serve.gateway.lerobot_async.settings import ANY_POLICY, LeRobotSettings
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import RemotePolicyConfig, TimedObservation
 

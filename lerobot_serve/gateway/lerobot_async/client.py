@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionRequest
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
 from lerobot_serve.gateway.lerobot_async.observations import Observations, PendingObservation
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
-from lerobot_serve.gateway.predictions import Prediction, PredictionRequest
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import (
     RemotePolicyConfig,

@@ -13,9 +13,9 @@ import contextlib
 from dataclasses import dataclass
 import time
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.lerobot_async.client import RobotClient
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 LEFT_AFTER_S = 30.0
 NO_INSTRUCTIONS = (

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import time
 
-from lerobot_serve.gateway.predictions import PredictionRequest
+from lerobot_serve.gateway.callers.predictions import PredictionRequest
 
 REPEAT_AFTER_S = 1.0
 REMEMBERED = 1024

@@ -15,7 +15,8 @@ import time
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller, host_of, NO_CAGE
+from lerobot_serve.gateway.callers.caller import Caller, host_of, NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.callers import address_of, caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
@@ -26,7 +27,6 @@ from lerobot_serve.gateway.lerobot_async.clients import Clients
 from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
 from lerobot_serve.gateway.lerobot_async.protobuf import Malformed
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.peer_formats.safe_pickle import (
     Limits,
     PickleRefused,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.grpc_server.server import CONNECTIONS
-from lerobot_serve.gateway.mapping import EQUAL_NAMES, NameMapping, read_mapping
 
 ANY_POLICY = '*'
 MB = 10**6

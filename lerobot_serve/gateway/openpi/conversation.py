@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.episodes import Episodes
 from lerobot_serve.gateway.openpi.frames import Opcode
@@ -26,7 +27,6 @@ from lerobot_serve.gateway.openpi.replies import (
     reply_frame,
     RESET_DONE,
 )
-from lerobot_serve.gateway.predictions import PredictionError
 from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an openpi client sends, from a YAML file: the names of gateway/mapping.py, and beside them:
+What an openpi client sends, from a YAML file: the names of gateway/callers/mapping.py, and beside
+them:
 
     openpi:
       image_layout: chw        hwc, chw, or auto: by the dimension that is 3
@@ -23,7 +24,7 @@ from typing import Any
 import msgpack
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.mapping import NameMapping, parsed_mapping, read_content
+from lerobot_serve.gateway.callers.mapping import NameMapping, parsed_mapping, read_content
 from lerobot_serve.parameters import closest_name
 
 LAYOUTS, EPISODES = ('auto', 'hwc', 'chw'), ('connection', 'task')

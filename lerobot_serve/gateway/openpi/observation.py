@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
-from lerobot_serve.gateway.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 
 # of clients that derive from openpi's: which call it is, and the name of the episode

@@ -10,8 +10,8 @@ import msgpack
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.predictions import Prediction, PredictionError
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
 from lerobot_serve.gateway.upstream import PolicyContract
 
 OURS = 'lerobot_serve'

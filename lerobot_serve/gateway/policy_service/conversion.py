@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
-from lerobot_serve.gateway.mapping import flat_state, NameMapping
-from lerobot_serve.gateway.predictions import (
+from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
+from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -20,8 +20,8 @@ from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import decode
 from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.policy_service import Action, ENUMS, Observation
 from lerobot_serve.wire.schema import Codec
+from lerobot_serve.wire.services.policy_service import Action, ENUMS, Observation
 
 STATUSES = ENUMS['Status']
 CODECS = {ENUMS['Encoding']['RGB8']: Codec.RAW, ENUMS['Encoding']['JPEG']: Codec.JPEG}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
-from lerobot_serve.wire.policy_service import Action, Camera, Policy
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.services.policy_service import Action, Camera, Policy
+from lerobot_serve.wire.services.session import CameraSpec
 
 
 def terms_of(session: Any) -> SessionTerms:

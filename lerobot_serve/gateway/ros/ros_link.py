@@ -21,7 +21,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.srv import ResetEpisode
 

@@ -13,7 +13,7 @@ from lerobot_serve.gateway.router.server_link import (
     StatusReply,
 )
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.router.server_link import PolicyReply, SessionReply, StatusReply
 from lerobot_serve.gateway.upstream import PolicyContract
 

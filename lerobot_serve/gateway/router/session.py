@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import time
 from typing import Protocol
 
-from lerobot_serve.gateway.mailbox import SUPERSEDED
-from lerobot_serve.gateway.predictions import (
+from lerobot_serve.gateway.callers.mailbox import SUPERSEDED
+from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
     PredictionRequest,

@@ -12,7 +12,7 @@ import hashlib
 import secrets
 from typing import Any, TypeVar
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
@@ -31,7 +31,7 @@ from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import (
+from lerobot_serve.wire.services.session import (
     CameraSpec,
     ServerUnreachable,
     SessionRefused,

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from lerobot_serve.access.wrong_tokens import WrongTokens
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 SCHEMES = ('bearer', 'api-key')
 NO_TOKEN = (

@@ -19,7 +19,7 @@ class WebSettings:
     read_timeout_s   longest arrival of one message, from its first byte to its last
     write_timeout_s  longest time a client may leave a reply unread
     max_connections  open connections
-    mapping          YAML file of names, see gateway/mapping.py; empty: equal names
+    mapping          YAML file of names, see gateway/callers/mapping.py; empty: equal names
     """
 
     max_message_mb: float = 16

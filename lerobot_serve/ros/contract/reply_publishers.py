@@ -15,7 +15,7 @@ from rclpy.publisher import Publisher
 from lerobot_serve.ros import qos
 from lerobot_serve.wire.names import is_reply_topic, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk
 
 CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'

@@ -19,7 +19,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 

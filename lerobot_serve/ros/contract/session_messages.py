@@ -10,7 +10,7 @@ from diagnostic_msgs.msg import KeyValue
 
 from lerobot_serve.wire.names import is_printable
 from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
-from lerobot_serve.wire.session import (
+from lerobot_serve.wire.services.session import (
     CameraSpec,
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,

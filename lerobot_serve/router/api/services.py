@@ -19,7 +19,11 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import check_ros_reply_topic, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import (
+    check_ros_reply_topic,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,

@@ -14,7 +14,7 @@ from typing import Any
 
 from lerobot_serve.router.canary import status_text
 from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
-from lerobot_serve.router.canary.guards import (
+from lerobot_serve.router.canary.guards.rules import (
     missing_data,
     not_ready_reason,
     promotion_blocker,

@@ -15,9 +15,9 @@ from builtin_interfaces.msg import Time
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
+from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
 from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
-from lerobot_serve.router.canary.forecast import episodes_to_decide
-from lerobot_serve.router.canary.guard_values import guard_values
+from lerobot_serve.router.canary.guards.values import guard_values
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.context import NodeContext

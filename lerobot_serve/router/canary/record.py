@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.router.canary.alarms import ShareAlarms
+from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import ARMS, CounterGrowth
-from lerobot_serve.router.canary.guards import new_alarms
+from lerobot_serve.router.canary.guards.alarms import ShareAlarms
+from lerobot_serve.router.canary.guards.rules import new_alarms
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.router.canary.trial import StepTrial
 from lerobot_serve.router.storage.checked import (
     checked_flag,
     checked_float,

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import math
 
-from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
-from lerobot_serve.router.canary.forecast import (
+from lerobot_serve.router.canary.evidence.forecast import (
     episodes_to_decide,
     MAX_FORECAST_EPISODES,
     MIN_FORECAST_EPISODES,
 )
-from lerobot_serve.router.canary.guards import percentage
-from lerobot_serve.router.canary.halts import halt_text, HaltVerdict
+from lerobot_serve.router.canary.evidence.trial import StepTrial
+from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
+from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
+from lerobot_serve.router.canary.guards.rules import percentage
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
-from lerobot_serve.router.canary.trial import StepTrial
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02

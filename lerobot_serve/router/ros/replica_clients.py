@@ -21,7 +21,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
     LivelinessStatus,
 )
 from lerobot_serve.wire.names import ros_token
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
 
 OnReply = Callable[[str, bytes], None]

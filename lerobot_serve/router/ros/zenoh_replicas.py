@@ -16,7 +16,7 @@ from lerobot_serve.router.ros.replica_clients import (
     OnStatus,
 )
 from lerobot_serve.wire.names import node_name
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender

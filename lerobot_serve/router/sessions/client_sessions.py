@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.session import check_client_id_is_free, SessionRequest
+from lerobot_serve.wire.services.session import check_client_id_is_free, SessionRequest
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from lerobot_serve.router.sessions.opening import (
     SlotOpening,
 )
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0

@@ -7,10 +7,10 @@ from array import array
 import contextlib
 
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve.wire import action_range
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal, TEXT_LIMIT
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.action_range import ActionRange
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -15,7 +15,7 @@ from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import OpenSession
 
 # temporary refusals; any other is final

@@ -34,7 +34,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 
 SAMPLES_LIMIT = 4096
 # 64 MiB of float32

@@ -41,7 +41,7 @@ from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Envelope, Header
 from lerobot_serve.wire.schema import ID_LIMIT, Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 
 # lower limit for requests, since they hold images
 REQUESTS_LIMIT = 32

@@ -32,7 +32,7 @@ from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.session import format_tags
+from lerobot_serve.wire.services.session import format_tags
 
 STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)

@@ -25,7 +25,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import (
+from lerobot_serve.wire.services.session import (
     check_ros_reply_topic,
     format_tags,
     SessionRefused,

@@ -21,7 +21,11 @@ from lerobot_serve.server.sessions.session_validation import (
 )
 from lerobot_serve.wire.names import is_own_reply_topic, session_name
 from lerobot_serve.wire.schema import Refusal, StateClass
-from lerobot_serve.wire.session import check_client_id_is_free, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import (
+    check_client_id_is_free,
+    SessionRefused,
+    SessionRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,11 @@ from lerobot_serve.wire.schema import (
     Refusal,
     SchemaVersionRefused,
 )
-from lerobot_serve.wire.session import aspect_ratio_warning, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import (
+    aspect_ratio_warning,
+    SessionRefused,
+    SessionRequest,
+)
 
 SHOWN_NAMES = 32
 

@@ -9,16 +9,25 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.tools.audit.action_age import ActionAgeCheck
-from lerobot_serve.tools.audit.check import CHECKS, CheckTally, RunCheck, TRACE_CHECKS, Violation
-from lerobot_serve.tools.audit.chunk_rows import ChunkRowsCheck
-from lerobot_serve.tools.audit.command_limits import CommandLimitsCheck
-from lerobot_serve.tools.audit.one_in_flight import OneInFlightCheck
-from lerobot_serve.tools.audit.prefix_policy import PrefixPolicyCheck
-from lerobot_serve.tools.audit.request_ends import RequestEndCheck
-from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
-from lerobot_serve.tools.audit.trace_integrity import TraceIntegrityCheck
-from lerobot_serve.tools.audit.uncaged_sessions import UncagedSessionCounter, UncagedSessions
+from lerobot_serve.tools.audit.checks.action_age import ActionAgeCheck
+from lerobot_serve.tools.audit.checks.check import (
+    CHECKS,
+    CheckTally,
+    RunCheck,
+    TRACE_CHECKS,
+    Violation,
+)
+from lerobot_serve.tools.audit.checks.chunk_rows import ChunkRowsCheck
+from lerobot_serve.tools.audit.checks.command_limits import CommandLimitsCheck
+from lerobot_serve.tools.audit.checks.one_in_flight import OneInFlightCheck
+from lerobot_serve.tools.audit.checks.prefix_policy import PrefixPolicyCheck
+from lerobot_serve.tools.audit.checks.request_ends import RequestEndCheck
+from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
+from lerobot_serve.tools.audit.checks.trace_integrity import TraceIntegrityCheck
+from lerobot_serve.tools.audit.checks.uncaged_sessions import (
+    UncagedSessionCounter,
+    UncagedSessions,
+)
 from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.tools.traces.record_views import RecordView

@@ -69,8 +69,8 @@ def seconds_argument(given: str) -> float:
 
 def run(options: argparse.Namespace, operation: Callable[[FleetClient], int]) -> int:
     """Run an operation with a client; return its exit status. Raises UserError."""
+    from lerobot_serve.tools.operate.discovery.known_nodes import known_nodes
     from lerobot_serve.tools.operate.fleet_client import FleetClient
-    from lerobot_serve.tools.operate.known_nodes import known_nodes
     from lerobot_serve.tools.operate.outcome import EXIT_UNKNOWN, ResultUnknown
 
     with FleetClient(options.timeout_s, known=known_nodes()) as client:
@@ -138,8 +138,8 @@ def set_completer(action: argparse.Action, names: Callable[..., list[str]]) -> N
 
 def live_names(find: Callable[[FleetClient], list[str]]) -> list[str]:
     """Return the names that are found within COMPLETION_S; none on an error."""
+    from lerobot_serve.tools.operate.discovery.known_nodes import known_nodes
     from lerobot_serve.tools.operate.fleet_client import FleetClient
-    from lerobot_serve.tools.operate.known_nodes import known_nodes
 
     with (
         contextlib.suppress(Exception),

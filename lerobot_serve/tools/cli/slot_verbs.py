@@ -28,7 +28,7 @@ def run_slot_verb(options: argparse.Namespace, verb: SlotVerb, *, at_once: bool)
     def operation(client: FleetClient) -> int:
         from lerobot_serve.tools.operate.names import resolve_slot
         from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
-        from lerobot_serve.tools.operate.steering import slot_steering_rule
+        from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 
         before = operator_options.find_router(client, options)
         slot = resolve_slot(options.slot, before)

@@ -16,16 +16,7 @@ from lerobot_serve.policies.lerobot.hub.repository import local_folder
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.doctor import (
-    clocks,
-    environment,
-    link_probe,
-    machine,
-    policy,
-    ros2_control,
-    speed,
-    topics,
-)
+from lerobot_serve.tools.doctor import clocks, environment, link_probe, machine, policy, speed
 from lerobot_serve.tools.doctor import robot as robots
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
 from lerobot_serve.tools.doctor.finding import (
@@ -36,7 +27,8 @@ from lerobot_serve.tools.doctor.finding import (
     skipped,
 )
 from lerobot_serve.tools.doctor.link import check_link
-from lerobot_serve.tools.doctor.node import DoctorNode
+from lerobot_serve.tools.doctor.ros_graph import ros2_control, topics
+from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 NO_ROBOT = 'give --robot FILE to check a robot'

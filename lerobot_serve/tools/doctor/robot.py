@@ -24,7 +24,7 @@ from lerobot_serve.server.sessions.session_validation import (
 )
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 EXAMPLES = 'the files in config/robots explain every key'
 # two turns of a joint in rad; no arm is that many metres long either

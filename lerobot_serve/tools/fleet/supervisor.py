@@ -17,8 +17,8 @@ import subprocess
 import time
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, PrefixedOutput
 from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
-from lerobot_serve.tools.fleet.prefixed_output import LineBuffer, PrefixedOutput
 from lerobot_serve.tools.fleet.restarts import Action, decide
 
 POLL_S = 0.05

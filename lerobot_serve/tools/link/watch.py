@@ -22,7 +22,7 @@ from lerobot_serve.tools.link.rates import key_rates, KeyCounter
 from lerobot_serve.tools.link.reach import connection_problem, session_problem
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
 from lerobot_serve.wire.names import KEY_ROOT
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.server_name import conflict_text, process_of

@@ -21,7 +21,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
     UnknownPhase,
 )
-from lerobot_serve.tools.operate.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
+from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
 from lerobot_serve.tools.operate.rule import (
     Effect,
     filled,

@@ -29,9 +29,9 @@ from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFai
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, STATE
+from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
-from lerobot_serve.tools.operate.graph_search import GraphSearch, STATE
-from lerobot_serve.tools.operate.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.message_views import robot_view, router_view, shadow_view
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown

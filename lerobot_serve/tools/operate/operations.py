@@ -19,8 +19,8 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import Result, ResultUnknown, unconfirmed_text
-from lerobot_serve.tools.operate.rollout_view import changes, RolloutSettings
-from lerobot_serve.tools.operate.steering import split_text
+from lerobot_serve.tools.operate.rollout.rollout_view import changes, RolloutSettings
+from lerobot_serve.tools.operate.rollout.steering import split_text
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

@@ -18,12 +18,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.router.canary.evidence import stakes
+from lerobot_serve.router.canary.evidence.sequential_test import stakes
+from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent
-from lerobot_serve.router.canary.guards import MIN_OUTCOMES
+from lerobot_serve.router.canary.guards.rules import MIN_OUTCOMES
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.router.canary.trial import StepTrial
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]

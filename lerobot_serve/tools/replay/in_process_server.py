@@ -20,7 +20,7 @@ from lerobot_serve.tools.replay.sources import ReplayError
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Envelope, read_envelope
 from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 REPLY_TOPIC = '/replay/replies/none'
 # session id of requests without a session

@@ -2,8 +2,7 @@
 """
 Shows a live robot or a bag in the Rerun viewer: `lerobot-serve rerun`; docs/rerun.md.
 
-message_mapping.py turns messages into entries (entity, value, times) and imports neither ROS nor
-rerun; robot_mapping.py and node_mapping.py hold the rules for robots and for servers and routers.
+mapping/ turns messages into entries (entity, value, times) and imports neither ROS nor rerun.
 layout.py says what a view has; blueprint.py and rerun_sink.py alone import the package rerun.
 The thread that reads messages owns all of it; live_queue.py takes them from the executor.
 """

@@ -12,7 +12,8 @@ from typing import Any
 import rerun as rr
 import rerun.blueprint as rrb
 
-from lerobot_serve.tools.rerun_view.entries import (
+from lerobot_serve.tools.rerun_view.layout import joint_groups, Layout, RobotLayout
+from lerobot_serve.tools.rerun_view.mapping.entries import (
     CAMERAS,
     EVENTS,
     JOINTS,
@@ -24,7 +25,6 @@ from lerobot_serve.tools.rerun_view.entries import (
     STATES,
     TIME,
 )
-from lerobot_serve.tools.rerun_view.layout import joint_groups, Layout, RobotLayout
 
 GRID_COLUMNS = 3
 # the rest is there for who looks for it

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lerobot_serve.tools.rerun_view.entries import Path, Times
+from lerobot_serve.tools.rerun_view.mapping.entries import Path, Times
 
 # points of all curves; some seconds of a robot, and about a megabyte
 POINTS_LIMIT = 8192

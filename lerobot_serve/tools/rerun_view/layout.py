@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import re
 
-from lerobot_serve.tools.rerun_view.entries import CAMERAS, JOINTS, NODES, Path, ROBOTS
+from lerobot_serve.tools.rerun_view.mapping.entries import CAMERAS, JOINTS, NODES, Path, ROBOTS
 
 # panels of one tab: more cannot be read
 GROUP_LIMIT = 12

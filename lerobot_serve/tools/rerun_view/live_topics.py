@@ -12,7 +12,11 @@ from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.message_decoding import decode_state, EXECUTED_TYPE, STATE_TYPE
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping, OF_NODES, OF_ROBOTS
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
+    MessageMapping,
+    OF_NODES,
+    OF_ROBOTS,
+)
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.names import node_name
 

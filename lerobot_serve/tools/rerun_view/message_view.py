@@ -8,9 +8,9 @@ from typing import Protocol
 
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.rerun_view.entries import Entry
 from lerobot_serve.tools.rerun_view.layout import Layout
-from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.mapping.entries import Entry
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
 
 # what is handed to the viewer at once; it may be slower than a bag is read
 FLUSH_BYTES = 16 << 20

@@ -15,7 +15,8 @@ import rerun as rr
 
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
 from lerobot_serve.tools.rerun_view.curve_batches import CurveBatch, CurveBatches, CurveKey
-from lerobot_serve.tools.rerun_view.entries import (
+from lerobot_serve.tools.rerun_view.layout import Layout
+from lerobot_serve.tools.rerun_view.mapping.entries import (
     CONTROL_STEP,
     Entry,
     Event,
@@ -26,7 +27,6 @@ from lerobot_serve.tools.rerun_view.entries import (
     TIME,
     Times,
 )
-from lerobot_serve.tools.rerun_view.layout import Layout
 from lerobot_serve.tools.rerun_view.styles import curve_style, state_colors
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.message_parts import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lerobot_serve.tools.rerun_view.entries import JOINTS, Path, PLAN, STATES
+from lerobot_serve.tools.rerun_view.mapping.entries import JOINTS, Path, PLAN, STATES
 
 GREY, ORANGE, BLUE, GREEN = (150, 150, 150), (230, 120, 30), (40, 120, 230), (40, 160, 80)
 AMBER, RED, VIOLET = (240, 180, 40), (215, 50, 50), (150, 90, 200)

@@ -15,7 +15,7 @@ import sys
 import pytest
 from support import leaks
 
-from lerobot_serve.demo.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import main, parser

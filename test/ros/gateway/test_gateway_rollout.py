@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from support.gateway.node_rig import caller, GatewayNodeRig, STATE
 
-from lerobot_serve.gateway.episode_names import scoped_name
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.episode_names import scoped_name
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome, ShadowSummary

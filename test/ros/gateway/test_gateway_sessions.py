@@ -12,7 +12,7 @@ from support.gateway.node_rig import caller, GatewayNodeRig, STATE
 from support.network.ports import free_port
 from support.nodes.zenoh_links import both_links
 
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
 ROUTER = '/policy_router'
 SERVER = '/a/policy_server'

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.nodes.zenoh_links import both_links
 
-from lerobot_serve.gateway.episode_names import scoped_name
+from lerobot_serve.gateway.callers.episode_names import scoped_name
 
 SERVER = '/a/policy_server'
 STATE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]

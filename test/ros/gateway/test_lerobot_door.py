@@ -12,7 +12,7 @@ import pytest
 from support.gateway.robot_clients import RobotClients
 from support.paths import PLUGINS
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve_interfaces.msg import CanaryState
 
 pytest.importorskip('lerobot')

@@ -10,7 +10,7 @@ import pytest
 from support.gateway.peers import packages_of
 from support.nodes.zenoh_links import both_links
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
 
 SERVER = '/a/policy_server'
 KEY = 'observation/state'

@@ -16,7 +16,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import ResetEpisode
 

@@ -11,7 +11,7 @@ from support.nodes.small_client import SmallClient
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 

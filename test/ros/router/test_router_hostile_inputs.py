@@ -23,7 +23,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ from support.nodes.small_client import SmallClient
 
 from lerobot_serve.ros import qos
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 
 pytestmark = pytest.mark.long

@@ -25,7 +25,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Status
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.services.session import CameraSpec
 
 tiny_policies = pytest.importorskip(
     'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'

@@ -15,7 +15,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.image_codec import encode as encode_image
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import ResetEpisode
 

@@ -14,7 +14,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.wire.image_codec import encode
 from lerobot_serve.wire.schema import Codec, Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=30,cameras=front:48x64,fps=30'}
 GOALS = 40

@@ -15,10 +15,11 @@ from support.wire.cdr_walk import Walk
 
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
-from lerobot_serve.wire import service_responses, services
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Extension
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services import requests as services
+from lerobot_serve.wire.services import responses as service_responses
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from lerobot_serve_interfaces.msg import DropCount, ServerStatus
 from lerobot_serve_interfaces.msg import Extension as ExtensionMessage
 

@@ -14,7 +14,7 @@ from lerobot_serve.ros.contract.session_messages import (
     session_request_from_message,
 )
 from lerobot_serve.wire.schema import KEY_LIMIT, Refusal
-from lerobot_serve.wire.session import (
+from lerobot_serve.wire.services.session import (
     CameraSpec,
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,

@@ -8,7 +8,7 @@ from support.nodes.small_client import JOINTS
 
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.srv import OpenSession
 
 UNUSED = '@lerobot/default/policy_{node}/robot/{client}/0000000a/action_chunk'

@@ -16,7 +16,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.cdr import CdrWriter
 from lerobot_serve.wire.header import write_envelope_fields
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lerobot_serve.demo.commands import TypedCommand
-from lerobot_serve.demo.summary import DemoRun
+from lerobot_serve.demo.results.summary import DemoRun
+from lerobot_serve.demo.tour.commands import TypedCommand
 
 ACTS = {
     'serve': {

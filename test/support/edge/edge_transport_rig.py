@@ -23,13 +23,13 @@ from lerobot_serve.edge.robot.description import (
     RobotDescription,
     StateSource,
 )
-from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Image as WireImage
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 ROBOT = RobotDescription(
     'arm',

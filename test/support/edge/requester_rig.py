@@ -22,11 +22,6 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection
-from lerobot_serve.edge.session.fake_transport import (
-    FakeObservations,
-    FakeTransport,
-    reply_bytes,
-)
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import RequestPipeline, SessionStatus
@@ -35,6 +30,11 @@ from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.transport.fake_transport import (
+    FakeObservations,
+    FakeTransport,
+    reply_bytes,
+)
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.observation import Observation
 

@@ -17,7 +17,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
 
 NAMES = ['a.pos', 'b.pos']
 CAMERA = CameraSpec('observation.images.front', 24, 32)

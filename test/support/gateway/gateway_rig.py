@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import PredictionRequest
 from lerobot_serve.gateway.core import Gateway, GatewaySettings
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
-from lerobot_serve.gateway.predictions import PredictionRequest
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'

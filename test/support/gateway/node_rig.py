@@ -14,9 +14,9 @@ import numpy as np
 
 from lerobot_serve.gateway import node as gateway_node
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.caller import Caller
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionRequest
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.predictions import Prediction, PredictionRequest
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 LIMIT_S = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from rclpy.node import Node
 
-from lerobot_serve.edge.session.fake_transport import reply_bytes
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.ros import qos
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.observation import Observation

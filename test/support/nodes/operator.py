@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate import fleet_client, graph_search
+from lerobot_serve.tools.operate import fleet_client
+from lerobot_serve.tools.operate.discovery import graph_search
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 TIMEOUT = ('--timeout-s', '20')

@@ -23,7 +23,7 @@ from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from lerobot_serve.gateway.episode_names import scoped_name
+from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.router.placement.split import bucket

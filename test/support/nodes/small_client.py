@@ -22,7 +22,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType
-from lerobot_serve.wire.session import (
+from lerobot_serve.wire.services.session import (
     CameraSpec,
     ServerUnreachable,
     SessionRefused,

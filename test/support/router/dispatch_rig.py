@@ -34,7 +34,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType, StateClass, Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from support.router.recording_transport import RecordingTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.manager import SessionManager
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from support.router.contexts import make_context
 from support.router.dispatch_rig import Rig
 

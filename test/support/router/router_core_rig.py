@@ -14,7 +14,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from support.router.contexts import make_context
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica

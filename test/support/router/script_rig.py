@@ -13,7 +13,7 @@ from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 from support.router.dispatch_rig import answer_bytes, ask_of, MS, request_bytes, SECOND
 from support.router.replica_rig import ControlRig
 

@@ -22,7 +22,7 @@ from lerobot_serve.wire.chunk import Chunk, read_reply_summary
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, request_bytes
 

@@ -17,7 +17,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import Envelope, Header
 from lerobot_serve.wire.schema import MsgType, Status
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 
 MS = 1_000_000
 S = 1000 * MS

@@ -22,7 +22,7 @@ from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import ReplyResult, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import RequestTracker
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -33,7 +33,7 @@ from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec, SCHEMA_VERSION
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.rtc_parity.scene import (
     CAMERA,
     CHUNK_ROWS,

@@ -13,7 +13,7 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.session_rig import RULES
 from support.server.worker_rig import ASK as BARE_ASK
 from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION

@@ -9,7 +9,7 @@ from lerobot_serve.policies.base import PolicyCamera
 from lerobot_serve.server.sessions.session_table import SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
 from lerobot_serve.wire.names import ros_token
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'

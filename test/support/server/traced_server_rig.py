@@ -21,7 +21,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.worker_rig import JPEG, RAW
 from support.tools.replay_rig import request, SHAPE
 from support.tools.trace_rig import header, Trace

@@ -21,7 +21,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from support.server.fake_policy import FakePolicy, JOINTS
 
 FRONT = 'observation.images.front'

@@ -30,8 +30,8 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.gateway.access import Exposure, open_exposure
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.wire.schema import Refusal
 
 NAMES, FRONT = EXAMPLE_CONTRACT.state_names, 'observation.images.front'

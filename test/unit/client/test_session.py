@@ -27,7 +27,7 @@ from lerobot_serve.client import (
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer, NAMES
 from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 FRONT = CAMERAS[0].name
 STATE = (0.25, -0.5)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from lerobot_serve.client.session.turns import RequestId, RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, run_plan
-from lerobot_serve.client.turns import RequestId, RequestTurns, Turn
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import MsgType
 

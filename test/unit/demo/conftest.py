@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.demo.run_records import PlayedAction, RunRecords
-from lerobot_serve.demo.scoreboard import EndedEpisode, Scoreboard
+from lerobot_serve.demo.results.run_records import PlayedAction, RunRecords
+from lerobot_serve.demo.results.scoreboard import EndedEpisode, Scoreboard
 
 
 @pytest.fixture

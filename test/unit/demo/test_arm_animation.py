@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.demo.arm_animation import (
+from lerobot_serve.demo.results.arm_animation import (
     arm_animation,
     episodes,
     hand_place,
@@ -20,8 +20,15 @@ from lerobot_serve.demo.arm_animation import (
     PANEL_WIDTH,
     place,
 )
-from lerobot_serve.demo.arm_clips import ArmClip, ArmFrame, CLIP_S, FRAMES_HZ, GAP_S, RECORDED_S
-from lerobot_serve.demo.scoreboard import EndedEpisode, Scoreboard
+from lerobot_serve.demo.results.arm_clips import (
+    ArmClip,
+    ArmFrame,
+    CLIP_S,
+    FRAMES_HZ,
+    GAP_S,
+    RECORDED_S,
+)
+from lerobot_serve.demo.results.scoreboard import EndedEpisode, Scoreboard
 from lerobot_serve.sim.arm import hand_xy
 from lerobot_serve.tools.operate.fleet_state import RobotView
 

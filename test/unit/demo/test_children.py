@@ -11,9 +11,9 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.demo.child_processes import child_processes, FleetLog, node_of, process_ids
-from lerobot_serve.demo.commands import TypedCommand
 from lerobot_serve.demo.dashboard import Dashboard
-from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput
+from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
 from lerobot_serve.tools.fleet.ros_arguments import ros_arguments
 
 LIMIT_S = 20.0

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.demo import fleet_files
-from lerobot_serve.demo.commands import join_text, KillCommand, VerbCommand
 from lerobot_serve.demo.run import dashboard_words
+from lerobot_serve.demo.tour import fleet_files
+from lerobot_serve.demo.tour.commands import join_text, KillCommand, VerbCommand
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo
 
-ACTS = REPOSITORY / 'lerobot_serve' / 'demo' / 'acts.py'
+ACTS = REPOSITORY / 'lerobot_serve' / 'demo' / 'tour' / 'acts.py'
 
 
 @cache

@@ -10,15 +10,15 @@ from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.demo import process_specs
-from lerobot_serve.demo.act_order import ACT_CLAIMS, ordered_acts
-from lerobot_serve.demo.fleet_files import (
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, ordered_acts
+from lerobot_serve.demo.tour.fleet_files import (
     CANDIDATE_FILE,
     FLEET_FILE,
     fleet_texts,
     write_fleet_files,
     write_policies,
 )
-from lerobot_serve.demo.link import DemoLink, zenoh_link
+from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
 from lerobot_serve.policies.builtin.settings import read_settings
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lerobot_serve.demo.audit_summary import audit_traces
-from lerobot_serve.demo.router_events import PHASE_MARKS, router_events
-from lerobot_serve.demo.run_records import (
+from lerobot_serve.demo.results.audit_summary import audit_traces
+from lerobot_serve.demo.results.router_events import PHASE_MARKS, router_events
+from lerobot_serve.demo.results.run_records import (
     add_entry,
     longest_gaps_ms,
     PlayedAction,

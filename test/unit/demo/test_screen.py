@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 from support.demo.parts import FakeWatch
 
-from lerobot_serve.demo.act_order import ACT_CLAIMS
-from lerobot_serve.demo.commands import TypedCommand
-from lerobot_serve.demo.screen import command_lines, Screen, status_line
+from lerobot_serve.demo.results.screen import command_lines, Screen, status_line
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour.commands import TypedCommand
 
 HEADING = 'ROS domain 7, this machine only'
 

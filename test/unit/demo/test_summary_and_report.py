@@ -9,11 +9,17 @@ import json
 import pytest
 from support.demo.parts import a_run, PROOF
 
-from lerobot_serve.demo.act_order import ACT_CLAIMS
-from lerobot_serve.demo.report import event_marks, html_report
-from lerobot_serve.demo.run_records import RunRecords
-from lerobot_serve.demo.scoreboard import Scoreboard
-from lerobot_serve.demo.summary import ACT_TEXT, as_text, audit_text, DemoRun, summarize_run
+from lerobot_serve.demo.results.report import event_marks, html_report
+from lerobot_serve.demo.results.run_records import RunRecords
+from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.results.summary import (
+    ACT_TEXT,
+    as_text,
+    audit_text,
+    DemoRun,
+    summarize_run,
+)
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 
 SVG = 'http://www.w3.org/2000/svg'
 

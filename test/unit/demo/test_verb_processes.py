@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lerobot_serve.demo.commands import TypedCommand
-from lerobot_serve.demo.verb_process import run_process
+from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.demo.tour.verb_process import run_process
 from lerobot_serve.errors import UserError
 
 

@@ -30,7 +30,7 @@ from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session
 from lerobot_serve.edge.wiring import request_settings, resolve_client_id
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 CAMERAS = ('observation.images.front', 'observation.images.wrist')
 

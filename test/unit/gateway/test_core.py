@@ -10,10 +10,10 @@ import pytest
 from support.gateway.gateway_rig import CALLER, GatewayRig, in_loop, request, until
 
 from lerobot_serve.gateway import core
-from lerobot_serve.gateway.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.fake_upstream import FakeSession
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
 AWAY = PredictionError(Status.UNAVAILABLE, 'no server', 1.0)

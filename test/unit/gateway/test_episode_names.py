@@ -6,15 +6,15 @@ from __future__ import annotations
 import pytest
 from support.gateway.gateway_rig import GatewayRig, in_loop, request
 
-from lerobot_serve.gateway.caller import Caller
-from lerobot_serve.gateway.episode_names import (
+from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.episode_names import (
     EPISODES_LIMIT,
     EPISODES_PERIOD_S,
     OWNERS_LIMIT,
     scoped_name,
 )
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.http.callers import caller_of
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.wire.names import is_printable
 from lerobot_serve.wire.schema import ID_LIMIT
 

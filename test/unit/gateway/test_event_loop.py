@@ -13,9 +13,9 @@ from support.gateway.gateway_rig import CALLER, GatewayRig, request
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway import event_loop
+from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.event_loop import GatewayLoop, Running
-from lerobot_serve.gateway.predictions import PredictionError
 
 
 class Door:

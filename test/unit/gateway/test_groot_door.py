@@ -20,8 +20,8 @@ import zmq
 
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyRequest
 

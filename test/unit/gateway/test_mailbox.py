@@ -8,8 +8,8 @@ import asyncio
 import pytest
 from support.gateway.gateway_rig import in_loop, until
 
-from lerobot_serve.gateway.mailbox import LatestOnly
-from lerobot_serve.gateway.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.mailbox import LatestOnly
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
 
 class Turns:

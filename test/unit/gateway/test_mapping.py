@@ -8,15 +8,15 @@ import pytest
 from support.gateway.gateway_rig import CAMERA
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.mapping import (
+from lerobot_serve.gateway.callers.mapping import (
     EQUAL_NAMES,
     flat_state,
     NameMapping,
     parsed_mapping,
     read_mapping,
 )
-from lerobot_serve.gateway.predictions import PredictionError
+from lerobot_serve.gateway.callers.predictions import PredictionError
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 
 FRAME = np.zeros((2, 2, 3), np.uint8)
 JOINTS = ('joint_1.pos', 'joint_2.pos')

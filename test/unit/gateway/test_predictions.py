@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support.gateway.gateway_rig import CAMERA, request
 
-from lerobot_serve.gateway.caller import Caller, is_gateway_client
+from lerobot_serve.gateway.callers.caller import Caller, is_gateway_client
+from lerobot_serve.gateway.callers.predictions import as_state, Prediction, PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.predictions import as_state, Prediction, PredictionError, Status
 from lerobot_serve.gateway.upstream import check_request
 
 FRAME = np.zeros((2, 3, 3), np.uint8)

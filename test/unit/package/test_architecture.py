@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -49,6 +50,9 @@ ALLOWED['cli'] = {*ALLOWED} - {'cli'}
 # beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
 MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
 TOOLS_WITH_ROS = {'tools/operate', 'tools/processes', 'tools/reference'}
+MOST_MODULES = 12
+# one file for each verb: a list that the user knows by name
+LISTS = {'tools/cli/verbs'}
 # room -> modules on its longest chain of imports
 MOST_FLOORS = {'router': 10}
 PACKAGE = REPOSITORY / 'lerobot_serve'
@@ -124,6 +128,12 @@ def needs() -> dict[str, frozenset[str]]:
 
 def test_no_two_modules_need_each_other():
     TopologicalSorter(needs()).prepare()
+
+
+def test_a_folder_holds_at_most_a_dozen_modules():
+    counts = Counter(str(f.parent.relative_to(PACKAGE)) for f in FILES if f.stem != '__init__')
+    crowded = {folder: count for folder, count in counts.items() if count > MOST_MODULES}
+    assert set(crowded) == LISTS, crowded
 
 
 @pytest.mark.parametrize(('room', 'most'), MOST_FLOORS.items())

@@ -20,7 +20,7 @@ from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 S = 1_000_000_000
 GIVEN = ServerParameters(

@@ -17,7 +17,7 @@ from support.server.session_rig import RULES
 from lerobot_serve.server.core import bounded_ns
 from lerobot_serve.server.inference.schedulers import LowestQueueFirst
 from lerobot_serve.wire.schema import MsgType, Refusal, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 

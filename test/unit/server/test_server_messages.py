@@ -18,9 +18,9 @@ from lerobot_serve.server.messages import (
     ServerState,
 )
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire import action_range
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import StateClass, TEXT_LIMIT
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.action_range import ActionRange
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 

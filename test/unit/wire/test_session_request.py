@@ -7,7 +7,7 @@ import pytest
 from support.server.session_rig import ask, S
 
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import check_client_id_is_free, SessionRefused
+from lerobot_serve.wire.services.session import check_client_id_is_free, SessionRefused
 
 GRACE_NS = 5 * S
 

@@ -12,10 +12,10 @@ from support.edge.edge_transport_rig import ROBOT
 from support.zenoh.fuzzing import altered, fuzz
 
 from lerobot_serve.edge.session.agreement import check_agreement
-from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
+from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.replicas.replica import ReplicaReport
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings

@@ -16,7 +16,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import (

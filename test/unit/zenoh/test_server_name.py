@@ -21,7 +21,7 @@ from support.zenoh.regions import open_hub, open_in_region
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh import server_name
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink

@@ -10,7 +10,7 @@ from support.nodes.zenoh_links import free_endpoint
 from support.waiting import wait_until
 
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient

@@ -15,7 +15,7 @@ from functools import partial
 
 from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.tracker import PendingRequest
-from lerobot_serve.edge.session.transport import Transport
+from lerobot_serve.edge.session.transport.transport import Transport
 
 PROBE_SHARE, LEAVE_SHARE = 0.25, 0.5
 # a shorter time would mistake a busy machine for a lost one

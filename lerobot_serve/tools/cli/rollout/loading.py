@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
-    from lerobot_serve.tools.operate.replica_loading import LoadProgress
+    from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 
 INTERRUPTED = 130
 SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
@@ -24,8 +24,8 @@ SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
 
 def start(options: argparse.Namespace) -> int:
     """Load the candidate if a directory is given, and start the plan."""
-    from lerobot_serve.tools.operate import rollouts
     from lerobot_serve.tools.operate.operations import checked
+    from lerobot_serve.tools.operate.rollout import rollouts
 
     plan = rollouts.parsed_plan(options.plan)
 
@@ -54,8 +54,8 @@ def start(options: argparse.Namespace) -> int:
 
 def finish(options: argparse.Namespace) -> int:
     """Make the promoted policy the champion on each server of slot a."""
-    from lerobot_serve.tools.operate import rollouts
     from lerobot_serve.tools.operate.operations import checked
+    from lerobot_serve.tools.operate.rollout import rollouts
 
     def operation(client: FleetClient, before: RouterView) -> int:
         rule = rollouts.finish_rule(before)
@@ -83,7 +83,7 @@ def finish(options: argparse.Namespace) -> int:
 def shadow(options: argparse.Namespace) -> int:
     """Load a policy into the shadow, unload it, or print what it has shown."""
     from lerobot_serve.errors import WrongCommandLine
-    from lerobot_serve.tools.operate import shadow_loading
+    from lerobot_serve.tools.operate.rollout import shadow_loading
 
     what: str = options.what
     if what == SHADOW_STATUS:
@@ -126,7 +126,7 @@ def shadow(options: argparse.Namespace) -> int:
 
 def run_loading(options: argparse.Namespace, run: Callable[[LoadProgress], Result]) -> int:
     """Run a step that loads policies; an interrupt prints what each server serves."""
-    from lerobot_serve.tools.operate.replica_loading import LoadProgress
+    from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 
     progress = LoadProgress()
     try:

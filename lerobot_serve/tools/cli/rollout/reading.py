@@ -18,7 +18,7 @@ from lerobot_serve.tools.cli.rollout.steering import with_router
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
-    from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
+    from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
 HOUR_S = 3600.0
 # of the decisions that `watch` shows from before its start
@@ -27,8 +27,8 @@ PAST_S, PAST_SHOWN = 24 * HOUR_S, 8
 
 def print_status(options: argparse.Namespace) -> int:
     """Print the state of the rollout."""
-    from lerobot_serve.tools.operate import rollout_view
     from lerobot_serve.tools.operate.operations import read_settings
+    from lerobot_serve.tools.operate.rollout import rollout_view
 
     def operation(client: FleetClient, router: RouterView) -> int:
         settings = read_settings(client, router.name)
@@ -46,8 +46,8 @@ def print_shadow(options: argparse.Namespace) -> int:
     """Print what the shadow has shown."""
     from dataclasses import asdict
 
-    from lerobot_serve.tools.operate import rollout_view
-    from lerobot_serve.tools.operate.shadow_loading import shadow_server
+    from lerobot_serve.tools.operate.rollout import rollout_view
+    from lerobot_serve.tools.operate.rollout.shadow_loading import shadow_server
 
     def operation(client: FleetClient, router: RouterView) -> int:
         server = shadow_server(client, router.name)
@@ -66,7 +66,7 @@ def print_shadow(options: argparse.Namespace) -> int:
 
 def watch(options: argparse.Namespace) -> int:
     """Show the rollout until Ctrl-C or the time is over."""
-    from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
+    from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
     def operation(client: FleetClient, router: RouterView) -> int:
         watch = RolloutWatch(client, router, as_json=options.json)
@@ -83,7 +83,7 @@ def watch(options: argparse.Namespace) -> int:
 
 def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
     """Give a watch the last decisions of a router, where its trace is on this machine."""
-    from lerobot_serve.tools.operate import history, history_text
+    from lerobot_serve.tools.operate.past import history, history_text
     from lerobot_serve.trace.format.schema import TraceError
 
     if not folder or not Path(folder).is_dir():
@@ -96,7 +96,7 @@ def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
 
 def print_history(options: argparse.Namespace) -> int:
     """Print what the fleet did, from traces."""
-    from lerobot_serve.tools.operate import history, history_text
+    from lerobot_serve.tools.operate.past import history, history_text
     from lerobot_serve.trace.format.schema import TraceError
 
     since_s = options.since

@@ -29,7 +29,7 @@ def steer(options: argparse.Namespace) -> int:
     """Run a step that is one command of the router."""
     from lerobot_serve.tools.operate.commands import Verb
     from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
-    from lerobot_serve.tools.operate.steering import steering_rule
+    from lerobot_serve.tools.operate.rollout.steering import steering_rule
 
     def operation(client: FleetClient, before: RouterView) -> int:
         step = Verb(options.step)
@@ -50,9 +50,9 @@ def steer(options: argparse.Namespace) -> int:
 
 def stop(options: argparse.Namespace) -> int:
     """Remove the plan; all new episodes go to slot a."""
-    from lerobot_serve.tools.operate import rollouts
     from lerobot_serve.tools.operate.commands import rollout_rule, Verb
     from lerobot_serve.tools.operate.operations import checked
+    from lerobot_serve.tools.operate.rollout import rollouts
 
     def operation(client: FleetClient, before: RouterView) -> int:
         rule = rollout_rule(Verb.STOP, before.canary)

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lerobot_serve.demo.link import DemoLink
+    from lerobot_serve.demo.tour.link import DemoLink
 
 HELP = 'run simulated robots, promote a good policy and roll back a bad one'
 EXAMPLE = (
@@ -21,8 +21,8 @@ PLAN = '25:2,50:4,100'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from lerobot_serve.demo import act_order
-    from lerobot_serve.demo.link import LINKS, ROS
+    from lerobot_serve.demo.tour import act_order
+    from lerobot_serve.demo.tour.link import LINKS, ROS
 
     parser.add_argument(
         '--acts',
@@ -83,8 +83,8 @@ def main(options: argparse.Namespace) -> int:
 
 def demo_link(name: str) -> DemoLink:
     """Return the link of this name. Raises ModuleNotFoundError without eclipse-zenoh."""
-    from lerobot_serve.demo.link import DemoLink, ZENOH, zenoh_link
     from lerobot_serve.demo.process_specs import LISTENING
+    from lerobot_serve.demo.tour.link import DemoLink, ZENOH, zenoh_link
 
     if name != ZENOH:
         return DemoLink()
@@ -95,7 +95,8 @@ def demo_link(name: str) -> DemoLink:
 
 def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
     """Return acts and plan. Raises ParameterError."""
-    from lerobot_serve.demo import act_order, process_specs
+    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo.tour import act_order
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 

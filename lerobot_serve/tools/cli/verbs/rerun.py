@@ -18,7 +18,7 @@ from lerobot_serve.tools.cli.link_options import (
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-    from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+    from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
     from lerobot_serve.tools.rerun_view.message_view import MessageView
     from lerobot_serve.tools.rerun_view.node import RerunViewNode
     from lerobot_serve.tools.rerun_view.rerun_sink import RerunSink
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Show a bag or live robots; return the exit status. Raises ParameterError, UserError."""
     check(options)
-    from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+    from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
 
     mapping = MessageMapping(options.robot)
     status = show_bag(options, mapping) if options.bag else show_live(options, mapping)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return 0 when the router has the split. Raises UserError."""
-    from lerobot_serve.tools.operate.steering import check_percent
+    from lerobot_serve.tools.operate.rollout.steering import check_percent
 
     check_percent(options.percent)
 
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
 
 def set_split(client: FleetClient, options: argparse.Namespace) -> int:
     from lerobot_serve.tools.operate import operations
-    from lerobot_serve.tools.operate.steering import split_rule
+    from lerobot_serve.tools.operate.rollout.steering import split_rule
 
     before, percent = operator_options.find_router(client, options), options.percent
     rule = split_rule(before, percent)

@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> int:
     home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
     plan = with_own_state(plan, path, home.absolute())
     if options.print_launch:
-        from lerobot_serve.tools.fleet.launch_file import launch_text
+        from lerobot_serve.tools.fleet.output.launch_file import launch_text
 
         print(launch_text(plan, path.name), end='')
         return 0
@@ -87,7 +87,7 @@ def print_units(plan: tuple[FleetProcess, ...], fleet: str, folder: str) -> int:
     import os
 
     from lerobot_serve.tools.cli.output_folder import make_folder
-    from lerobot_serve.tools.fleet.systemd_units import unit_files
+    from lerobot_serve.tools.fleet.output.systemd_units import unit_files
     from lerobot_serve.tools.processes.node_processes import executable_path
 
     units = unit_files(
@@ -112,8 +112,8 @@ def run(plan: tuple[FleetProcess, ...]) -> int:
     import os
     import sys
 
-    from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput, wants_colours
-    from lerobot_serve.tools.fleet.queued_lines import QueuedLines, write_all
+    from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput, wants_colours
+    from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
     from lerobot_serve.tools.fleet.supervisor import Supervisor
 
     file, encoding = sys.stdout.fileno(), sys.stdout.encoding

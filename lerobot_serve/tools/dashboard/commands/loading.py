@@ -13,10 +13,10 @@ from typing import Any
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
-from lerobot_serve.tools.operate import rollouts
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.outcome import Result, ResultUnknown
-from lerobot_serve.tools.operate.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout import rollouts
+from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 
 # as the verb waits for a server; an episode that runs in slot a may last as long as the second
 LOAD_LIMIT_S, EPISODE_LIMIT_S = 300.0, 60.0

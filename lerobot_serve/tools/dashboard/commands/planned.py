@@ -13,8 +13,8 @@ from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
 from lerobot_serve.tools.operate.names import resolve_slot
-from lerobot_serve.tools.operate.rollouts import finish_rule, parsed_plan, start_rule
-from lerobot_serve.tools.operate.steering import (
+from lerobot_serve.tools.operate.rollout.rollouts import finish_rule, parsed_plan, start_rule
+from lerobot_serve.tools.operate.rollout.steering import (
     slot_steering_rule,
     split_rule,
     steering_rule,

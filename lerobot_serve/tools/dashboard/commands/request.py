@@ -9,8 +9,8 @@ from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.commands import RobotVerb, SlotVerb, Verb
-from lerobot_serve.tools.operate.rollouts import DEFAULT_PLAN, parsed_plan
-from lerobot_serve.tools.operate.steering import check_percent, STEERING_VERBS
+from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN, parsed_plan
+from lerobot_serve.tools.operate.rollout.steering import check_percent, STEERING_VERBS
 
 # verb of the page -> the verb of the tables
 ROLLOUT: dict[str, Verb] = {f'rollout {verb.value}': verb for verb in STEERING_VERBS}

@@ -29,12 +29,13 @@ from lerobot_serve.tools.dashboard.commands.planned import (
     refusal_text,
 )
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest
-from lerobot_serve.tools.dashboard.document.router_rows import effect_of
-from lerobot_serve.tools.operate import operations, rollouts
+from lerobot_serve.tools.dashboard.document.rows.router_rows import effect_of
+from lerobot_serve.tools.operate import operations
 from lerobot_serve.tools.operate.commands import Effect, Verb
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
+from lerobot_serve.tools.operate.rollout import rollouts
 from lerobot_serve.tools.output.text import without_controls
 
 COMMANDS = 8

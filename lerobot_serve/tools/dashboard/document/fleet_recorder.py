@@ -15,7 +15,6 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import checked_target
-from lerobot_serve.tools.dashboard.document.edge_state import EdgeSample
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
 from lerobot_serve.tools.dashboard.document.incident_rules import (
@@ -30,18 +29,19 @@ from lerobot_serve.tools.dashboard.document.incident_rules import (
 from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
-from lerobot_serve.tools.dashboard.document.robot_rows import (
+from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
+from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
+from lerobot_serve.tools.dashboard.document.rows.robot_rows import (
     robot_row,
     silent_row,
     with_new_numbers,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
-from lerobot_serve.tools.dashboard.document.router_rows import router_row, server_row
+from lerobot_serve.tools.dashboard.document.rows.router_rows import router_row, server_row
 from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
-from lerobot_serve.tools.operate.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0

@@ -12,7 +12,7 @@ import threading
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.rollout_view import changes, rollout_view, RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import changes, rollout_view, RolloutSettings
 
 DECISIONS, POINTS = 20, 2000
 

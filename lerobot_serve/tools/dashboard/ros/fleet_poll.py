@@ -12,9 +12,9 @@ import time
 from rclpy.serialization import deserialize_message
 
 from lerobot_serve.tools.dashboard.commands.loading import Loading
-from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT, ROUTER
+from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     CANARY,
     FleetTopics,

@@ -16,7 +16,7 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.outcome import ResultUnknown
-from lerobot_serve.tools.operate.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 
 AGE_LIMIT = 'max_action_age_s'
 # a router whose plan changes publishes another state, at which it is asked at once

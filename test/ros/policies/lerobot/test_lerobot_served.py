@@ -19,7 +19,7 @@ from lerobot_serve.wire import image_codec
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec, Flag, StateClass, Status
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.services.session import CameraSpec
 
 tiny_policies = pytest.importorskip(
     'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'

@@ -32,8 +32,8 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.services.action_range import ActionRange
 
 JOINTS = 6
 WARM_UP = 'warm-up'

@@ -15,7 +15,7 @@ from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
-from lerobot_serve.edge.session.fake_transport import reply_bytes
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 

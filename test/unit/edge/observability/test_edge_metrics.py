@@ -18,8 +18,8 @@ from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name

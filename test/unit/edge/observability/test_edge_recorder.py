@@ -21,7 +21,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionEvent
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.wiring import load_robot
-from lerobot_serve.tools.audit.command_bounds import read_bounds
+from lerobot_serve.tools.audit.checks.command_bounds import read_bounds
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.deferred_fields import DEFERRED, resolve_deferred_fields

@@ -11,8 +11,8 @@ import numpy as np
 from support.edge.edge_recorder_rig import Asking, audited, Notes, recorder_of
 from support.edge.requester_rig import ABC, CHUNK, MS, Simulation
 
-from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport

@@ -27,7 +27,7 @@ from lerobot_serve.edge.observability.reports import (
 )
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.fake_transport import reply_bytes
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')

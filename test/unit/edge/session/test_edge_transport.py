@@ -12,10 +12,10 @@ import pytest
 from support.edge.edge_transport_rig import ROBOT, seen, worlds
 
 from lerobot_serve.edge.robot.units import convert_between
-from lerobot_serve.wire import action_range
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.action_range import ActionRange
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 GONE = ServerUnreachable('no answer')
 

@@ -12,7 +12,7 @@ from support.edge.edge_transport_rig import jpeg, pixels, ROBOT, seen, STATE, wo
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from support.edge.requester_rig import CHUNK, MS, played
 
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
-from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.wire.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.wire.schema import Flag, Status
 

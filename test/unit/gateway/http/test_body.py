@@ -13,12 +13,12 @@ import pytest
 from support.gateway.gateway_rig import CAMERA
 from support.gateway.http_rig import base64_of, body, HEIGHT, image, jpeg_text, WIDTH
 
+from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, parsed_mapping
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http.body import read_body, request_of
 from lerobot_serve.gateway.http.fields import FieldError, LISTS_LIMIT
 from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
-from lerobot_serve.gateway.mapping import EQUAL_NAMES, parsed_mapping
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 SHAPE = [HEIGHT, WIDTH, 3]
 

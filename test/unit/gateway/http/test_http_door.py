@@ -20,15 +20,15 @@ from support.gateway.http_rig import body, HEIGHT, HttpRig, WIDTH
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.access import open_exposure
-from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.episode_names import scoped_name
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.episode_names import scoped_name
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http import callers
 from lerobot_serve.gateway.http.act import INLINE_BYTES
 from lerobot_serve.gateway.http.body import KEYS
 from lerobot_serve.gateway.http.door import make_door
 from lerobot_serve.gateway.http.openapi import document
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}

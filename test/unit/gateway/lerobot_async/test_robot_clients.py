@@ -20,9 +20,9 @@ from support.gateway.robot_client_rig import (
 )
 
 from benchmarks.harness.peer_classes import pickled
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.lerobot_async.observations import REPEAT_AFTER_S
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 pytest.importorskip('torch')
 pytestmark = pytest.mark.usefixtures('grpc_thread')

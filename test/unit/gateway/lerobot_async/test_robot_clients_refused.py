@@ -24,9 +24,9 @@ from support.gateway.robot_client_rig import (
 
 from benchmarks.harness.exploits import all_exploits
 from benchmarks.harness.peer_classes import features, pickled
+from lerobot_serve.gateway.callers.mapping import NameMapping
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.lerobot_async.protobuf import TransferState
-from lerobot_serve.gateway.mapping import NameMapping
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 
 pytest.importorskip('torch')

@@ -8,6 +8,7 @@ import pytest
 from support.gateway.openpi_messages import aloha, ALOHA_CAMERAS, droid, libero, packed, picture
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.openpi.episodes import Episodes
 from lerobot_serve.gateway.openpi.mapping_file import (
     ObservationMapping,
@@ -20,7 +21,6 @@ from lerobot_serve.gateway.openpi.observation import (
     rgb_image,
     sorted_observation,
 )
-from lerobot_serve.gateway.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
 

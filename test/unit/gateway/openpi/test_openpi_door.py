@@ -20,12 +20,12 @@ from support.gateway.websocket_frames import masked
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import open_exposure
-from lerobot_serve.gateway.caller import NO_CAGE
-from lerobot_serve.gateway.episode_names import scoped_name
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.episode_names import scoped_name
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import make_door
 from lerobot_serve.gateway.openpi.frames import Opcode
-from lerobot_serve.gateway.predictions import PredictionError, Status
 
 TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}

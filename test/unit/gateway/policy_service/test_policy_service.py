@@ -18,10 +18,10 @@ from support.gateway.policy_service_rig import (
 )
 from support.gateway.robot_client_rig import soon
 
-from lerobot_serve.gateway.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.policy_service.door import make_door
-from lerobot_serve.gateway.predictions import PredictionError, Status
-from lerobot_serve.wire.policy_service import Action, ENUMS, Image
+from lerobot_serve.wire.services.policy_service import Action, ENUMS, Image
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 STATUS = ENUMS['Status']

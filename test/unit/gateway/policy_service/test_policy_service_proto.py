@@ -14,9 +14,9 @@ from support.gateway.policy_service_rig import policy_service_rig
 from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
 
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.policy_service import health
-from lerobot_serve.gateway.predictions import PredictionError, Status
-from lerobot_serve.wire.policy_service import (
+from lerobot_serve.wire.services.policy_service import (
     described,
     ENUMS,
     MESSAGES,

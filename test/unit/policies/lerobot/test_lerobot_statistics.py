@@ -17,7 +17,7 @@ from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
     action_range,
     check_statistics,
 )
-from lerobot_serve.wire.action_range import ActionRange  # noqa: E402
+from lerobot_serve.wire.services.action_range import ActionRange  # noqa: E402
 
 FRONT, STATE, ACTION = 'observation.images.front', 'observation.state', 'action'
 SHAPES = {FRONT: (3, 48, 64), STATE: (2,), ACTION: (2,)}

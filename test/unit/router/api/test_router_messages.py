@@ -16,10 +16,10 @@ from lerobot_serve.router.api.messages import routing_decision, shadow_divergenc
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve.wire import action_range
-from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.action_range import ActionRange
+from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -11,7 +11,7 @@ from support.router.router_core_rig import RoutingRig
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lerobot_serve.router.canary.facts import COUNTERS, Facts, SlotFacts
-from lerobot_serve.router.canary.guards import new_alarms, rollback_reason, update_alarms
+from lerobot_serve.router.canary.guards.rules import new_alarms, rollback_reason, update_alarms
 from lerobot_serve.router.canary.plan import GuardLimits
 
 LIMITS = GuardLimits()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.router.canary.evidence import log_mean, stakes, Wager
+from lerobot_serve.router.canary.evidence.sequential_test import log_mean, stakes, Wager
 
 MARGIN = st.sampled_from((0.0, 0.01, 0.1, 0.3, 0.5))
 GAIN = st.floats(-1.0, 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.router.canary_rig import plan, started
 
-from lerobot_serve.router.canary.forecast import episodes_to_decide
+from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase
 

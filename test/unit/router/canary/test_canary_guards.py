@@ -12,7 +12,7 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.facts import ArmCounts, counters, Facts, SlotFacts
-from lerobot_serve.router.canary.guards import (
+from lerobot_serve.router.canary.guards.rules import (
     missing_data,
     new_alarms,
     not_ready_reason,

@@ -10,7 +10,11 @@ from support.router.canary_rig import plan, QUICK, S, STEPS, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.facts import COUNTERS
-from lerobot_serve.router.canary.guards import missing_data, not_ready_reason, rollback_reason
+from lerobot_serve.router.canary.guards.rules import (
+    missing_data,
+    not_ready_reason,
+    rollback_reason,
+)
 from lerobot_serve.router.canary.plan import GuardLimits
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from support.router.canary_rig import plan
 
+from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.router.canary.trial import EpisodeBlock, GAINS, promotion_gain
 from lerobot_serve.tools.plan.rollout_simulation import (
     ArmBehavior,
     naive_z_test,

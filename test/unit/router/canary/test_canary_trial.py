@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.router.canary import trial as module
-from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, ENDS, EpisodeEvent
-from lerobot_serve.router.canary.trial import (
+from lerobot_serve.router.canary.evidence import trial as module
+from lerobot_serve.router.canary.evidence.trial import (
     abort_gain,
     EpisodeBlock,
     promotion_gain,
     rollback_gain,
     StepTrial,
 )
+from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, ENDS, EpisodeEvent
 
 EPISODES = st.lists(st.tuples(st.sampled_from(ARMS), st.sampled_from(ENDS)), max_size=80)
 

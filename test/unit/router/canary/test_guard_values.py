@@ -9,8 +9,8 @@ import pytest
 from support.router.canary_rig import started
 
 from lerobot_serve.router.canary.facts import counters, Facts, SlotFacts
-from lerobot_serve.router.canary.guard_values import guard_values, GuardValue
-from lerobot_serve.router.canary.guards import new_alarms, rollback_reason, update_alarms
+from lerobot_serve.router.canary.guards.rules import new_alarms, rollback_reason, update_alarms
+from lerobot_serve.router.canary.guards.values import guard_values, GuardValue
 from lerobot_serve.router.canary.plan import GuardLimits
 
 LIMITS = GuardLimits(divergence=3.0)

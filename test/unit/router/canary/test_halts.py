@@ -9,7 +9,7 @@ import pytest
 from support.router.canary_rig import started, whats
 
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
-from lerobot_serve.router.canary.halts import (
+from lerobot_serve.router.canary.guards.halts import (
     halt_shares,
     halt_text,
     halt_verdict,

@@ -25,7 +25,7 @@ from support.router.script_rig import (
 from lerobot_serve.router.data_path.hedging import HEDGE_BURST
 from lerobot_serve.router.replicas.slot import SlotDrain
 from lerobot_serve.wire.schema import Refusal, StateClass, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 COUNTS = st.integers(0, 8)
 

@@ -25,7 +25,7 @@ from support.router.replica_rig import ControlRig
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 
 WAIT_S = 60.0
 ROBOTS = [f'robot-{number}' for number in range(12)]

@@ -10,7 +10,7 @@ from support.router.dispatch_rig import ask_of, check_counts, episode_in, MS, SE
 from support.router.replica_rig import ControlRig
 
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 
 class Sessions(RuleBasedStateMachine):

@@ -14,7 +14,7 @@ from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
 from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.shadow.sessions import RETRY_NS
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from support.router.shadow_rig import LIVE, SHADOW, World
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.session.fake_transport import reply_bytes
+from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session_request import make_session_request
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.execution_report import ExecutionReport, find_execution_report
 from lerobot_serve.wire.header import Envelope, read_envelope
-from lerobot_serve.wire.session import SessionRequest
+from lerobot_serve.wire.services.session import SessionRequest
 
 CHUNK_ROWS, JOINTS = 10, 3
 # what the shadow does otherwise

@@ -20,7 +20,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal, StateClass, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 NAN = np.full_like(ROWS, np.nan)
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')

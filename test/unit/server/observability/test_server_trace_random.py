@@ -18,7 +18,7 @@ from lerobot_serve.server.observability.trace_recorder import make_trace_recorde
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 ROBOTS = st.integers(1, 3)
 STEPS = st.lists(

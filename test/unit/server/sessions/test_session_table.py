@@ -13,7 +13,7 @@ from support.server.session_rig import ask, RULES, S, table
 from lerobot_serve.server.sessions.session_table import SessionTable
 from lerobot_serve.wire.names import session_name
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, SCHEMA_VERSION, StateClass
-from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 MANY = 10
 

@@ -18,7 +18,7 @@ from lerobot_serve.server.sessions.session_validation import (
     SessionRules,
 )
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION
-from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 STRICT = {'require_trained_fps': True}
 PINNED = {'pin_task': True}

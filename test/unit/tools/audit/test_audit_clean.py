@@ -12,7 +12,7 @@ import pytest
 from support.edge.cage_rig import robots
 from support.tools.audit_rig import drive, LIMITS
 
-from lerobot_serve.tools.audit.check import CHECKS
+from lerobot_serve.tools.audit.checks.check import CHECKS
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.trace.format.schema import TraceError
 

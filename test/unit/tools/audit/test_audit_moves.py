@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from support.tools.audit_rig import accusations, POLICY, write
 
+from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records

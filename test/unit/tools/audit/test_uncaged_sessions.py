@@ -9,10 +9,10 @@ import json
 from support.tools.audit_rig import drive, write
 
 from lerobot_serve.client.settings import CLIENT_PREFIX
-from lerobot_serve.gateway.caller import CLIENT_PREFIX as GATEWAY_PREFIX
+from lerobot_serve.gateway.callers.caller import CLIENT_PREFIX as GATEWAY_PREFIX
+from lerobot_serve.tools.audit.checks.uncaged_sessions import UNCAGED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.audit.report import as_json, as_text
-from lerobot_serve.tools.audit.uncaged_sessions import UNCAGED
 
 SENTENCE = '2 callers came through a gateway, without safety cage and fallback ladder'
 

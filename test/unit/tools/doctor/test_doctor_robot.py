@@ -28,7 +28,7 @@ from lerobot_serve.tools.doctor.robot import (
     check_robot_file,
     EXAMPLES_OF,
 )
-from lerobot_serve.wire.action_range import ActionRange
+from lerobot_serve.wire.services.action_range import ActionRange
 
 ROBOT = load(SIM_ARM)
 LIMITS = tuple((action.low, action.high) for action in ROBOT.actions)

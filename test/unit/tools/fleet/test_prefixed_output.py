@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from lerobot_serve.tools.fleet.prefixed_output import (
+from lerobot_serve.tools.fleet.output.prefixed_output import (
     LINE_LIMIT,
     LineBuffer,
     PrefixedOutput,

@@ -17,10 +17,10 @@ import yaml
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
-from lerobot_serve.tools.fleet.launch_file import launch_text
+from lerobot_serve.tools.fleet.output.launch_file import launch_text
+from lerobot_serve.tools.fleet.output.systemd_units import quoted, unit_files
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
 from lerobot_serve.tools.fleet.ros_arguments import as_yaml
-from lerobot_serve.tools.fleet.systemd_units import quoted, unit_files
 
 FLEETS = REPOSITORY / 'config' / 'fleets'
 AWKWARD = {'task': 'say "50 %" of $HOME\\', 'tags': ('a=b', "c=it's"), 'rtc': True}

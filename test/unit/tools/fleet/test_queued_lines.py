@@ -10,8 +10,8 @@ import threading
 import pytest
 from support.waiting import wait_until
 
-from lerobot_serve.tools.fleet import queued_lines
-from lerobot_serve.tools.fleet.queued_lines import QueuedLines, write_all
+from lerobot_serve.tools.fleet.output import queued_lines
+from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
 
 LIMIT_S = 30.0
 

@@ -16,9 +16,9 @@ from support.waiting import wait_until
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet import restarts, supervisor
+from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
+from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
 from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
-from lerobot_serve.tools.fleet.prefixed_output import PrefixedOutput
-from lerobot_serve.tools.fleet.queued_lines import QueuedLines, write_all
 from lerobot_serve.tools.fleet.supervisor import status_text, Supervisor
 
 # says that it runs, waits for SIGINT as a node does, says goodbye

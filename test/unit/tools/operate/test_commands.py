@@ -32,7 +32,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     UnknownPhase,
 )
 from lerobot_serve.tools.operate.message_views import canary_view, router_view
-from lerobot_serve.tools.operate.rollout_rules import OTHER_POLICY_RULES
+from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES
 from lerobot_serve_interfaces.msg import CanaryState, GuardState, RouterState, SlotState
 
 DO, NOTHING, REFUSE = Effect.DO, Effect.NOTHING, Effect.REFUSE

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lerobot_serve.tools.operate import graph_search
-from lerobot_serve.tools.operate.graph_search import GraphSearch, PACKAGE, STATE
+from lerobot_serve.tools.operate.discovery import graph_search
+from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, PACKAGE, STATE
 
 KIND, LIMIT_S, LOOKS = 'RouterState', 30.0, 200
 

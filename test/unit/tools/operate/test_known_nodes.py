@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lerobot_serve.tools.operate import known_nodes as module
-from lerobot_serve.tools.operate.known_nodes import KEEP_S, known_nodes, KnownNodes
+from lerobot_serve.tools.operate.discovery import known_nodes as module
+from lerobot_serve.tools.operate.discovery.known_nodes import KEEP_S, known_nodes, KnownNodes
 
 KIND = 'EdgeState'
 

@@ -17,7 +17,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
-from lerobot_serve.tools.operate.replica_loading import (
+from lerobot_serve.tools.operate.rollout.replica_loading import (
     check_root,
     is_loaded,
     robots_in_slot,

@@ -18,7 +18,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     ShadowView,
     SlotView,
 )
-from lerobot_serve.tools.operate.rollout_view import (
+from lerobot_serve.tools.operate.rollout.rollout_view import (
     as_json,
     as_text,
     bar_text,

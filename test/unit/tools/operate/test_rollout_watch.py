@@ -17,9 +17,9 @@ from lerobot_serve.tools.cli.rollout import loading
 from lerobot_serve.tools.operate.commands import Verb
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, ShadowView, SlotView
 from lerobot_serve.tools.operate.outcome import Result
-from lerobot_serve.tools.operate.replica_loading import LoadProgress
-from lerobot_serve.tools.operate.rollout_watch import RolloutWatch
-from lerobot_serve.tools.operate.steering import lifts_verdict_alone
+from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
+from lerobot_serve.tools.operate.rollout.steering import lifts_verdict_alone
 
 RUNNING = RouterView('/r', split_percent=50, canary=CanaryView(CanaryPhase.RUNNING, text='runs'))
 BACK = replace(

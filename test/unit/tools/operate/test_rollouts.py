@@ -11,7 +11,6 @@ import pytest
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate import rollouts
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     ReplicaView,
@@ -20,8 +19,13 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.outcome import PartlyDone
-from lerobot_serve.tools.operate.replica_loading import LoadProgress
-from lerobot_serve.tools.operate.rollouts import check_finish, check_still_promoted, parsed_plan
+from lerobot_serve.tools.operate.rollout import rollouts
+from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.rollouts import (
+    check_finish,
+    check_still_promoted,
+    parsed_plan,
+)
 
 OLD, NEW, OTHER = 'v1@1', 'v2@2', 'v3@3'
 PROMOTED = CanaryView(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned=NEW)

@@ -12,8 +12,12 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone
-from lerobot_serve.tools.operate.replica_loading import LoadProgress
-from lerobot_serve.tools.operate.shadow_loading import load_shadow, shadow_server, stop_shadow
+from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.shadow_loading import (
+    load_shadow,
+    shadow_server,
+    stop_shadow,
+)
 
 ROUTER = RouterView('/cell/policy_router')
 SERVER = '/cell/rehearsal/policy_server'

@@ -15,8 +15,8 @@ from support.tools.rerun_rig import BEGIN_NS, CLOCK_AHEAD_NS, JOINTS, ROBOT, Sce
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.message import BagMessage, OBSERVATION
-from lerobot_serve.tools.rerun_view import joint_values, message_mapping, robot_mapping
-from lerobot_serve.tools.rerun_view.entries import (
+from lerobot_serve.tools.rerun_view.mapping import joint_values, message_mapping, robot_mapping
+from lerobot_serve.tools.rerun_view.mapping.entries import (
     Entry,
     Event,
     Frame,
@@ -25,7 +25,7 @@ from lerobot_serve.tools.rerun_view.entries import (
     Scalar,
     State,
 )
-from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec, Flag, Status

@@ -18,8 +18,8 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.rerun_view import message_view
 from lerobot_serve.tools.rerun_view.bag_view import show_bag
 from lerobot_serve.tools.rerun_view.destinations import open_sink
-from lerobot_serve.tools.rerun_view.entries import path_part
-from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.mapping.entries import path_part
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import MessageView
 from lerobot_serve.wire import image_codec
 from lerobot_serve.wire.message_parts import Image

@@ -10,11 +10,11 @@ from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.rerun_view.curve_batches import CurveBatches, CurveKey, POINTS_LIMIT
-from lerobot_serve.tools.rerun_view.entries import Times
 from lerobot_serve.tools.rerun_view.layout import GROUP_LIMIT, joint_groups, Layout
 from lerobot_serve.tools.rerun_view.live_topics import LiveTopics
-from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
-from lerobot_serve.tools.rerun_view.plan_lanes import LANES, PlanLanes
+from lerobot_serve.tools.rerun_view.mapping.entries import Times
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.mapping.plan_lanes import LANES, PlanLanes
 
 
 def test_joints_are_grouped_by_side_and_number():

@@ -15,7 +15,7 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 
 ONE = ('/a',)
 

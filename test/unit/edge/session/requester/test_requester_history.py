@@ -8,7 +8,7 @@ import pytest
 from support.edge.requester_rig import Bench, MS, played, starting
 
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.wire import execution_report as wire_executed
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.header import Header

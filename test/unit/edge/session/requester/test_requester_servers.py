@@ -9,7 +9,7 @@ from support.edge.requester_rig import ABC, CHUNK, Simulation
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 GONE = ServerUnreachable('no answer')
 OTHER_JOINTS = SessionRefused(Refusal.ACTION_NAMES, 'the policy moves another robot')

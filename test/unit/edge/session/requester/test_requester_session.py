@@ -8,9 +8,9 @@ from support.edge.requester_rig import Bench, CHUNK, Simulation, starting
 
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION, Status
-from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve.wire.services.session import SessionRefused
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.execution_report import decode, ExecutionReport, Halt
 from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.session import ServerUnreachable
+from lerobot_serve.wire.services.session import ServerUnreachable
 
 ONE = ('/a',)
 GONE = ServerUnreachable('no answer')

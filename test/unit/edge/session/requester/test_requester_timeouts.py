@@ -9,7 +9,7 @@ from support.edge.requester_rig import CHUNK, MS, played, Simulation, starting
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 MISFIT = SessionRefused(Refusal.ACTION_NAMES, 'arm_0.pos is not joint_0.pos')
 

@@ -30,7 +30,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SLOT_STATES,
     SlotView,
 )
-from lerobot_serve.tools.operate.steering import slot_steering_rule
+from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 
 ROUTER = '/policy_router'
 PLAN = parse_plan(['25', '100'])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.ros.contract.service_bytes import encode
-from lerobot_serve.tools.dashboard.document.edge_state import EdgeStateReader
+from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
 from lerobot_serve.tools.operate.message_views import robot_view
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import DropCount, EdgeState

@@ -10,7 +10,6 @@ import pytest
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.dashboard.document.edge_state import EdgeSample
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     FleetRecorder,
@@ -20,6 +19,7 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SERVER,
     SETTLED_S,
 )
+from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     RobotView,
@@ -27,7 +27,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
     UnknownPhase,
 )
-from lerobot_serve.tools.operate.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus, SlotState
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'

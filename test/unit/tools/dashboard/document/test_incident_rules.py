@@ -10,7 +10,7 @@ import pytest
 
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document import incident_rules as rules
-from lerobot_serve.tools.dashboard.document.router_rows import SERVER_STATES
+from lerobot_serve.tools.dashboard.document.rows.router_rows import SERVER_STATES
 from lerobot_serve.tools.operate.fleet_state import (
     EDGE_STATES,
     REPLICA_STATES,

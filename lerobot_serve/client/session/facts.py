@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session tells of itself, in both clients. Any thread."""
+
+from __future__ import annotations
+
+from lerobot_serve.client.results import PolicyInfo
+from lerobot_serve.client.session.agreement import GatewayAgreement
+from lerobot_serve.client.session.plans import SessionPlans
+
+
+class SessionFacts:
+    """The base of PolicySession and AsyncPolicySession."""
+
+    def __init__(self, plans: SessionPlans, info: PolicyInfo) -> None:
+        self._plans, self.info = plans, info
+
+    @property
+    def client_id(self) -> str:
+        """The name of this session in logs and traces; a gateway gives one of its own."""
+        state = self._plans.state
+        given = state.agreement
+        return given.client_id if isinstance(given, GatewayAgreement) else state.settings.client_id
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return self._plans.state.settings.state_names
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The columns of Prediction.actions."""
+        return self._plans.state.settings.action_names
+
+    @property
+    def camera_names(self) -> tuple[str, ...]:
+        return tuple(camera.name for camera in self._plans.state.settings.cameras)
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of a prediction that is given none [s]."""
+        return self._plans.state.settings.timeout_s
+
+    @property
+    def fingerprint(self) -> str:
+        """The policy that was agreed, id@hash; a router joins those of its slots with |."""
+        agreement = self._plans.state.agreement
+        return agreement.policy if agreement else ''
+
+    @property
+    def chunk_steps(self) -> int:
+        """Rows of a chunk."""
+        agreement = self._plans.state.agreement
+        return agreement.chunk_size if agreement else 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is worth reading before the first prediction."""
+        return self._plans.state.warnings
+
+    @property
+    def episode_id(self) -> str:
+        return self._plans.state.episode_id
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """
+        Counted since the session was opened: requests sent, sessions opened (1 unless the server
+        was away), requests superseded here, and dropped messages by reason.
+        """
+        state, turns = self._plans.state, self._plans.turns
+        return {
+            'requests': state.requests_sent,
+            'sessions': state.sessions_opened,
+            'superseded': turns.superseded,
+            **{f'dropped_{reason}': count for reason, count in turns.dropped.items()},
+        }

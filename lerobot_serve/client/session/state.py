@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one session knows: its numbers, its episode, its history, what was agreed. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import secrets
+import threading
+
+import numpy as np
+
+from lerobot_serve.client.results import NO_CAGE
+from lerobot_serve.client.session.agreement import Agreement
+from lerobot_serve.client.session.inputs import ObservationHistory, Observed
+from lerobot_serve.client.session.turns import RequestId
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Codec, Flag, ID_LIMIT, MsgType
+from lerobot_serve.wire.services.requests import ResetEpisodeRequest
+from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is opened with; `timeout_s` is the deadline of a request at the server."""
+
+    client_id: str
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: tuple[CameraSpec, ...]
+    fps: float
+    timeout_s: float
+    task: str = ''
+    policy: str = ''
+    codec: Codec = Codec.RAW
+    jpeg_quality: int = 90
+    tags: tuple[tuple[str, str], ...] = ()
+    # distinguishes this process from another one with the same client_id
+    instance: int = field(default_factory=lambda: secrets.randbits(63))
+
+
+class SessionState:
+    """See the module. `is_open` and `why_lost` are read without the lock."""
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self.settings = settings
+        self.agreement: Agreement | None = None
+        self.is_open = False
+        # why there is no session, from the server; empty while nothing is known
+        self.why_lost = ''
+        self.sessions_opened = self.requests_sent = 0
+        # the request of the session that was requested last
+        self.last_request: SessionRequest | None = None
+        self._lock = threading.Lock()
+        self._epoch = secrets.randbits(32)
+        self._sequence = self._episode = 0
+        self._is_episode_start = True
+        self._task, self.episode_id = settings.task, self._default_episode_id()
+        self._history = ObservationHistory(1, 1)
+        self._last_fingerprint = ''
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is worth reading before the first prediction."""
+        agreement = self.agreement
+        if agreement is None:
+            return (NO_CAGE,)
+        if agreement.observation_steps <= 1:
+            return (NO_CAGE, *agreement.warnings)
+        return (
+            NO_CAGE,
+            *agreement.warnings,
+            f'the policy takes {agreement.observation_steps} observations in each request, '
+            f'{agreement.observation_stride_steps} control steps apart: call observe() at each '
+            'control step without a prediction',
+        )
+
+    def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
+        """Return the request of another session."""
+        with self._lock:
+            self._epoch = (self._epoch + 1) % 2**32
+            epoch, given = self._epoch, self.settings
+            self.last_request = SessionRequest(
+                client_id=given.client_id,
+                instance=given.instance,
+                session_epoch=epoch,
+                reply_topic=reply_topic(epoch),
+                state_names=given.state_names,
+                action_names=given.action_names,
+                cameras=given.cameras,
+                fps=given.fps,
+                robot_type='python client',
+                policy=given.policy,
+                task=self._task,
+                codec=given.codec,
+                reply_deadline_s=given.timeout_s,
+                tags=given.tags,
+            )
+            return self.last_request
+
+    def begin_session(self, agreement: Agreement) -> None:
+        """Use the session that was requested last."""
+        with self._lock:
+            self.agreement, self.is_open, self.why_lost = agreement, True, ''
+            self.sessions_opened += 1
+            steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
+            self._history = self._history.resized(max(1, steps), max(1, stride_steps))
+
+    def end_session(self, why: str) -> None:
+        """The server has no session of this client any more."""
+        self.is_open, self.why_lost = False, why
+
+    def begin_episode(self, task: str | None, episode_id: str) -> str:
+        """Begin the next episode; return its id."""
+        with self._lock:
+            self._episode += 1
+            self._is_episode_start = True
+            self._task = self.settings.task if task is None else task
+            self._history.clear()
+            self.episode_id = episode_id or self._default_episode_id()
+            return self.episode_id
+
+    def reset_request(self) -> ResetEpisodeRequest:
+        """Return the announcement of the present episode."""
+        with self._lock:
+            return ResetEpisodeRequest(
+                self.settings.client_id, self._epoch, self._episode, self.episode_id
+            )
+
+    def observe(self, observed: Observed) -> None:
+        """Add the observation of a control step."""
+        with self._lock:
+            self._history.add(observed)
+
+    def next_observation(self, task: str | None, now_ns: int) -> tuple[RequestId, Observation]:
+        """Return a request of the newest observation. Raises Unencodable."""
+        with self._lock:
+            assert self.agreement
+            self._sequence += 1
+            header = Header(
+                seq=self._sequence,
+                client_mono_ns=now_ns,
+                session_epoch=self._epoch,
+                episode=self._episode,
+                schema_version=self.agreement.schema_version,
+                msg_type=MsgType.OBSERVATION,
+                flags=Flag.EPISODE_START if self._is_episode_start else Flag.NONE,
+            )
+            rows, episode_id = self._history.rows(), self.episode_id
+            task = self._task if task is None else task
+            codec = Codec(self.agreement.codec)
+        observation = Observation(
+            header,
+            self.settings.client_id,
+            episode_id,
+            state=np.stack([observed.state for observed, _ in rows]),
+            images=self._images(rows, codec),
+            task=task,
+        )
+        return RequestId(header.session_epoch, header.episode, header.seq), observation
+
+    def on_sent(self, request: RequestId) -> None:
+        """Count a request; the next one of its episode is not the first."""
+        with self._lock:
+            self.requests_sent += 1
+            if request.episode == self._episode:
+                self._is_episode_start = False
+
+    def is_policy_changed(self, fingerprint: str) -> bool:
+        """Note the policy of a reply; return whether the one before was of another policy."""
+        with self._lock:
+            before, self._last_fingerprint = self._last_fingerprint, fingerprint
+        return bool(before) and before != fingerprint
+
+    def _images(self, rows: tuple[tuple[Observed, int], ...], codec: Codec) -> tuple[Image, ...]:
+        quality = self.settings.jpeg_quality
+        return tuple(
+            image_codec.encode(name, frame, codec, quality=quality, steps_back=steps_back)
+            for observed, steps_back in rows
+            for name, frame in observed.frames.items()
+        )
+
+    def _default_episode_id(self) -> str:
+        end = f'-{self._epoch:08x}-{self._episode:04d}'
+        name = self.settings.client_id.encode()[: ID_LIMIT - len(end)]
+        return name.decode(errors='ignore') + end

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What happens in a run of the demo.
+
+The executor thread deposits, the main thread reads; a lock keeps related figures consistent. Times
+are seconds since 1970, for the charts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+import threading
+
+from lerobot_serve.demo.results.arm_clips import ArmClip, ArmFrame
+from lerobot_serve.tools.operate.fleet_state import RobotView
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEpisode:
+    """One episode with its outcome."""
+
+    time_s: float
+    robot: str
+    policy: str
+    success: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEvent:
+    """One event: for the story of its act and, with a short `mark`, in plots."""
+
+    time_s: float
+    text: str
+    mark: str = ''
+    act: str = ''
+
+
+@dataclass(slots=True)
+class RobotStatus:
+    """State and figures of one robot; `view` is what operators see of it."""
+
+    view: RobotView
+    stalls: int = 0
+    chunks: int = 0
+    executed: int = 0
+    cage_trips: int = 0
+    ticks: int = 0
+    control_steps_missed: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        return self.view.state
+
+    @property
+    def server(self) -> str:
+        return self.view.server
+
+
+class Scoreboard:
+    """Hold `lock` to read several related figures."""
+
+    def __init__(self, robots: list[str]) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Event()
+        self.robots = {name: RobotStatus(RobotView(edge_node_name(name))) for name in robots}
+        self.ended_episodes: list[EndedEpisode] = []
+        self.events: list[DemoEvent] = []
+        # episode -> its policy
+        self.policy_of_episode: dict[str, str] = {}
+        self.placements: list[tuple[float, str]] = []
+        # robot -> when its arm first moved
+        self.first_motions_s: dict[str, float] = {}
+        # robot -> position of its target; (robot, version) -> motion of the arm
+        self.targets: dict[str, tuple[float, float]] = {}
+        self.clips: dict[tuple[str, str], ArmClip] = {}
+
+    def add_event(self, time_s: float, text: str, mark: str = '', act: str = '') -> None:
+        """Add an event to the story and, with a mark, to the plots. Any thread."""
+        with self.lock:
+            self.events.append(DemoEvent(time_s, text, mark, act))
+        self.changed.set()
+
+    def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
+        """Add the pose of an arm, under the policy that controls it. Executor."""
+        with self.lock:
+            version = version_of(self.robots[robot].view.policy)
+            if version:
+                self.clips.setdefault((robot, version), ArmClip()).add(frame)
+
+    def add_outcome(self, episode: EndedEpisode) -> None:
+        """Add an ended episode, also to the clip of its robot. Executor."""
+        with self.lock:
+            self.ended_episodes.append(episode)
+            clip = self.clips.get((episode.robot, version_of(episode.policy)))
+            if clip:
+                clip.add_outcome(episode.time_s, episode.success)
+        self.changed.set()
+
+    def typical_clip(self, version: str) -> ArmClip:
+        """Return the clip of a version that is most like all its episodes, empty without one."""
+        with self.lock:
+            ended = [e.success for e in self.ended_episodes if version_of(e.policy) == version]
+            rate = sum(ended) / len(ended) if ended else 0.0
+            clips = [clip for (_, of), clip in self.clips.items() if of == version]
+            windows = [window for clip in clips for window in clip.windows()]
+        return max(windows, key=lambda window: window.likeness(rate), default=ArmClip())
+
+    def is_recorded(self, version: str) -> bool:
+        """Return whether one robot has a whole clip of a version."""
+        with self.lock:
+            return any(clip.is_full for (_, of), clip in self.clips.items() if of == version)
+
+    def successes(self) -> dict[str, tuple[int, int]]:
+        """Return the number of successful and of all episodes of each policy."""
+        with self.lock:
+            ended = list(self.ended_episodes)
+        good = Counter(each.policy for each in ended if each.success)
+        return {name: (good[name], of) for name, of in Counter(e.policy for e in ended).items()}
+
+    def first_placed(self, version: str, after_s: float = 0.0) -> float | None:
+        """Return the time of the first episode placed with a version, None without one."""
+        with self.lock:
+            placements = list(self.placements)
+        return next((t for t, p in placements if t > after_s and version_of(p) == version), None)
+
+    def placed_after(self, version: str, time_s: float) -> int:
+        """Return the number of episodes placed with a version, '' for any, after a time."""
+        with self.lock:
+            return sum(t > time_s and version in ('', version_of(p)) for t, p in self.placements)
+
+
+def version_of(policy: str) -> str:
+    """Return the name before the @ of a fingerprint."""
+    return policy.partition('@')[0]
+
+
+def edge_node_name(robot: str) -> str:
+    """Return the full name of a robot's edge controller."""
+    return f'/{robot}/edge_controller'

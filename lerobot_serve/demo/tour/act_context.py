@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of the acts: run a verb, start a fleet file, kill, wait. The main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import contextlib
+from dataclasses import dataclass, field
+import os
+from pathlib import Path
+import signal
+import time
+
+from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.child_processes import (
+    ChildProcesses,
+    FleetLog,
+    process_ids,
+)
+from lerobot_serve.demo.dashboard import Dashboard
+from lerobot_serve.demo.node import DemoMonitor
+from lerobot_serve.demo.process_specs import ROUTER
+from lerobot_serve.demo.results.router_events import router_events
+from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.results.screen import Screen
+from lerobot_serve.demo.tour.commands import Command, KillCommand, TypedCommand, VerbCommand
+from lerobot_serve.demo.tour.link import DemoLink
+from lerobot_serve.demo.tour.verb_process import run_process
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.fleet_state import ReplicaView, RouterView, ShadowView, SlotView
+from lerobot_serve.tools.operate.outcome import ResultUnknown
+from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
+from lerobot_serve.tools.processes.node_processes import executable_path
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """Folder of the results, ROS domain, plan of the canary, link."""
+
+    folder: Path
+    domain: int
+    plan: str
+    link: DemoLink = field(default_factory=DemoLink)
+
+
+class ActContext:
+    """Used by the main thread. An operation that fails raises UserError."""
+
+    def __init__(
+        self,
+        children: ChildProcesses,
+        client: FleetClient,
+        monitor: DemoMonitor,
+        screen: Screen,
+        settings: DemoSettings,
+    ) -> None:
+        self.children, self.client, self.node, self.screen = children, client, monitor, screen
+        self.board: Scoreboard = monitor.board
+        self.folder, self.plan = settings.folder, settings.plan
+        self.link, self._domain = settings.link, settings.domain
+        self.act = ''
+        self._logs: dict[str, FleetLog] = {}
+        self._typed: dict[str, TypedCommand] = {}
+        self._killed: set[str] = set()
+        self._recorded: set[str] = set()
+        self._dashboard: Dashboard | None = None
+        self._seen = RouterView(ROUTER)
+
+    # the router
+
+    def router(self) -> RouterView:
+        """Return the newest state of the router; an empty one before the first."""
+        return self.client.last_router(ROUTER) or RouterView(ROUTER)
+
+    def slot(self, name: str) -> SlotView:
+        return self.router().slot(name) or SlotView(name, state='UNAVAILABLE')
+
+    def replica(self, slot: str, server: str) -> ReplicaView:
+        """Return the state of a server at the router."""
+        found = (each for each in self.slot(slot).replicas if each.server == server)
+        return next(found, ReplicaView(server))
+
+    def shadow(self) -> ShadowView:
+        """Return the newest comparison of the shadow; an empty one before the first."""
+        return self.client.shadow(ROUTER, 0.0) or ShadowView()
+
+    # commands
+
+    def up(self, file: str, remark: str) -> None:
+        """Start `lerobot-serve up FILE`, which runs until the end of the demo."""
+        command = up_command(self.folder / file, self._domain)
+        typed = self._print_command(command, remark)
+        name = Path(file).stem
+        self.children.start(name, verb_words(command))
+        self._logs[name], self._typed[name] = FleetLog(), typed
+
+    def adopt(self, file: str, typed: TypedCommand, dashboard: Dashboard | None = None) -> None:
+        """Watch a fleet, and the dashboard, that were started before ROS was imported."""
+        if dashboard:
+            self._dashboard = dashboard
+            self.screen.add_command(dashboard.typed)
+        self.screen.add_command(typed)
+        name = Path(file).stem
+        self._logs[name], self._typed[name] = FleetLog(), typed
+
+    def run_verb(self, *words: str, remark: str = '') -> None:
+        """Run a verb while the screen updates. Raises UserError when it fails."""
+        command = VerbCommand(words, self._domain)
+        typed = self._print_command(command, remark)
+        run_process(verb_words(command), self.verb_environment, typed, self.wait)
+
+    @property
+    def verb_environment(self) -> dict[str, str]:
+        return {**os.environ, 'ROS_DOMAIN_ID': str(self._domain)}
+
+    def _print_command(self, command: Command, remark: str = '') -> TypedCommand:
+        typed = TypedCommand(steady_time.now_s(), self.act, command.text, remark)
+        self.screen.add_command(typed)
+        return typed
+
+    def process_id(self, node: str) -> int:
+        """Return the process of a node, `a1/policy_server`. Raises UserError."""
+        for name in self._logs:
+            found = process_ids(self.children.children[name].process.pid)
+            if node in found:
+                return found[node]
+        raise UserError(f'no process of {node} runs; see {self.folder}/*.log')
+
+    def kill(self, name: str, node: str) -> float:
+        """End a process with SIGKILL; return when, in seconds since 1970."""
+        pid = self.process_id(node)
+        self._killed.add(name)
+        command = KillCommand(pid)
+        typed = self._print_command(command, f'{node} runs in process {pid}')
+        now_s = steady_time.now_s()
+        os.kill(pid, signal.SIGKILL)
+        typed.status = 0
+        self.add_event(f'{name} is killed (SIGKILL)', mark=f'{name} killed')
+        return now_s
+
+    # recording
+
+    def record(self, *versions: str) -> None:
+        """Record the arms until one has a whole clip under each of these versions."""
+        self._recorded = set(versions)
+        self.node.record_arms(self.board.robots if versions else ())
+
+    # waiting
+
+    def wait(self, until: Callable[[], object], limit_s: float, what: str) -> float:
+        """Wait until a condition holds; return the time it took [s]."""
+        begin_s = time.monotonic()
+        while not until():
+            self.check_children()
+            if time.monotonic() - begin_s > limit_s:
+                raise UserError(f'{what}: not within {limit_s:g} s; {self._status_text()}')
+            time.sleep(POLL_S)
+            self._update()
+        return time.monotonic() - begin_s
+
+    def _update(self) -> None:
+        """Note what is new, and show it."""
+        if self._recorded and all(map(self.board.is_recorded, self._recorded)):
+            self.record()
+        if self._dashboard and (line := self._dashboard.poll()):
+            self.screen.add_heading(line)
+        now = self.client.last_router(ROUTER)
+        if now:
+            # the first state is no change
+            for text, mark in router_events(self._seen if self._seen.slots else now, now):
+                self.add_event(text, mark)
+            self._seen = now
+            self.screen.shadow = self.client.shadow(ROUTER, 0.0)
+            self._find_watch(now)
+        self.screen.refresh()
+
+    def _find_watch(self, router: RouterView) -> None:
+        """Give the screen the view of `rollout watch` as soon as the router gives its settings."""
+        if self.screen.watch is None and router.slots:
+            with contextlib.suppress(UserError, ResultUnknown):
+                self.screen.watch = RolloutWatch(self.client, router)
+
+    def wait_for_s(self, seconds: float) -> None:
+        """Wait for a duration [s] while the screen updates."""
+        end_s = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= end_s, seconds + 60.0, 'time')
+
+    def add_event(self, text: str, mark: str = '') -> None:
+        """Add an event to the list and, with a mark, to the plots."""
+        self.board.add_event(steady_time.now_s(), text, mark, self.act)
+
+    def check_children(self) -> None:
+        """Read what the fleets print. Raises UserError when one, or a process of one, fails."""
+        for name, log in self._logs.items():
+            for line in self.children.children[name].new_lines():
+                log.add(line)
+            self._typed[name].lines = log.own_lines
+            if failure := log.failure(self._killed):
+                raise UserError(f'{failure}; see {self.folder}/{name}.log')
+        for name, code in self.children.ended().items():
+            if name in self._logs:
+                last = self.children.children[name].lines.last_line or 'none'
+                raise UserError(
+                    f'`up` of {name} ended with status {code}, last log line: {last}; see '
+                    f'{self.folder}/{name}.log'
+                )
+
+    def _status_text(self) -> str:
+        """Return the state of robots and router, for the error of an act."""
+        robots = [f'{n}: {r.state} {r.view.reason}'.strip() for n, r in self.board.robots.items()]
+        return (
+            f'{"; ".join(robots)}; router: {self.router().health or "no status received"}; see '
+            f'{self.folder}/*.log'
+        )
+
+
+def up_command(file: Path, domain: int) -> VerbCommand:
+    """Return the command that starts a fleet file."""
+    return VerbCommand(('up', str(file)), domain)
+
+
+def verb_words(command: VerbCommand) -> Sequence[str]:
+    """Return the words that run a verb: the installed command with the words that are printed."""
+    return [str(executable_path('lerobot-serve')), *command.words]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Transport over policy server clients: opens sessions and sends requests. The request thread.
+
+Plain: the link is injected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+import contextlib
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from lerobot_serve.edge.robot import unit_check
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.unit_check import UnitFit
+from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink, SessionReply
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.session import (
+    CameraSpec,
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
+from lerobot_serve_interfaces.srv import ResetEpisode
+
+OPEN_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+DISCOVERY_TIMEOUT_S = 3.0
+
+
+class Log(Protocol):
+    """The logger of the node."""
+
+    def info(self, text: str, /) -> object: ...
+
+    def warning(self, text: str, /) -> object: ...
+
+
+class _Session(NamedTuple):
+    """The session requested last, and the client of its server."""
+
+    client: ServerClient
+    request: SessionRequest
+
+
+class PolicyServerTransport:
+    """
+    The Transport of the node. `session_request` builds a session request from its epoch and reply
+    topic; `rate_warnings` compares a chunk size with the rate of the robot.
+    """
+
+    def __init__(
+        self,
+        link: ServerLink,
+        robot: RobotDescription,
+        *,
+        session_request: Callable[[int, str], SessionRequest],
+        rate_warnings: Callable[[int], Iterable[str]],
+        log: Log,
+    ) -> None:
+        self._link, self._robot = link, robot
+        self._session_request, self._rate_warnings = session_request, rate_warnings
+        self._log = log
+        self._session: _Session | None = None
+
+    def is_available(self, server: str) -> bool:
+        """Return whether the services of this server are available."""
+        return self._link.clients[server].is_available()
+
+    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+        """Open a session. Raises SessionRefused or ServerUnreachable."""
+        client = self._link.clients[server]
+        request = self._session_request(epoch, self._link.reply_topic(server, epoch))
+        reply = client.open(request, OPEN_TIMEOUT_S)
+        self._session = _Session(client, request)
+        self._check_units(server, reply)
+        publisher_count = partial(self._link.publisher_count, server)
+        if not client.wait_until_matched(publisher_count, DISCOVERY_TIMEOUT_S):
+            self._log.info(
+                f'{server}: topics not discovered within {DISCOVERY_TIMEOUT_S:g} s; '
+                'first requests may be lost'
+            )
+        for text in (*reply.warnings, *self._rate_warnings(reply.chunk_size)):
+            self._log.info(text)
+        self._log.info(f'session {reply.session_id} opened with {server}, policy {reply.policy}')
+        return SessionAgreement(
+            reply.schema_version,
+            observation_steps=reply.observation_steps,
+            observation_stride_steps=reply.observation_stride_steps,
+            chunk_size=reply.chunk_size,
+            supports_rtc=reply.supports_rtc,
+            policy=reply.policy,
+            cameras=tuple(CameraSpec(c.name, c.height, c.width) for c in reply.cameras),
+        )
+
+    def _check_units(self, server: str, reply: SessionReply) -> None:
+        """
+        Compare the policy's action range with the limits. Close the session and raise
+        SessionRefused for a range far beyond them in an undeclared unit.
+        """
+        try:
+            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
+            policy = action_range.find(pairs)
+        except ValueError as error:
+            self._log.info(f'{server}: {error}; units not compared')
+            return
+        checked = unit_check.check_units(self._robot, policy)
+        if checked.fit is UnitFit.GROSS:
+            self.close_session()
+            raise SessionRefused(Refusal.WRONG_POLICY, f'{reply.policy}: {checked.text}')
+        if checked.text:
+            self._log.warning(f'{reply.policy}: {checked.text}')
+
+    def close_session(self) -> None:
+        """Close the session; an unreachable server closes it by its own timeout."""
+        session, self._session = self._session, None
+        if session:
+            with contextlib.suppress(ServerUnreachable):
+                session.client.close(session.request, CLOSE_TIMEOUT_S)
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Notify the server of a new episode without waiting for the reply."""
+        session = self._current()
+        request = ResetEpisode.Request(
+            client_id=session.request.client_id,
+            session_epoch=epoch,
+            episode=episode,
+            episode_id=episode_id,
+        )
+        session.client.announce(request, partial(self._log_refused_reset, episode_id))
+
+    def _log_refused_reset(self, episode_id: str, text: str) -> None:
+        self._log.info(f'server rejected the reset for episode {episode_id!r}: {text}')
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request."""
+        self._current().client.send(raw)
+
+    def probe(self, on_reply: Callable[[], None]) -> None:
+        """Call the status service of the current server; the executor receives the reply."""
+        self._current().client.probe(on_reply)
+
+    def _current(self) -> _Session:
+        """Return the open session. Raises RuntimeError without one."""
+        if self._session is None:
+            raise RuntimeError('no session is open')
+        return self._session

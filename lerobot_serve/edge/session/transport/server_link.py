@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The link to the policy servers: a client for each of them, and their replies to this robot.
+
+Implemented over ROS 2 in edge.ros.ros_link and over Zenoh in edge.session.zenoh_link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.wire.services.session import SessionRequest
+from lerobot_serve_interfaces.srv import ResetEpisode
+
+
+class CameraReply(Protocol):
+    """CameraSpec.msg: the frame size that a policy takes."""
+
+    name: str
+    height: int
+    width: int
+
+
+class ExtensionReply(Protocol):
+    """Extension.msg."""
+
+    key: str
+    value: Sequence[int]
+
+
+class SessionReply(Protocol):
+    """The fields of the OpenSession response that an edge reads."""
+
+    session_id: str
+    policy: str
+    schema_version: int
+    observation_steps: int
+    observation_stride_steps: int
+    chunk_size: int
+    supports_rtc: bool
+    cameras: Sequence[CameraReply]
+    extensions: Sequence[ExtensionReply]
+    warnings: Sequence[str]
+
+
+class ServerClient(Protocol):
+    """Client of one server. The request thread."""
+
+    def is_available(self) -> bool: ...
+
+    def open(self, session_request: SessionRequest, timeout_s: float, /) -> SessionReply: ...
+
+    def close(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+
+    def probe(self, on_reply: Callable[[], None], /) -> None: ...
+
+    def announce(
+        self, request: ResetEpisode.Request, on_refusal: Callable[[str], None], /
+    ) -> None: ...
+
+    def send(self, raw: bytes, /) -> None: ...
+
+    def wait_until_matched(
+        self, publisher_count: Callable[[], int], timeout_s: float, /
+    ) -> bool: ...
+
+
+class ServerLink(Protocol):
+    """See the module."""
+
+    @property
+    def clients(self) -> Mapping[str, ServerClient]: ...
+
+    def reply_topic(self, server: str, session_epoch: int) -> str:
+        """Return where a server replies in one session."""
+
+    def publisher_count(self, server: str) -> int:
+        """Return how many writers of this server are connected."""
+
+    def close(self) -> None: ...
+
+
+class ServerLinks:
+    """Several links, each with servers of its own."""
+
+    def __init__(self, links: Sequence[ServerLink]) -> None:
+        self.clients = {
+            server: client for link in links for server, client in link.clients.items()
+        }
+        self._links = links
+        self._of = {server: link for link in links for server in link.clients}
+
+    def reply_topic(self, server: str, session_epoch: int) -> str:
+        """Return where a server replies in one session."""
+        return self._of[server].reply_topic(server, session_epoch)
+
+    def publisher_count(self, server: str) -> int:
+        """Return how many writers of this server are connected."""
+        return self._of[server].publisher_count(server)
+
+    def close(self) -> None:
+        """Close all links; call it once their threads have ended."""
+        for link in self._links:
+            link.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCallbacks:
+    """
+    What a link calls, in a thread of its own, when something arrives.
+
+    `on_presence` receives the server, how many of its writers are alive, the change, and how one
+    was lost if one was.
+    """
+
+    on_chunk: Callable[[bytes], None]
+    on_no_session: Callable[[bytes], None]
+    on_presence: Callable[[str, int, int, Loss], None]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport of requests: bytes down to a server; replies arrive in the inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lerobot_serve.wire.services.session import CameraSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAgreement:
+    """
+    The terms of a session as the server stated them.
+
+    chunk_size  maximum actions in a chunk; of several policies the smallest, 0: unknown
+    policy      fingerprint; a router joins those of its slots with |, '': unknown
+    cameras     the frame sizes that the policy takes
+    """
+
+    schema_version: int
+    observation_steps: int = 1
+    observation_stride_steps: int = 1
+    chunk_size: int = 0
+    supports_rtc: bool = False
+    policy: str = ''
+    cameras: tuple[CameraSpec, ...] = ()
+
+
+class Transport(Protocol):
+    """Connection to the servers; PolicyServerTransport implements it. The request thread."""
+
+    def is_available(self, server: str) -> bool:
+        """Return whether the services of this server are available."""
+
+    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+        """Open a session. Raises SessionRefused or ServerUnreachable."""
+
+    def close_session(self) -> None:
+        """Close the session with the current server; its reply is ignored."""
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Notify the current server of a new episode; its reply is only logged."""
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request to the current server."""
+
+    def probe(self, on_reply: Callable[[], None]) -> None:
+        """
+        Probe the current server without waiting; another thread calls `on_reply` on its response.
+        """

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The names of a caller against those of the policy, from a YAML file:
+
+    cameras:                        theirs: ours; null leaves a camera out
+      observation/image: observation.images.front
+      observation/depth: null
+    state:                          their keys, in the order of the policy's state; a key may hold
+      - observation/joint_position  several values
+      - observation/gripper_position
+    actions:                        their keys, in their order: one action of ours, or several
+      arm: [joint_1.pos, joint_2.pos]
+      gripper: gripper.pos
+
+Without a file, and for each part that a file leaves out, the names must be equal; a camera may
+also be named without observation.images. in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.callers.predictions import as_state, PredictionError, Status
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.parameters import closest_name
+
+CAMERA_PREFIX = 'observation.images.'
+PARTS = ('cameras', 'state', 'actions')
+REMEDY = 'correct the mapping of the door, see docs/gateway.md'
+FILE_LIMIT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NameMapping:
+    """
+    cameras  their camera -> ours, '' for one that is left out
+    state    their keys in the order of the policy's state; empty: equal names
+    actions  their key -> our action names; empty: all actions under the key `actions`
+    """
+
+    cameras: Mapping[str, str] = field(default_factory=dict)
+    state: tuple[str, ...] = ()
+    actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def check(self, contract: PolicyContract) -> None:
+        """Raise PredictionError where a name of ours is not one of this policy."""
+        _check_known('cameras', filter(None, self.cameras.values()), contract.cameras)
+        used = [name for names in self.actions.values() for name in names]
+        _check_known('actions', used, contract.action_names)
+        if self.actions and sorted(used) != sorted(contract.action_names):
+            left = sorted(set(contract.action_names) - set(used))
+            raise _invalid(
+                f'the mapping names {len(used)} actions, the policy has '
+                f'{len(contract.action_names)}'
+                + (f'; missing: {", ".join(left)}' if left else ', each once')
+            )
+
+    def images(
+        self, found: Mapping[str, Uint8Array], contract: PolicyContract
+    ) -> dict[str, Uint8Array]:
+        """Return the images by our names. Raises PredictionError for a name without a partner."""
+        named = {}
+        for theirs, image in found.items():
+            ours = self._camera(theirs, contract)
+            if ours in named:
+                raise _invalid(f'two cameras are {ours}; {REMEDY}')
+            if ours:
+                named[ours] = image
+        if missing := sorted(set(contract.cameras) - set(named)):
+            raise _invalid(
+                f'the policy needs the cameras {", ".join(missing)}, got '
+                f'{", ".join(found) or "none"}; send them, or {REMEDY}'
+            )
+        return named
+
+    def _camera(self, theirs: str, contract: PolicyContract) -> str:
+        if theirs in self.cameras:
+            return self.cameras[theirs]
+        for ours in (theirs, CAMERA_PREFIX + theirs):
+            if ours in contract.cameras:
+                return ours
+        raise _invalid(
+            f'the policy has no camera {theirs[:120]!r}, only '
+            f'{", ".join(contract.cameras) or "none"}; send these names, or {REMEDY}'
+        )
+
+    def state_vector(self, found: Mapping[str, object], contract: PolicyContract) -> Float32Array:
+        """
+        Return the state in the order of the policy. Raises PredictionError for a key that is
+        missing, and for another number of values; keys that are not named by the mapping are not
+        read.
+        """
+        keys = self.state or contract.state_names
+        if missing := [key for key in keys if key not in found]:
+            raise _invalid(
+                f'the state lacks {", ".join(missing[:8])}, got {", ".join(list(found)[:32])}; '
+                f'send these names, or {REMEDY}'
+            )
+        if not self.state and (extra := [key for key in found if key not in keys]):
+            raise _invalid(
+                f'the policy has no state {", ".join(extra[:8])}, only {", ".join(keys[:32])}; '
+                f'leave it out, or {REMEDY}'
+            )
+        if not keys:
+            return np.zeros(0, np.float32)
+        return flat_state(
+            np.concatenate([as_state(found[key], f'state {key[:120]}') for key in keys]), contract
+        )
+
+    def action_columns(self, contract: PolicyContract) -> dict[str, list[int]]:
+        """
+        Return the columns of each of their keys, in their order; all columns under `actions`
+        without a mapping. Raises PredictionError.
+        """
+        self.check(contract)
+        if not self.actions:
+            return {'actions': list(range(len(contract.action_names)))}
+        place = {name: i for i, name in enumerate(contract.action_names)}
+        return {theirs: [place[n] for n in names] for theirs, names in self.actions.items()}
+
+
+EQUAL_NAMES = NameMapping()
+
+
+def flat_state(values: object, contract: PolicyContract) -> Float32Array:
+    """Return values without names, in the order of the policy. Raises PredictionError."""
+    state = as_state(values)
+    if state.size != len(contract.state_names):
+        raise _invalid(
+            f'state has {state.size} values, the policy takes {len(contract.state_names)}: '
+            f'{", ".join(contract.state_names[:64])}'
+        )
+    return state
+
+
+def read_mapping(path: str) -> NameMapping:
+    """Return the mapping of a file, that of equal names for an empty path. Raises UserError."""
+    if not path:
+        return EQUAL_NAMES
+    content = read_content(path)
+    try:
+        return parsed_mapping(content)
+    except ValueError as error:
+        raise UserError(f'mapping {path}: {error}') from None
+
+
+def read_content(path: str) -> Any:
+    """Return the decoded YAML of a mapping file. Raises UserError."""
+    try:
+        text = Path(path).expanduser().read_bytes()[: FILE_LIMIT_BYTES + 1]
+        if len(text) > FILE_LIMIT_BYTES:
+            raise UserError(f'mapping {path}: has more than {FILE_LIMIT_BYTES} bytes')
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise UserError(f'mapping {path}: {error.strerror or error}') from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f'mapping {path}: is no YAML: {str(error)[:200]}') from None
+
+
+def parsed_mapping(content: Any) -> NameMapping:
+    """Return the mapping of decoded YAML. Raises ValueError."""
+    if not isinstance(content, dict):
+        raise ValueError(f'must have the keys {", ".join(PARTS)}')
+    for key in content:
+        if key not in PARTS:
+            near = closest_name(str(key), PARTS)
+            hint = f'; did you mean {near}?' if near else ''
+            raise ValueError(f'{key!r} is no key of a mapping, only {", ".join(PARTS)}{hint}')
+    return NameMapping(
+        _cameras(content.get('cameras') or {}),
+        _names('state', content.get('state') or []),
+        _actions(content.get('actions') or {}),
+    )
+
+
+def _cameras(given: Any) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise ValueError('cameras must be a mapping THEIRS: OURS, or THEIRS: null')
+    for theirs, ours in given.items():
+        if not isinstance(theirs, str) or not (ours is None or (isinstance(ours, str) and ours)):
+            raise ValueError(f'cameras: {theirs!r}: must be a name or null, got {ours!r}')
+    return {theirs: ours or '' for theirs, ours in given.items()}
+
+
+def _actions(given: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(given, dict):
+        raise ValueError('actions must be a mapping THEIRS: OURS, or THEIRS: [OURS, ...]')
+    return {
+        str(theirs): _names(f'actions: {theirs}', [ours] if isinstance(ours, str) else ours)
+        for theirs, ours in given.items()
+    }
+
+
+def _names(place: str, given: Any) -> tuple[str, ...]:
+    if not (isinstance(given, list) and all(isinstance(n, str) and n for n in given)):
+        raise ValueError(f'{place}: must be a list of names, got {given!r}')
+    if len(set(given)) < len(given):
+        raise ValueError(f'{place}: names a name twice')
+    return tuple(given)
+
+
+def _check_known(part: str, names: Any, known: Any) -> None:
+    if unknown := sorted(set(names) - set(known)):
+        raise _invalid(
+            f'the mapping names the {part} {", ".join(unknown)}, the policy has '
+            f'{", ".join(known) or "none"}; {REMEDY}'
+        )
+
+
+def _invalid(text: str) -> PredictionError:
+    return PredictionError(Status.INVALID, text)

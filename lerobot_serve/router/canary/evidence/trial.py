@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The episodes of one step of a canary, by the arm in which they began and by their end.
+
+An episode counts in the arm in which it begins, also after a move to the other slot. Known ends
+are success, failure and aborted. A moved or unreported episode has no outcome; a running one, or
+one without a report, is open. Each test counts an unknown end at its worst, so that a missing
+outcome never favors the result of the test:
+
+                 success  failure  aborted  moved  unreported  open
+    promotion
+      candidate  1        0        0        0      0           0
+      champion   1        0        0        1      1           1
+    rollback
+      candidate  1        0        0        0      1           1
+      champion   1        0        0        0      0           0
+    aborted more often
+      candidate  0        0        1        0      0           1
+      champion   0        0        1        0      0           0
+
+Episodes are ordered by their begin. A block is complete when both arms have reached its size; this
+depends on placements only. Owned by the executor thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from itertools import islice
+from typing import Any
+
+from lerobot_serve.router.canary.evidence.sequential_test import FRACTIONS, Wager
+from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, EpisodeEvent
+from lerobot_serve.router.storage.checked import checked_float, checked_int
+
+# limits of blocks with open episodes and of open episodes; older ones are settled at their worst
+BLOCKS_LIMIT, OPEN_LIMIT = 4000, 20_000
+COUNT_LIMIT, LOG_E_LIMIT = 10**15, 1e9
+
+
+@dataclass(slots=True)
+class EpisodeBlock:
+    """Consecutive episodes of both arms."""
+
+    candidate: ArmCounts = field(default_factory=ArmCounts)
+    champion: ArmCounts = field(default_factory=ArmCounts)
+
+    def arm(self, name: str) -> ArmCounts:
+        return self.candidate if name == 'candidate' else self.champion
+
+    @property
+    def open(self) -> int:
+        return self.candidate.open + self.champion.open
+
+
+# the three tests; see the table above
+
+
+def promotion_gain(block: EpisodeBlock) -> float:
+    """Return the smallest possible gain of the candidate over the champion."""
+    candidate, champion = block.candidate, block.champion
+    worst = champion.begun - champion.failure - champion.aborted
+    return candidate.success / candidate.begun - worst / champion.begun
+
+
+def rollback_gain(block: EpisodeBlock) -> float:
+    """Return the smallest possible gain of the champion over the candidate."""
+    candidate, champion = block.candidate, block.champion
+    worst = candidate.begun - candidate.failure - candidate.aborted - candidate.moved
+    return champion.success / champion.begun - worst / candidate.begun
+
+
+def abort_gain(block: EpisodeBlock) -> float:
+    """Return the smallest possible excess of the champion's abort rate."""
+    candidate, champion = block.candidate, block.champion
+    worst = candidate.aborted + candidate.open
+    return champion.aborted / champion.begun - worst / candidate.begun
+
+
+GAINS: dict[str, Callable[[EpisodeBlock], float]] = {
+    'promotion': promotion_gain,
+    'rollback': rollback_gain,
+    'aborted': abort_gain,
+}
+
+
+class BlockSeries:
+    """Blocks of one size and their wagers. `best` is the largest log e so far."""
+
+    def __init__(self, size: int, margins: Mapping[str, float]) -> None:
+        self._size = size
+        self.wagers = {name: Wager(margin) for name, margin in margins.items()}
+        self.best = dict.fromkeys(margins, 0.0)
+        # number of the first unsettled block, and all unsettled blocks; the last is incomplete
+        self._first = 0
+        self._blocks: deque[EpisodeBlock] = deque([EpisodeBlock()])
+        # whether a block has changed since the last `update_best`
+        self._has_changed = False
+
+    def begin(self, arm: str) -> int:
+        """Count an episode that begins; return the number of its block."""
+        block = self._blocks[-1]
+        block.arm(arm).count(BEGUN)
+        number = self._first + len(self._blocks) - 1
+        if min(block.candidate.begun, block.champion.begun) >= self._size:
+            self._blocks.append(EpisodeBlock())
+            self._has_changed = True
+        return number
+
+    def end(self, number: int, arm: str, what: str) -> None:
+        """Count the end of an episode, unless its block is settled."""
+        if number >= self._first:
+            self._blocks[number - self._first].arm(arm).count(what)
+            self._has_changed = True
+
+    def update_best(self) -> None:
+        """Settle complete blocks and update `best`."""
+        if not self._has_changed:
+            return
+        self._has_changed = False
+        while len(self._blocks) > 1 and self._may_settle:
+            block = self._blocks.popleft()
+            self._first += 1
+            for name, wager in self.wagers.items():
+                self.best[name] = max(self.best[name], wager.settle(GAINS[name](block)))
+        for name, wager in self.wagers.items():
+            closed = islice(self._blocks, len(self._blocks) - 1)
+            self.best[name] = wager.highest(map(GAINS[name], closed), self.best[name])
+
+    @property
+    def _may_settle(self) -> bool:
+        return self._blocks[0].open == 0 or len(self._blocks) > BLOCKS_LIMIT
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state for `restore`."""
+        return {
+            'first': self._first,
+            'blocks': [[*astuple(b.candidate), *astuple(b.champion)] for b in self._blocks],
+            'wealth': {name: list(wager.wealth) for name, wager in self.wagers.items()},
+            'best': dict(self.best),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
+        blocks = [_block(values) for values in snapshot['blocks']]
+        if not 0 < len(blocks) <= BLOCKS_LIMIT + 2:
+            raise ValueError(f'{len(blocks)} blocks')
+        for name, wager in self.wagers.items():
+            wealth = [_log_e(value) for value in snapshot['wealth'][name]]
+            if len(wealth) != len(FRACTIONS):
+                raise ValueError(f'wealth is {wealth!r}')
+            wager.wealth = wealth
+            self.best[name] = _log_e(snapshot['best'][name])
+        if any(min(b.candidate.begun, b.champion.begun) < self._size for b in blocks[:-1]):
+            raise ValueError('a block is closed with too few episodes')
+        self._first, self._blocks = _count(snapshot['first'], 'first'), deque(blocks)
+        self._has_changed = True
+
+    @property
+    def last(self) -> int:
+        """The number of the incomplete block."""
+        return self._first + len(self._blocks) - 1
+
+
+class StepTrial:
+    """
+    The episodes of a step. `size` is the block size of the promotion test; the tests of rollback
+    and aborts use blocks of one, which detect a bad candidate earliest.
+    """
+
+    def __init__(self, margin: float, size: int) -> None:
+        self.totals = {arm: ArmCounts() for arm in ARMS}
+        self.wide = BlockSeries(size, {'promotion': margin})
+        self.narrow = BlockSeries(1, {'rollback': 0.0, 'aborted': 0.0})
+        # episode -> arm, numbers of its blocks in `wide` and `narrow`
+        self._open: OrderedDict[str, tuple[str, int, int]] = OrderedDict()
+
+    def take(self, events: Sequence[EpisodeEvent]) -> None:
+        """Add events in order. Only episodes that begin in this step count."""
+        for event in events:
+            if event.what == BEGUN:
+                self._begin(event.episode_id, event.arm)
+            else:
+                self._end(event.episode_id, event.what)
+        self.wide.update_best()
+        self.narrow.update_best()
+
+    def _begin(self, episode_id: str, arm: str) -> None:
+        if episode_id in self._open:
+            return
+        self.totals[arm].count(BEGUN)
+        self._open[episode_id] = arm, self.wide.begin(arm), self.narrow.begin(arm)
+        if len(self._open) > OPEN_LIMIT:
+            self._end(next(iter(self._open)), 'unreported')
+
+    def _end(self, episode_id: str, what: str) -> None:
+        arm, wide, narrow = self._open.pop(episode_id, ('', 0, 0))
+        if arm:
+            self.totals[arm].count(what)
+            self.wide.end(wide, arm, what)
+            self.narrow.end(narrow, arm, what)
+
+    @property
+    def evidence(self) -> tuple[float, float, float]:
+        """The largest log e for promotion, for rollback and for more aborts of the champion."""
+        return (
+            self.wide.best['promotion'],
+            self.narrow.best['rollback'],
+            self.narrow.best['aborted'],
+        )
+
+    @property
+    def open(self) -> dict[str, str]:
+        """Open episodes with their arm."""
+        return {episode_id: place[0] for episode_id, place in self._open.items()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state for `restore` as plain data."""
+        return {
+            'totals': {arm: list(astuple(total)) for arm, total in self.totals.items()},
+            'wide': self.wide.snapshot(),
+            'narrow': self.narrow.snapshot(),
+            'open': [[episode_id, *place] for episode_id, place in self._open.items()],
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
+        self.totals = {arm: _arm(snapshot['totals'][arm]) for arm in ARMS}
+        self.wide.restore(snapshot['wide'])
+        self.narrow.restore(snapshot['narrow'])
+        for episode_id, arm, wide, narrow in snapshot['open']:
+            inside = (
+                _count(wide, 'block') <= self.wide.last
+                and _count(narrow, 'block') <= self.narrow.last
+            )
+            if type(episode_id) is not str or arm not in ARMS or not inside:
+                raise ValueError(f'open episode {episode_id!r} of {arm!r}: {wide!r}, {narrow!r}')
+            self._open[episode_id] = arm, wide, narrow
+
+
+def _count(value: object, name: str) -> int:
+    return checked_int(value, name, COUNT_LIMIT)
+
+
+def _arm(values: Sequence[object]) -> ArmCounts:
+    names = [entry.name for entry in fields(ArmCounts)]
+    arm = ArmCounts(*(_count(value, name) for name, value in zip(names, values, strict=True)))
+    if arm.open < 0:
+        raise ValueError(f'more ends than episodes: {values!r}')
+    return arm
+
+
+def _block(values: Sequence[object]) -> EpisodeBlock:
+    half = len(fields(ArmCounts))
+    return EpisodeBlock(_arm(values[:half]), _arm(values[half:]))
+
+
+def _log_e(value: object) -> float:
+    return checked_float(value, 'log e', LOG_E_LIMIT, low=-LOG_E_LIMIT)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Checks that every command of an edge is finite and within its limits.
+
+The robot may have been moved outside its limits by hand. The cage then only permits motion back,
+so a command outside is a violation unless it is no further out than the previous one. Steps are
+judged between consecutive control steps: after a pause only the cage knows the position of the
+robot. A command forced by an immediate interlock may exceed the step. One thread.
+"""
+
+from __future__ import annotations
+
+from lerobot_serve.tools.audit.checks.check import RunCheck
+from lerobot_serve.tools.audit.checks.command_bounds import CommandBounds, read_bounds, ROUNDING
+from lerobot_serve.tools.traces.fields import is_number
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
+
+Command = list[float]
+# in the reason of a command that an interlock overrides; earlier versions wrote `forces`
+INTERLOCK_PHRASES = (' overrides ', ' forces ')
+
+
+class CommandLimitsCheck(RunCheck[ExecutedRecord]):
+    """See the module."""
+
+    CHECKS = ('finite', 'position', 'step')
+    RECORDS = (ExecutedRecord,)
+    ROLES = ('edge',)
+    NOT_JUDGED_REASON = 'nothing was commanded'
+
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
+        self._finite, self._position, self._step = self.tallies
+        self._last: Command | None = None
+        self._control_step: int | None = None
+        self._bounds: CommandBounds | None = None
+        self._no_bounds_reason = ''
+
+    def observe(self, record: ExecutedRecord) -> None:
+        step, before = record.control_step, self._control_step
+        follows = step is not None and before is not None and step == before + 1
+        last = self._last if follows else None
+        self._control_step = step
+        if 'commanded' not in record.raw:
+            # a step without a command does not move the robot
+            self._last = last
+            return
+        self._last = self._judge(record, last)
+
+    def _judge(self, record: ExecutedRecord, last: Command | None) -> Command | None:
+        """Return the command, None when it is invalid."""
+        values = record.commanded or []
+        command = [value for value in values if is_number(value)]
+        self._finite.judged += 1
+        if not command or len(command) != len(values):
+            self._finite.add_violation('command has values that are not finite')
+            return None
+        bounds = self._read_bounds()
+        if bounds is None:
+            self._position.why_not = self._step.why_not = self._no_bounds_reason
+            return None
+        self._position.judged += 1
+        if len(command) != len(bounds.names):
+            self._position.add_violation(
+                f'command has {len(command)} values, the limits have {len(bounds.names)}'
+            )
+            return None
+        self._check_position(command, last, bounds)
+        if last is not None:
+            is_stop = record.cage_result == 'stopped'
+            forced = any(phrase in record.reason for phrase in INTERLOCK_PHRASES)
+            self._check_step(command, last, bounds, is_stop=is_stop, forced=forced)
+        return command
+
+    def _read_bounds(self) -> CommandBounds | None:
+        """Return the limits of the header, decoded once; None without limits."""
+        if self._bounds or self._no_bounds_reason:
+            return self._bounds
+        if 'limits' not in self.run.header_parameters:
+            self._no_bounds_reason = self.run.no_limits_reason
+            return None
+        try:
+            self._bounds = read_bounds(self.run.header_parameters['limits'])
+        except ValueError as error:
+            self._no_bounds_reason = str(error)
+        return self._bounds
+
+    def _check_position(
+        self, command: Command, last: Command | None, bounds: CommandBounds
+    ) -> None:
+        for joint, (value, low, high) in enumerate(
+            zip(command, bounds.low, bounds.high, strict=True)
+        ):
+            if low <= value <= high:
+                continue
+            before = None if last is None else last[joint]
+            if before is not None and (before <= value < low or high < value <= before):
+                continue
+            self._position.add_violation(
+                f'{bounds.names[joint]} is commanded to {value:g}, its limits are '
+                f'{low:.6g} to {high:.6g}'
+            )
+            return
+
+    def _check_step(
+        self,
+        command: Command,
+        last: Command,
+        bounds: CommandBounds,
+        *,
+        is_stop: bool,
+        forced: bool,
+    ) -> None:
+        self._step.judged += 1
+        for joint, (value, before, step) in enumerate(
+            zip(command, last, bounds.step, strict=True)
+        ):
+            distance = abs(value - before)
+            if distance <= step or distance <= step + ROUNDING * max(1.0, abs(value)):
+                continue
+            # an interlock or a stop may change a velocity at once
+            if bounds.names[joint] in bounds.immediate and forced:
+                continue
+            if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
+                continue
+            self._step.add_violation(
+                f'{bounds.names[joint]} changes from {before:g} to {value:g}, at most {step:g} is '
+                'allowed'
+            )
+            return

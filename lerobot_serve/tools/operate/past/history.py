@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a fleet did: the decisions on rollouts, slots and parameters with who made them and why,
+episodes and outcomes of each policy, robots that halted or stalled, servers that failed.
+
+From the traces of routers, edges and servers. One thread; reads files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.tools.operate.past.history_words import decision_text, is_decision
+from lerobot_serve.tools.traces.query import TraceQuery
+from lerobot_serve.tools.traces.record_views import (
+    IncidentRecord,
+    OutcomeRecord,
+    PlacementRecord,
+    RecordView,
+    ReportedOutcomeRecord,
+    StateRecord,
+)
+from lerobot_serve.tools.traces.trace_run import Entry
+
+ROUTER, EDGE, SERVER = 'router', 'edge', 'server'
+NO_POLICY = 'policy not known'
+# states of an edge's parts that are counted for its robot
+ROBOT_STATES = {
+    ('cage', 'latched'): 'latched',
+    ('rung', 'stop_service'): 'stopped',
+    ('connection', 'stalled'): 'stalled',
+    ('connection', 'dead'): 'given up',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    One decision or change: time in seconds since 1970, node, what happened, the reason, and who
+    made it as far as that is known.
+    """
+
+    time_s: float
+    router: str
+    what: str
+    why: str
+    by: str = ''
+
+
+@dataclass(slots=True)
+class History:
+    """The decisions in time order, and counts by policy, robot and server."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    # policy -> number of episodes that began with it
+    episodes: Counter[str] = field(default_factory=Counter)
+    # policy -> outcome -> number of episodes
+    outcomes: dict[str, Counter[str]] = field(default_factory=dict)
+    # robot -> latched, stopped, stalled or given up -> number of times
+    robots: dict[str, Counter[str]] = field(default_factory=dict)
+    # server -> incident -> number of times
+    servers: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def read_history(paths: Iterable[Path | str], since_s: float | None = None) -> History:
+    """Return what the traces have since a time. Raises TraceError."""
+    reader = _Reader()
+    for entry in TraceQuery(paths, with_actions=False).by_time():
+        if since_s is None or entry.time_s >= since_s:
+            reader.add(entry)
+    return reader.history()
+
+
+class _Reader:
+    """Sorts the records of all runs, in time order."""
+
+    def __init__(self) -> None:
+        self._history = History()
+        # episode -> policy and outcome; a router knows the policy with which it began
+        self._outcomes: dict[str, tuple[str, str]] = {}
+        self._reported: set[str] = set()
+
+    def add(self, entry: Entry) -> None:
+        record, role, node = entry.record, entry.run.role, entry.run.node
+        if isinstance(record, OutcomeRecord):
+            self._add_outcome(record)
+        elif isinstance(record, PlacementRecord):
+            self._add_placement(record)
+        elif role == SERVER:
+            self._add_of_server(record, node)
+        elif role == EDGE:
+            self._add_of_robot(record, node)
+        if is_decision(record, role) and (found := decision_text(record, role)):
+            self._history.decisions.append(Decision(entry.time_s, node, *found))
+
+    def history(self) -> History:
+        for policy, outcome in self._outcomes.values():
+            self._history.outcomes.setdefault(policy, Counter())[outcome] += 1
+        return self._history
+
+    def _add_outcome(self, record: OutcomeRecord) -> None:
+        episode = record.episode_id or f'record {len(self._outcomes)}'
+        is_reported = isinstance(record, ReportedOutcomeRecord)
+        if episode in self._reported and not is_reported:
+            return
+        if is_reported:
+            self._reported.add(episode)
+        self._outcomes[episode] = record.policy or NO_POLICY, record.outcome or 'unknown'
+
+    def _add_placement(self, record: PlacementRecord) -> None:
+        if not record.moved:
+            self._history.episodes[record.policy or NO_POLICY] += 1
+
+    def _add_of_server(self, record: RecordView, node: str) -> None:
+        if isinstance(record, IncidentRecord):
+            self._history.servers.setdefault(node, Counter())[record.name or 'incident'] += 1
+
+    def _add_of_robot(self, record: RecordView, node: str) -> None:
+        if not isinstance(record, StateRecord):
+            return
+        if what := ROBOT_STATES.get((record.component or '', record.after or '')):
+            self._history.robots.setdefault(node, Counter())[what] += 1
+
+
+def as_json(history: History) -> dict[str, Any]:
+    """Return the history as a JSON object."""
+    return {
+        'decisions': [asdict(decision) for decision in history.decisions],
+        'episodes': dict(history.episodes),
+        'outcomes': {policy: dict(counts) for policy, counts in history.outcomes.items()},
+        'robots': {robot: dict(counts) for robot, counts in history.robots.items()},
+        'servers': {server: dict(counts) for server, counts in history.servers.items()},
+    }
+
+
+def outcome_lines(history: History) -> list[str]:
+    """Return one line of episodes and outcomes for each policy."""
+    lines = []
+    for policy in sorted({*history.outcomes, *history.episodes}):
+        counts = history.outcomes.get(policy, Counter())
+        parts = [f'{count} {name}' for name, count in counts.most_common()]
+        if begun := history.episodes.get(policy):
+            parts.insert(0, f'{begun} episodes begun')
+        lines.append(f'{policy}: {", ".join(parts)}')
+    return lines

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Begin and finish a rollout: the two verbs that take several steps. The caller's thread.
+
+Each raises UserError, and ResultUnknown for a step that was sent and not confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lerobot_serve.errors import UserError, WrongCommandLine
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.canary.plan import parse_plan
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.commands import Effect, rollout_rule, Rule, Verb
+from lerobot_serve.tools.operate.fleet_state import (
+    CANDIDATE_SLOT,
+    CHAMPION_SLOT,
+    RouterView,
+    SlotView,
+)
+from lerobot_serve.tools.operate.names import check_policy, resolve_slot
+from lerobot_serve.tools.operate.operations import run_command, signed
+from lerobot_serve.tools.operate.outcome import Result
+from lerobot_serve.tools.operate.rollout.replica_loading import (
+    LoadProgress,
+    POLICY_PARAMETERS,
+    SlotLoader,
+    wait_until_empty,
+)
+from lerobot_serve.tools.operate.rollout.rollout_view import changes
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+DEFAULT_PLAN, ALL_TO_CHAMPION = '25,50,100', 100
+Report = Callable[[str], None]
+
+
+def parsed_plan(given: str) -> list[str]:
+    """Return the steps of --plan. Raises WrongCommandLine."""
+    steps = [step.strip() for step in given.split(',') if step.strip()]
+    try:
+        plan = parse_plan(steps, name='--plan')
+    except ParameterError as error:
+        raise WrongCommandLine(str(error)) from error
+    if plan is None:
+        raise WrongCommandLine(f'--plan must have steps, for example {DEFAULT_PLAN}')
+    return steps
+
+
+def check_start(given: str, router: RouterView) -> str:
+    """
+    Return the fingerprint of the candidate for a policy that slot b serves, empty for a directory
+    that its servers must load. Raises UserError.
+    """
+    candidate, champion = (resolve_slot(name, router) for name in (CANDIDATE_SLOT, CHAMPION_SLOT))
+    if '/' in given:
+        return ''
+    policy = check_policy(given, candidate) if given else candidate.policy
+    _check_candidate(candidate, champion, policy)
+    return policy
+
+
+def start_rule(
+    router: RouterView, given: str, plan: Sequence[str], *, skips_shadow: bool = False
+) -> Rule:
+    """Return what `start` would do. Raises UserError for a policy that cannot get episodes."""
+    rule = rollout_rule(Verb.START, router.canary)
+    if rule.effect is not Effect.DO:
+        return rule
+    policy = check_start(given, router)
+    load = '' if policy else f'load {given} into slot b, all episodes to slot a; then '
+    without = ', without its shadow requirements' if skips_shadow else ''
+    return replace(
+        rule, text=f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}{without}'
+    )
+
+
+def finish_rule(router: RouterView) -> Rule:
+    """Return what `finish` would do. Raises UserError when slot b cannot serve meanwhile."""
+    if is_finished(router):
+        return Rule(
+            Effect.NOTHING, 'both slots serve the same policy, and slot a gets all episodes'
+        )
+    rule = rollout_rule(Verb.FINISH, router.canary)
+    if rule.effect is Effect.DO:
+        check_finish(router)
+    return rule
+
+
+def is_finished(router: RouterView) -> bool:
+    """Return whether a rollout was finished and none has begun since."""
+    champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
+    return bool(
+        router.canary.phase is CanaryPhase.OFF
+        and router.split_percent == ALL_TO_CHAMPION
+        and champion
+        and candidate
+        and champion.policy
+        and champion.policy == candidate.policy
+    )
+
+
+def _check_candidate(candidate: SlotView, champion: SlotView, policy: str) -> None:
+    if not policy:
+        raise UserError(f'slot {candidate.slot} serves no policy: {candidate.text}')
+    if candidate.state == 'BARRED':
+        raise UserError(
+            f'a verdict bars {policy}: {candidate.text}. Give another policy; to lift the verdict '
+            'and try this one again: `lerobot-serve rollout resume`'
+        )
+    if policy == champion.policy:
+        raise UserError(
+            f'both slots serve {policy}: give the directory of the new policy, to load it into '
+            f'slot {candidate.slot}'
+        )
+
+
+def start(
+    client: FleetClient,
+    before: RouterView,
+    given: str,
+    plan: Sequence[str],
+    *,
+    load_timeout_s: float,
+    report: Report,
+    progress: LoadProgress,
+    reason: str = '',
+    skips_shadow: bool = False,
+) -> Result:
+    """
+    Load the candidate into slot b if a directory is given, then start the plan for it;
+    `skips_shadow`: without its shadow requirements.
+    """
+    now = before
+    if not check_start(given, before):
+        now = _load_candidate(
+            client,
+            before,
+            given,
+            load_timeout_s=load_timeout_s,
+            report=report,
+            progress=progress,
+            reason=reason,
+        )
+        check_start('', now)
+    candidate = resolve_slot(CANDIDATE_SLOT, now).policy
+    if skips_shadow:
+        _skip_shadow(client, before.name, reason)
+
+    def accepts(state: RouterView) -> bool:
+        canary = state.canary
+        is_on = canary.phase is not CanaryPhase.OFF and canary.step_count == len(plan)
+        return is_on and canary.planned == candidate and not canary.waits_for_start
+
+    done = run_command(
+        client, now, 'CANARY_START', accepts, verb='rollout start', reason=reason, plan=plan
+    )
+    after = client.last_router(before.name) or now
+    return replace(done, text=after.canary.text, changes=changes(before, after))
+
+
+def _skip_shadow(client: FleetClient, router: str, reason: str) -> None:
+    """Let slot b begin without its shadow requirements. Raises UserError, ResultUnknown."""
+    by = signed(client.operator, reason)
+    done, text = client.control_slot(router, 'SKIP_SHADOW', reason=by)
+    if not done:
+        raise UserError(f'{router} refuses: {text}. No plan was started')
+
+
+def stop(client: FleetClient, before: RouterView, reason: str = '') -> Result:
+    """Remove the plan without a verdict; all new episodes go to slot a."""
+    done = _end(client, before, 'CANARY_STOP', 'rollout stop', reason)
+    return replace(done, text='the plan is removed; a policy that was rolled back stays barred')
+
+
+def _end(client: FleetClient, before: RouterView, command: str, verb: str, reason: str) -> Result:
+    """Remove the plan and give slot a all new episodes, by CANARY_STOP or CANARY_FINISH."""
+
+    def accepts(now: RouterView) -> bool:
+        return now.canary.phase is CanaryPhase.OFF and now.split_percent == ALL_TO_CHAMPION
+
+    return run_command(
+        client,
+        before,
+        command,
+        accepts,
+        verb=verb,
+        reason=reason,
+        split_percent=ALL_TO_CHAMPION,
+    )
+
+
+def _load_candidate(
+    client: FleetClient,
+    before: RouterView,
+    folder: str,
+    *,
+    load_timeout_s: float,
+    report: Report,
+    progress: LoadProgress,
+    reason: str,
+) -> RouterView:
+    """Load a directory into slot b, which gets no episodes meanwhile; return the next state."""
+    loader = SlotLoader(
+        client,
+        before.name,
+        CANDIDATE_SLOT,
+        # the name was that of the previous policy; the kind stays
+        {'policy_path': folder, 'policy_name': ''},
+        load_timeout_s,
+        report,
+        progress=progress,
+    )
+    loader.check(resolve_slot(CANDIDATE_SLOT, before))
+    _end(client, before, 'CANARY_STOP', 'rollout start', f'loads {folder}: {reason}'.strip(': '))
+    now = client.router(before.name)
+    wait_until_empty(client, CANDIDATE_SLOT, before.name, report)
+    return loader.run(now)
+
+
+def check_finish(router: RouterView) -> None:
+    """Raise UserError when a promoted policy cannot be made the champion now."""
+    candidate = resolve_slot(CANDIDATE_SLOT, router)
+    if candidate.state != 'HEALTHY':
+        raise UserError(
+            f'slot b, which must serve meanwhile, is {candidate.state}: {candidate.text}. Nothing '
+            'was changed'
+        )
+
+
+def check_still_promoted(client: FleetClient, before: RouterView) -> None:
+    """Raise UserError when a rollback, or another candidate, came since `before`."""
+    now = client.router(before.name)
+    old, new = (resolve_slot(CANDIDATE_SLOT, state) for state in (before, now))
+    is_same = (now.canary.phase, new.policy) == (before.canary.phase, old.policy)
+    if is_same and new.state == 'HEALTHY':
+        return
+    raise UserError(
+        f'the rollout is {now.canary.phase.name} and slot b {new.state} now: {now.canary.text}. '
+        f'The rest is not loaded; restart the servers of slot a that serve {old.policy}, so that '
+        'they serve the policy of their start again'
+    )
+
+
+def finish(
+    client: FleetClient,
+    before: RouterView,
+    *,
+    load_timeout_s: float,
+    report: Report,
+    progress: LoadProgress,
+    reason: str = '',
+) -> Result:
+    """Load the policy of slot b into each server of slot a, then give slot a all episodes."""
+    check_finish(before)
+    candidate = resolve_slot(CANDIDATE_SLOT, before)
+    source = next(r.server for r in candidate.replicas if r.state == 'READY')
+    values = client.get_parameters(source, POLICY_PARAMETERS)
+    loader = SlotLoader(
+        client,
+        before.name,
+        CHAMPION_SLOT,
+        values,
+        load_timeout_s,
+        report,
+        fingerprint=candidate.policy,
+        check_may_go_on=lambda: check_still_promoted(client, before),
+        progress=progress,
+    )
+    loader.check(resolve_slot(CHAMPION_SLOT, before))
+    wait_until_empty(client, CHAMPION_SLOT, before.name, report)
+    loaded = loader.run(before)
+    loader.finish_with(lambda: check_still_promoted(client, before))
+    done = _end(client, loaded, 'CANARY_FINISH', 'rollout finish', reason)
+    text = f'slot a serves {candidate.policy} and gets all new episodes; slot b is free'
+    return replace(done, text=text, changes=changes(before, client.router(before.name)))

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Maps recorded or received messages to what a viewer shows; the same for bags and live robots.
+
+Imports neither ROS nor rerun. One thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import closest_name
+from lerobot_serve.tools.bags import fleet_decoding, message_decoding
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
+from lerobot_serve.tools.rerun_view.layout import Layout
+from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Path, Times, Value
+from lerobot_serve.tools.rerun_view.mapping.node_mapping import NodeMapping
+from lerobot_serve.tools.rerun_view.mapping.robot_mapping import RobotMapping
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.names import ros_token
+
+ROBOTS_LIMIT, NODES_LIMIT = 32, 64
+# names for the error about a robot that is not there
+NAMES_LIMIT, NAMES_SHOWN = 1000, 12
+# year 2116; a plan may last longer
+TIME_MAX_NS = 1 << 62
+EDGE_NODE = '/edge_controller'
+
+# type -> decoder, and the method that shows its result
+OF_ROBOTS: dict[str, tuple[Callable[[bytes], Any], Callable[[RobotMapping, Any, int], None]]] = {
+    message_decoding.EXECUTED_TYPE: (message_decoding.decode_executed, RobotMapping.on_executed),
+    message_decoding.STATE_TYPE: (message_decoding.decode_state, RobotMapping.on_state),
+    message_decoding.DECISION_TYPE: (message_decoding.decode_decision, RobotMapping.on_decision),
+    fleet_decoding.OUTCOME_TYPE: (fleet_decoding.decode_outcome, RobotMapping.on_outcome),
+    fleet_decoding.DIVERGENCE_TYPE: (
+        fleet_decoding.decode_divergence,
+        RobotMapping.on_divergence,
+    ),
+}
+OF_NODES: dict[str, tuple[Callable[[bytes], Any], Callable[[NodeMapping, Any, int], None]]] = {
+    fleet_decoding.STATUS_TYPE: (fleet_decoding.decode_status, NodeMapping.on_status),
+    fleet_decoding.ROUTER_TYPE: (fleet_decoding.decode_router, NodeMapping.on_router),
+    fleet_decoding.CANARY_TYPE: (fleet_decoding.decode_canary, NodeMapping.on_canary),
+}
+
+
+class MessageMapping:
+    """`layout` has the parts found so far, `not_shown` the count of what cannot be shown."""
+
+    def __init__(self, robot: str = '') -> None:
+        """Show the robot of this name, and all servers and routers; all robots without a name."""
+        self._robot = robot
+        self.layout = Layout()
+        self.not_shown: Counter[str] = Counter()
+        self.shown_messages = 0
+        # names of all robots that messages came from
+        self.names: set[str] = set()
+        self._robots: dict[str, RobotMapping] = {}
+        self._nodes: dict[str, NodeMapping] = {}
+        self._entries: list[Entry] = []
+
+    def add(self, message: BagMessage) -> list[Entry]:
+        """Return what a message of any type shows."""
+        if not 0 <= message.stamp_ns <= TIME_MAX_NS:
+            self._count('messages of an impossible time')
+            return []
+        try:
+            self._dispatch(message)
+        except Malformed:
+            self._count(f'unreadable messages of type {message.type}')
+        return self._take()
+
+    def finish(self) -> list[Entry]:
+        """Return what waited for a message that did not come."""
+        for robot in self._robots.values():
+            robot.finish()
+        return self._take()
+
+    @property
+    def shows_all(self) -> bool:
+        return not self._robot
+
+    @property
+    def has_robot(self) -> bool:
+        """Whether there was a message of a robot that is shown."""
+        return any(map(self.is_wanted, self.names))
+
+    def check_robot(self) -> None:
+        """Raise UserError if there was no message of the robot, with the nearest name."""
+        if self._robot and not self.has_robot:
+            near = closest_name(self._robot, self.names)
+            found = sorted(self.names)
+            more = f' and {len(found) - NAMES_SHOWN} more' if len(found) > NAMES_SHOWN else ''
+            listed = ', '.join(found[:NAMES_SHOWN]) or 'none'
+            hint = f'did you mean {near}? ' if near else ''
+            raise UserError(
+                f'there are no messages of a robot {self._robot!r}; {hint}found: {listed}{more}'
+            )
+
+    def _dispatch(self, message: BagMessage) -> None:
+        """Pass a message to its robot or node. Raises Malformed."""
+        kind, time_ns = message.type, message.stamp_ns
+        if kind in OF_ROBOTS:
+            decode, show = OF_ROBOTS[kind]
+            decoded = decode(message.data)
+            self._show_robot(decoded.client_id, lambda robot: show(robot, decoded, time_ns))
+        elif kind in OF_NODES:
+            decode_node, show_node = OF_NODES[kind]
+            self._show_node(message, lambda n: show_node(n, decode_node(message.data), time_ns))
+        elif kind == OPEN_SESSION:
+            if opened := read_open_session(message.data):
+                names = opened.names
+                self._show_robot(opened.key[0], lambda robot: robot.on_session(names))
+        elif kind == OBSERVATION:
+            self._on_observation(message)
+        elif kind == CHUNK:
+            self._on_chunk(message)
+        else:
+            self._count(f'messages of type {kind}')
+
+    def _on_observation(self, message: BagMessage) -> None:
+        # images are large: the name first
+        client_id = read_envelope(message.data).client_id
+        self._show_robot(
+            client_id,
+            lambda robot: robot.on_observation(
+                wire_observation.decode(message.data), message.stamp_ns
+            ),
+        )
+
+    def _on_chunk(self, message: BagMessage) -> None:
+        client_id = read_envelope(message.data).client_id
+        if not is_robot_reply_topic(message.topic):
+            if self.is_wanted(client_id):
+                self._count('replies to a router')
+            return
+        self._show_robot(
+            client_id,
+            lambda robot: robot.on_chunk(wire_chunk.decode(message.data), message.stamp_ns),
+        )
+
+    def _show_robot(self, client_id: str, show: Callable[[RobotMapping], None]) -> None:
+        if len(self.names) < NAMES_LIMIT:
+            self.names.add(client_id)
+        if not self.is_wanted(client_id):
+            return
+        if client_id not in self._robots:
+            if len(self._robots) >= ROBOTS_LIMIT:
+                self._count(f'messages of robots beyond the first {ROBOTS_LIMIT}')
+                return
+            self._robots[client_id] = RobotMapping(client_id, self._emit, self._count)
+        show(self._robots[client_id])
+        self.shown_messages += 1
+
+    def _show_node(self, message: BagMessage, show: Callable[[NodeMapping], None]) -> None:
+        # ~/status, ~/state, ~/canary
+        name = message.topic.rpartition('/')[0] or message.topic
+        if name not in self._nodes:
+            if len(self._nodes) >= NODES_LIMIT:
+                self._count(f'messages of nodes beyond the first {NODES_LIMIT}')
+                return
+            self._nodes[name] = NodeMapping(name, self._emit, self._count)
+        show(self._nodes[name])
+        self.shown_messages += 1
+
+    def is_wanted(self, client_id: str) -> bool:
+        """Return whether a robot is shown, by its client_id or the name of its node."""
+        given = self._robot
+        token = given.strip('/').removesuffix(EDGE_NODE)
+        return not given or given == client_id or token in (client_id, ros_token(client_id))
+
+    def _emit(self, path: Path, value: Value, times: Times) -> None:
+        self.layout.add(path)
+        self._entries.append(Entry(path, value, times))
+
+    def _count(self, what: str, count: int = 1) -> None:
+        self.not_shown[what] += count
+
+    def _take(self) -> list[Entry]:
+        entries, self._entries = self._entries, []
+        return entries
