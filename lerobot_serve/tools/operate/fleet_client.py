@@ -65,15 +65,16 @@ class _Received(NamedTuple):
 
     message: Any
     at_s: float
-    count: int = 1
+    arrivals: int = 1
 
     @property
     def age_s(self) -> float:
         """The age of the state: of a first, latched one by the clocks of both machines."""
-        if self.count > 1:
+        if self.arrivals > 1:
             return time.monotonic() - self.at_s
         stamp = self.message.stamp
-        return time.time() - (stamp.sec + stamp.nanosec / 1e9)
+        stamp_s: float = stamp.sec + stamp.nanosec / 1e9
+        return time.time() - stamp_s
 
 
 class FleetClient:
@@ -186,10 +187,10 @@ class FleetClient:
     def _wait_for_new_states(self, nodes: Sequence[str]) -> None:
         """Wait for a new state of those whose last one is old."""
         with self._changed:
-            old = {topic: self._states[topic].count for topic in self._old_states(nodes)}
+            old = {topic: self._states[topic].arrivals for topic in self._old_states(nodes)}
             limit_s = min(NEW_STATE_S, self.timeout_s)
             self._changed.wait_for(
-                lambda: all(self._states[topic].count > count for topic, count in old.items()),
+                lambda: all(self._states[topic].arrivals > count for topic, count in old.items()),
                 limit_s,
             )
 
@@ -304,7 +305,7 @@ class FleetClient:
     def _deposit(self, topic: str, message: Any) -> None:
         with self._changed:
             before = self._states.get(topic)
-            count = before.count + 1 if before else 1
+            count = before.arrivals + 1 if before else 1
             self._states[topic] = _Received(message, time.monotonic(), count)
             self._changed.notify_all()
 
