@@ -224,9 +224,14 @@ class RouterCore:
 
     def update_replica(self, server: str, report: ReplicaReport) -> str:
         """Record the report of a replica; return a text if the policy of its slot changes."""
-        slot = self.table.slot_of(self.replicas[server])
+        replica = self.replicas[server]
+        slot = self.table.slot_of(replica)
         with self.table.lock:
-            return slot.record_report(server, report)
+            losses = replica.session_losses
+            text = slot.record_report(server, report)
+            if replica.session_losses != losses:
+                self.session_manager.on_sessions_lost(server)
+            return text
 
     def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
         """Record whether the services of a replica are available, and why the link has none."""

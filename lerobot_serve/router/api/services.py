@@ -11,6 +11,7 @@ from functools import partial
 import threading
 from typing import Any, Protocol, TypeVar
 
+from lerobot_serve.router.api.rollout_commands import slots_with_share
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
@@ -83,7 +84,7 @@ class RouterServices:
             (CloseSession, 'close_session', self.close, True),
             (ResetEpisode, 'reset_episode', self.reset, True),
             (GetStatus, 'get_status', self.get_status, False),
-            (ControlSlot, 'control_slot', self.control_slot, False),
+            (ControlSlot, 'control_slot', self.control_slot, True),
             (ReportOutcome, 'report_outcome', self.report_outcome, False),
         )
 
@@ -181,13 +182,18 @@ class RouterServices:
             response, core.session_manager.status_replies if core else ()
         )
 
-    def control_slot(
+    async def control_slot(
         self, request: ControlSlot.Request, response: ControlSlot.Response
     ) -> ControlSlot.Response:
         core = self._host.core
         try:
             if core is None:
                 raise SlotCommandRejected(NOT_CONFIGURED)
+            for slot in slots_with_share(request.command, request.split_percent):
+                # a robot whose session is not open there yet would get no reply
+                await self._host.run_in_control_thread(
+                    core, partial(core.session_manager.fill, slot)
+                )
             text = run_slot_command(
                 core,
                 request.command,
@@ -197,7 +203,7 @@ class RouterServices:
                 split_percent=request.split_percent,
                 plan=tuple(request.plan),
             )
-        except SlotCommandRejected as error:
+        except (SlotCommandRejected, SessionRefused) as error:
             response.text = str(error)[:1024]
         else:
             response.success, response.text = True, text[:1024]

@@ -76,6 +76,8 @@ class Replica:
         self.sessions = 0
         self.preferring_sessions = 0
         self.consecutive_late = 0
+        # reports by which the server holds no session any more
+        self.session_losses = 0
         # sending time of the first request since the last reply
         self.silent_since_ns: int | None = None
         self.counts: Counter[str] = Counter()
@@ -141,6 +143,15 @@ class Replica:
         if state is ReplicaState.UNHEALTHY:
             return self.health.reason
         return ''
+
+    def record_report(self, report: ReplicaReport) -> None:
+        """
+        Record a report. A server that is inactive, or serves another policy than before, has
+        closed its sessions, however short that was.
+        """
+        before, self.report, self.is_available = self.report, report, True
+        has_reloaded = before is not None and before.policy != report.policy
+        self.session_losses += not report.is_active or has_reloaded
 
     def set_available(self, *, is_available: bool) -> None:
         """

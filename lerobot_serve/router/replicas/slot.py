@@ -142,8 +142,7 @@ class Slot:
 
     def record_report(self, server: str, report: ReplicaReport) -> str:
         """Record the report of a replica; return a text if the policy of the slot changes."""
-        replica = self.replicas[server]
-        replica.report, replica.is_available = report, True
+        self.replicas[server].record_report(report)
         before = self.policy
         self._choose_policy()
         for each in self:

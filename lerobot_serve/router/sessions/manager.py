@@ -32,6 +32,8 @@ CALL_TIMEOUT_S = 1.0
 KEEP_ALIVE_NS = 15_000_000_000
 # limit of sessions maintained in one round; the others follow in the next
 SESSIONS_PER_ROUND = 16
+# below the time that an operator's verb waits for a reply
+FILL_LIMIT_NS = 3_000_000_000
 
 
 class SessionManager:
@@ -202,12 +204,23 @@ class SessionManager:
     def _remove_place(self, session: ClientSession, server: str) -> None:
         """Remove a replica from the places of a session."""
         with self._table.lock:
-            for name, servers in session.places.items():
-                if server in servers:
-                    self._adjust_counts({name: servers}, -1)
-                    left = tuple(each for each in servers if each != server)
-                    session.places = {**session.places, name: left}
-                    self._adjust_counts({name: left}, 1)
+            self._forget_place(session, server)
+
+    def on_sessions_lost(self, server: str) -> None:
+        """
+        Remove a replica from the places of all sessions, before it is ready again: a request to a
+        server that has closed its session is lost. Under the lock; the executor thread.
+        """
+        for session in self._table.sessions:
+            self._forget_place(session, server)
+
+    def _forget_place(self, session: ClientSession, server: str) -> None:
+        for name, servers in session.places.items():
+            if server in servers:
+                self._adjust_counts({name: servers}, -1)
+                left = tuple(each for each in servers if each != server)
+                session.places = {**session.places, name: left}
+                self._adjust_counts({name: left}, 1)
 
     # rounds, once a second
 
@@ -224,6 +237,21 @@ class SessionManager:
         for session, server in unused[:SESSIONS_PER_ROUND]:
             session.last_used_ns[server] = now_ns
             self._reopen(session, server)
+
+    def fill(self, slot_name: str) -> None:
+        """
+        Open the sessions that a slot lacks, before it gets a share of the episodes: rounds are too
+        slow for servers that have just loaded another policy. Ends after FILL_LIMIT_NS.
+        """
+        slot = self._table.slots.get(slot_name)
+        if slot is None:
+            return
+        end_ns = self._context.clock() + FILL_LIMIT_NS
+        for session in self._table.sessions:
+            if self._context.clock() > end_ns:
+                return
+            if not session.places.get(slot_name) and self._needs_session(session, slot):
+                self._open_missing(session, slot)
 
     def _lost_servers(self, session: ClientSession) -> list[str]:
         """Return the servers that have lost the session."""
@@ -247,6 +275,7 @@ class SessionManager:
 
     def _open_missing(self, session: ClientSession, slot: Slot) -> None:
         have = session.places.get(slot.name, ())
+        losses = {replica.name: replica.session_losses for replica in slot}
         try:
             opened = self._open_in(slot, session.request, exclude=have)
         except SessionRefused as refused:
@@ -259,8 +288,13 @@ class SessionManager:
         with self._table.lock:
             # the dispatcher may have changed the preferred replica meanwhile
             have = session.places.get(slot.name, ())
+            held = tuple(
+                name
+                for name in opened.places
+                if slot.replicas[name].session_losses == losses[name]
+            )
             self._adjust_counts({slot.name: have}, -1)
-            session.places = {**session.places, slot.name: (*have, *opened.places)}
+            session.places = {**session.places, slot.name: (*have, *held)}
             self._adjust_counts({slot.name: session.places[slot.name]}, 1)
 
     def _idle_servers(self, session: ClientSession, now_ns: int) -> list[str]:

@@ -222,7 +222,7 @@ def test_several_are_opened_at_once(rig):
 
 def control(rig: Rig, command: int, slot: str = '', reason: str = '') -> ControlSlot.Response:
     request = ControlSlot.Request(command=command, slot=slot, reason=reason)
-    return rig.services.control_slot(request, ControlSlot.Response())
+    return rig.do(rig.services.control_slot(request, ControlSlot.Response()))
 
 
 def test_an_operators_word_is_done_said_and_looked_at(rig):

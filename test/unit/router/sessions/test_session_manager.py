@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND, SLOTS
 from support.router.replica_rig import ControlRig
+from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.router.sessions.manager import KEEP_ALIVE_NS, SESSIONS_PER_ROUND
 from lerobot_serve.wire.execution_report import ExecutionReport
@@ -295,3 +296,37 @@ def test_a_robot_that_one_policy_does_not_take_is_asked_of_it_once(make):
     rig.learn('/b1', 'b@2')
     rig.poll()
     assert places_of(rig)['b'] == ('/b1',)
+
+
+# a server that has loaded another policy holds no session
+
+
+@pytest.mark.parametrize('status', [{'active': False}, {'policy': 'other@a'}])
+def test_a_server_that_reloads_between_two_rounds_gets_no_request_for_a_closed_session(
+    tmp_path, status
+):
+    """The load of a small policy is shorter than a round."""
+    rig = RoutingRig(tmp_path)
+    robot = rig.robot()
+    server, *others = robot.places['a']
+    rig.hear(server, **status)
+    rig.hear(server)
+    assert rig.replicas[server].is_ready
+    assert robot.places['a'] == tuple(others)
+    rig.close()
+
+
+def test_a_slot_has_the_sessions_of_all_robots_before_it_gets_a_share(make):
+    rig = make(THREE, standby=0)
+    names = [f'robot_{number}' for number in range(2 * SESSIONS_PER_ROUND)]
+    for name in names:
+        rig.control.open(ask_of(name))
+    with rig.table.lock:
+        for server in rig.replicas:
+            rig.control.on_sessions_lost(server)
+    assert not any(places_of(rig, name)['prod'] for name in names)
+    rig.control.fill('prod')
+    assert all(len(places_of(rig, name)['prod']) == 1 for name in names)
+    assert rig.sessions() == rig.places()
+    # a router with one slot has no slot of that name
+    rig.control.fill('b')
