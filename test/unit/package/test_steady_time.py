@@ -33,6 +33,8 @@ STAMPS = {
     'policies/remote/lerobot_async.py': 'a field of the protocol of others',
     'tools/keys/certificates.py': 'the validity of certificates',
     'tools/cli/verbs/keys.py': 'whether a certificate has expired',
+    'tools/operate/discovery/known_nodes.py': 'when a node was found, for other processes',
+    'tools/operate/fleet_client.py': 'the age of a latched state, before a second one arrives',
     'tools/cli/rollout/reading.py': 'which records of traces are of the last hours',
     'tools/cli/verbs/rollout.py': 'a time of day is the last one',
     'tools/cli/verbs/record.py': 'the name of a folder',
