@@ -74,12 +74,17 @@ class OutcomeReports:
         self.poll()
 
     def poll(self) -> None:
-        """Send what is due."""
+        """Send what is due. Over ROS 2 the router hears the topic of outcomes itself."""
         client = self._client()
-        if not (isinstance(client, OutcomeClient) and client.is_available()):
+        if client is None:
             return
-        now_ns = self._clock()
-        for report in self._due(now_ns):
+        if not isinstance(client, OutcomeClient):
+            with self._lock:
+                self._waiting.clear()
+            return
+        if not client.is_available():
+            return
+        for report in self._due(self._clock()):
             client.report_outcome(
                 ReportOutcome.Request(outcome=report.message), self._on_reply_to(report)
             )
@@ -95,7 +100,9 @@ class OutcomeReports:
                 report.sent_ns, report.tries = now_ns, report.tries + 1
                 if report.tries > TRIES:
                     del self._waiting[report.message.episode_id]
-            return [each for each in due if each.tries <= TRIES]
+        for _ in (each for each in due if each.tries > TRIES):
+            self._count_dropped('outcome_unsent')
+        return [each for each in due if each.tries <= TRIES]
 
     def _on_reply_to(self, report: Report) -> Callable[[bool, str], None]:
         def on_reply(is_accepted: bool, text: str) -> None:

@@ -85,6 +85,7 @@ def test_a_server_that_never_replies_keeps_no_outcomes():
     robot.report('one')
     robot.poll_after(3 * TRIES)
     assert robot.client.sent == ['one'] * TRIES
+    assert robot.dropped == ['outcome_unsent']
 
 
 def test_what_waits_is_bounded_and_the_oldest_is_counted():
@@ -105,7 +106,10 @@ def test_only_outcomes_of_this_robot_are_sent_and_only_where_a_link_can():
     assert robot.client.sent == ['own']
     # a client over ROS 2: who judges publishes to the router
     robot.client = object()
-    robot.report('over ROS')
+    for number in range(2 * LIMIT):
+        robot.report(f'over ROS {number}')
     robot.client = None
     robot.poll_after()
-    assert not robot.dropped
+    robot.client = Client()
+    robot.poll_after()
+    assert not robot.client.sent and not robot.dropped
