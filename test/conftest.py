@@ -9,6 +9,8 @@ import faulthandler
 import gc
 import os
 from pathlib import Path
+import shutil
+import tempfile
 from typing import TextIO
 
 from hypothesis import settings
@@ -33,6 +35,9 @@ shared_memory.remove_dead_segments()
 # torch computes the small policies of the tests in one thread, here and in every process: with
 # more, most of the CPU goes to threads that spin until the next step
 os.environ.setdefault('OMP_NUM_THREADS', '1')
+# what nodes and verbs keep for the next start: nothing of the user's, or of a run before
+ROS_HOME = Path(tempfile.mkdtemp(prefix='ros_home_'))
+os.environ['ROS_HOME'] = str(ROS_HOME)
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 private_domain.reserve_domain()
 
@@ -40,6 +45,10 @@ private_domain.reserve_domain()
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the standard error as it is before a test's is captured, for what ends a worker."""
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(ROS_HOME, ignore_errors=True)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -85,6 +94,7 @@ def nothing_left_behind(pytestconfig: pytest.Config):
     faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=log)
     before = leaks.take_stock()
     yield
+    shutil.rmtree(ROS_HOME / 'lerobot_serve' / 'known_nodes', ignore_errors=True)
     left = leaks.left_behind(before)
     faulthandler.cancel_dump_traceback_later()
     assert not left, 'this test left behind: ' + ', '.join(left)
