@@ -18,7 +18,8 @@ URLS = {
     'groot': 'tcp://127.0.0.1:9',
     'lerobot_async': 'grpc://127.0.0.1:9',
 }
-GONE = object()
+# its text is part of the names of tests, which are the same in each process
+GONE = '(missing)'
 
 
 def refusal(folder, kind: str, changes: dict[str, object], **options: object) -> str:
