@@ -29,12 +29,14 @@ class TlsHandshakes:
         limit_s: float | None = None,
     ) -> None:
         """
-        `limit` is of handshakes at the same time, `limit_s` of each (HANDSHAKE_LIMIT_S);
+        `limit` is of handshakes at the same time, `limit_s` of each (HANDSHAKE_LIMIT_S); one above
+        the limit ends the oldest, so that a host that holds all places keeps no other out.
         `on_closed` is called for each connection that ends without a handshake.
         """
         self._context, self._create, self._on_closed = context, create, on_closed
         self._limit, self._limit_s = limit, limit_s
-        self._running: set[asyncio.Task[None]] = set()
+        # the oldest first
+        self._running: dict[asyncio.Task[None], asyncio.Transport] = {}
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of an accepted connection."""
@@ -47,12 +49,18 @@ class TlsHandshakes:
 
     def _begin(self, transport: asyncio.Transport) -> None:
         if len(self._running) >= self._limit:
-            self._on_closed()
-            transport.abort()
-            return
+            self._end_oldest()
         task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[task] = transport
+        task.add_done_callback(lambda done: self._running.pop(done, None))
+
+    def _end_oldest(self) -> None:
+        task = next(iter(self._running))
+        # its place is free now, its task ends later
+        transport = self._running.pop(task)
+        self._on_closed()
+        task.cancel()
+        transport.abort()
 
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
         loop, early = asyncio.get_running_loop(), _Early()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+import contextlib
 import threading
 import time
 
@@ -98,7 +99,9 @@ class LinkSender:
             except zenoh.ZError:
                 # the link has closed
                 self._on_drop(LINK_FULL)
-        self._end()
+        # the link may have closed meanwhile, and what it declared with it
+        with contextlib.suppress(zenoh.ZError):
+            self._end()
 
     def _take(self) -> Payload | None:
         """Wait for a message that is not too old; None after `close`."""

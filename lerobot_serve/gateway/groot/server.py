@@ -24,6 +24,8 @@ from lerobot_serve.gateway.groot.zmtp import ZmtpError
 # a REQ socket has one request; a DEALER socket may send the next one before its reply
 REQUESTS_OF_CONNECTION = 4
 READ_BUFFER_BYTES = 1 << 20
+# a handshake is one round trip; a longer one gives way
+HANDSHAKE_GIVES_WAY_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -34,9 +36,11 @@ class Peer:
     identity       what its socket calls itself, empty for nothing
     callers        who sent requests over it: one for each token
     rests_since_s  end of its last request; None while one runs, and before its handshake
+    greets_since_s begin of its handshake; None after it
     """
 
     connection: ZmtpConnection
+    greets_since_s: float | None
     identity: bytes = b''
     callers: set[Caller] = field(default_factory=set)
     rests_since_s: float | None = None
@@ -114,7 +118,7 @@ class ZmtpServer:
             await asyncio.wait(tasks)
 
     def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(ZmtpConnection(reader, writer, self._settings))
+        peer = Peer(ZmtpConnection(reader, writer, self._settings), self._clock())
         if len(self._peers) >= self._settings.max_connections and not self._make_room():
             self._on_refused('max_connections')
             peer.connection.abort()
@@ -123,10 +127,17 @@ class ZmtpServer:
         self._peers[peer] = task
 
     def _make_room(self) -> bool:
-        """End the connection that rests longest; return false where none rests for long."""
-        resting = [each for each in self._peers if each.rests_since_s is not None]
-        oldest = min(resting, key=lambda each: each.rests_since_s or 0.0, default=None)
-        if oldest is None or self._clock() - (oldest.rests_since_s or 0.0) < GIVES_WAY_S:
+        """
+        End the longest handshake, else the connection that rests longest; return false where none
+        takes or rests for long.
+        """
+        now_s = self._clock()
+        greeting = {each: each.greets_since_s for each in self._peers}
+        resting = {each: each.rests_since_s for each in self._peers}
+        # bare connections go before those of callers
+        oldest = _oldest(greeting, now_s - HANDSHAKE_GIVES_WAY_S)
+        oldest = oldest or _oldest(resting, now_s - GIVES_WAY_S)
+        if oldest is None:
             return False
         self._on_refused('gave_way')
         self._peers.pop(oldest).cancel()
@@ -137,7 +148,7 @@ class ZmtpServer:
         connection = peer.connection
         try:
             peer.identity = await connection.handshake()
-            peer.rests_since_s = self._clock()
+            peer.greets_since_s, peer.rests_since_s = None, self._clock()
             await self._converse(peer)
         except ConnectionEnded as ended:
             if ended.reason:
@@ -178,3 +189,10 @@ class ZmtpServer:
             peer.running.discard(task)
             if not peer.running:
                 peer.rests_since_s = self._clock()
+
+
+def _oldest(since_s: dict[Peer, float | None], until_s: float) -> Peer | None:
+    """Return the peer with the earliest time, not after `until_s`."""
+    found = [(since, peer) for peer, since in since_s.items() if since is not None]
+    since, peer = min(found, key=lambda each: each[0], default=(until_s, None))
+    return peer if since <= until_s else None

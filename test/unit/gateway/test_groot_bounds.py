@@ -92,10 +92,11 @@ def test_tls_handshakes_are_bounded_in_number(tls_files):
     async def test():
         async with (
             running(with_tls(tls_files), max_connections=1) as rig,
+            zmtp_peer(rig.door.address) as first,
             zmtp_peer(rig.door.address),
-            zmtp_peer(rig.door.address) as second,
         ):
-            assert await second.is_closed()
+            # the oldest ends, so that no host holds all places
+            assert await first.is_closed()
             assert rig.refused == {'no_request': 1}
 
     in_loop(test)
@@ -278,6 +279,27 @@ def test_more_connections_than_allowed_are_refused_and_one_at_rest_gives_way(mon
                 await third.greet()
                 assert await first.is_closed()
             assert rig.refused == {'max_connections': 1, 'gave_way': 1}
+
+    in_loop(test)
+
+
+def test_a_long_handshake_gives_way(monkeypatch):
+    async def test():
+        async with running(max_connections=2) as rig, zmtp_peer(rig.door.address) as resting:
+            await resting.greet()
+            async with zmtp_peer(rig.door.address) as mute:
+                await soon(lambda: rig.door._server.connection_count == 2)
+                async with zmtp_peer(rig.door.address) as early:
+                    assert await early.is_closed()
+                assert rig.refused == {'max_connections': 1}
+                monkeypatch.setattr(server, 'HANDSHAKE_GIVES_WAY_S', 0.0)
+                # bare connections go first
+                monkeypatch.setattr(server, 'GIVES_WAY_S', 0.0)
+                assert await is_served(rig)
+                assert await mute.is_closed()
+                assert rig.refused == {'max_connections': 1, 'gave_way': 1}
+                resting.writer.write(frame(PING))
+                assert b'Server is running' in await resting.receive()
 
     in_loop(test)
 

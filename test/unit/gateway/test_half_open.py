@@ -152,7 +152,7 @@ def test_half_a_tls_handshake_ends(name, data, short_limits, tmp_path):
 
 @pytest.mark.parametrize('name', DOORS)
 def test_half_open_connections_are_bounded_in_number(name, tmp_path):
-    """With the limits of time as they are: what is above the number ends at once."""
+    """With the limits of time as they are: what is above the number ends one at once."""
     files = certificate_files(tmp_path)
 
     async def test():
@@ -169,6 +169,30 @@ def test_half_open_connections_are_bounded_in_number(name, tmp_path):
             assert sum(task.done() for task in running) == 4
             for task in running:
                 task.cancel()
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize('name', WEB)
+def test_bare_connections_in_all_places_keep_no_client_out(name, tmp_path):
+    """With the limits of time as they are."""
+    files = certificate_files(tmp_path)
+
+    async def test():
+        async with (
+            doorway(name, files, max_connections=2) as rig,
+            rig.said(b'') as oldest,
+            rig.said(HALF_HELLO) as second,
+        ):
+            # the server has accepted both before
+            await asyncio.sleep(0.05)
+            assert await rig.is_served()
+            await ends(oldest)
+            assert rig.refused == {'no_request': 1}
+            still = asyncio.create_task(ends(second))
+            await asyncio.sleep(0.05)
+            assert not still.done()
+            still.cancel()
 
     in_loop(test)
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.waiting import wait_until
+import zenoh
 
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
@@ -171,3 +172,18 @@ def test_a_message_that_waited_too_long_is_counted():
     assert ended.is_set()
     sender.send(b'late')
     assert dropped == {LINK_FULL: 4}
+
+
+def test_an_end_after_that_of_the_link_raises_nothing_in_the_thread(monkeypatch):
+    raised, sent = [], threading.Event()
+    monkeypatch.setattr(threading, 'excepthook', raised.append)
+    sender = LinkSender(lambda _: sent.set(), lambda _: None, limit=1)
+    sender.send(b'')
+    assert sent.wait(LIMIT_S)
+
+    def end() -> None:
+        raise zenoh.ZError('session closed')
+
+    sender.close(end)
+    sender._thread.join(LIMIT_S)
+    assert not sender._thread.is_alive() and not raised

@@ -42,6 +42,12 @@ class Loading:
 Report = Callable[[Loading], object]
 
 
+def without_result(begun: Loading, reason: str) -> Loading:
+    """Return the end of a step about which nothing is known."""
+    text = f'the result is not known ({reason}); look at the state of the router'
+    return Loading(begun.number, begun.verb, begun.by, text, UNKNOWN)
+
+
 def run_loading(
     client: FleetClient, node: str, request: CommandRequest, begun: Loading, report: Report
 ) -> Loading:

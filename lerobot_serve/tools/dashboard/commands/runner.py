@@ -14,6 +14,7 @@ import contextlib
 from dataclasses import dataclass
 import itertools
 import threading
+import traceback
 from typing import Any, Protocol
 
 from lerobot_serve.errors import UserError
@@ -151,17 +152,31 @@ class CommandRunner:
         """Load in a thread, which holds the node until its end. It dies with the process."""
 
         def load() -> None:
-            with held:
-                self._on_loading(node, begun)
-                with self._open_client(begun.by, loading.EPISODE_LIMIT_S) as client:
-                    end = loading.run_loading(
-                        client, node, request, begun, lambda step: self._on_loading(node, step)
-                    )
-                self._note(request, *whose, Reply(loading.STATUSES[end.state], end.as_json()))
-            # the next command may come as soon as this is seen
-            self._on_loading(node, end)
+            end = loading.without_result(begun, 'its thread ended early')
+            try:
+                with held:
+                    end = self._load(request, node, begun)
+                    self._note(request, *whose, Reply(loading.STATUSES[end.state], end.as_json()))
+            finally:
+                # the next command may come as soon as this is seen
+                self._on_loading(node, end)
 
         threading.Thread(target=load, name='loading', daemon=True).start()
+
+    def _load(self, request: CommandRequest, node: str, begun: Loading) -> Loading:
+        """Return the end of a rollout's step, whatever happens: the page waits for it."""
+
+        def report(step: Loading) -> None:
+            self._on_loading(node, step)
+
+        try:
+            report(begun)
+            with self._open_client(begun.by, loading.EPISODE_LIMIT_S) as client:
+                return loading.run_loading(client, node, request, begun, report)
+        except Exception as error:
+            # its message may hold texts of people
+            self._log(without_controls(traceback.format_exc()))
+            return loading.without_result(begun, repr(error))
 
     @contextlib.contextmanager
     def _held(self, node: str) -> Any:
