@@ -8,7 +8,6 @@ The request thread calls; callbacks run in threads of Zenoh.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 import time
 from typing import Any, Protocol
 
@@ -116,7 +115,10 @@ class ZenohSessionClient:
         self._link.call_later(key, self._messages.encode(request), check, on_refusal)
 
     def report_outcome(self, request: Any, on_reply: Callable[[bool, str], None]) -> None:
-        """Report the outcome of an episode to a router, without waiting."""
+        """
+        Report the outcome of an episode to a router, without waiting. `on_reply` gets its
+        decision; it is not called where the call fails, so that the caller reports again.
+        """
 
         def check(raw: bytes) -> None:
             try:
@@ -126,12 +128,8 @@ class ZenohSessionClient:
                 return
             on_reply(reply.accepted, reply.text)
 
-        self._link.call_later(
-            self.keys.service('report_outcome'),
-            self._messages.encode(request),
-            check,
-            partial(on_reply, False),
-        )
+        key = self.keys.service('report_outcome')
+        self._link.call_later(key, self._messages.encode(request), check)
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """Request the status without waiting."""

@@ -15,7 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 from lerobot_serve_interfaces.srv import ReportOutcome
 
-LIMIT, TRIES, RETRY_NS = 64, 10, 1_000_000_000
+# a try ends before the next one: CALL_LATER_S of the link is shorter
+LIMIT, TRIES, RETRY_NS = 64, 10, 3_000_000_000
 
 
 @runtime_checkable

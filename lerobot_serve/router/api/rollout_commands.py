@@ -16,7 +16,6 @@ from lerobot_serve.router.shadow.qualification import Qualification
 # ControlSlot.command
 SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW = 9, 10, 11, 12, 14
 ROLLOUT_COMMANDS = (SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW)
-COMMANDS_WITH_SPLIT = (SET_SPLIT, CANARY_STOP, CANARY_FINISH)
 MOST_PERCENT = 100
 
 
@@ -32,14 +31,6 @@ class RolloutCore(Protocol):
     def qualification(self) -> Qualification: ...
 
     def set_parameters(self, by: str, **values: Any) -> None: ...
-
-
-def slots_with_share(command: int, split_percent: int) -> tuple[str, ...]:
-    """Return the slots that get new episodes by this command, as far as it sets a split."""
-    if command not in COMMANDS_WITH_SPLIT:
-        return ()
-    shares = {'a': split_percent, 'b': MOST_PERCENT - split_percent}
-    return tuple(slot for slot, share in shares.items() if share > 0)
 
 
 def run_rollout_command(

@@ -11,7 +11,7 @@ from functools import partial
 import threading
 from typing import Any, Protocol, TypeVar
 
-from lerobot_serve.router.api.rollout_commands import slots_with_share
+from lerobot_serve.router.api.rollout_commands import CANARY_FINISH
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
@@ -189,11 +189,8 @@ class RouterServices:
         try:
             if core is None:
                 raise SlotCommandRejected(NOT_CONFIGURED)
-            for slot in slots_with_share(request.command, request.split_percent):
-                # a robot whose session is not open there yet would get no reply
-                await self._host.run_in_control_thread(
-                    core, partial(core.session_manager.fill, slot)
-                )
+            if request.command == CANARY_FINISH:
+                await self._open_sessions(core, 'a')
             text = run_slot_command(
                 core,
                 request.command,
@@ -203,13 +200,24 @@ class RouterServices:
                 split_percent=request.split_percent,
                 plan=tuple(request.plan),
             )
-        except (SlotCommandRejected, SessionRefused) as error:
+        except SlotCommandRejected as error:
             response.text = str(error)[:1024]
         else:
             response.success, response.text = True, text[:1024]
             self._host.warn(f'{text} (an operator: {request.reason or "no reason given"})')
             self._host.poll()
         return response
+
+    async def _open_sessions(self, core: RouterCore, slot: str) -> None:
+        """
+        Open the sessions that a slot lacks: its servers have just loaded the promoted policy, and
+        a robot without a session there would get no reply. The command follows in any case.
+        """
+        try:
+            await self._host.run_in_control_thread(core, partial(core.session_manager.fill, slot))
+        except Exception as error:
+            self._drops.add('open_unreachable')
+            self._host.warn(f'sessions in slot {slot} are opened later: {error}')
 
     def report_outcome(
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
@@ -221,7 +229,12 @@ class RouterServices:
     def report_own_outcome(
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
-        """Record an outcome over Zenoh: a robot reports for its own episodes alone."""
+        """
+        Record an outcome over Zenoh: a robot reports for its own episodes alone. Raises
+        SlotCommandRejected while the router is not configured: the robot reports again.
+        """
+        if self._host.core is None:
+            raise SlotCommandRejected(NOT_CONFIGURED)
         receipt = self.on_outcome(request.outcome, of_client=request.outcome.client_id)
         response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
         return response

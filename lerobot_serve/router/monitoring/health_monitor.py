@@ -54,7 +54,7 @@ class HealthMonitor:
         self._health = ''
         # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
-        self._is_maintenance_queued = self._is_preparing = False
+        self._is_maintenance_queued = False
         # replicas that were ready at the last poll
         self._ready = set(core.replicas)
         self._router_changes: ChangeDetector[RouterDigest] = ChangeDetector()
@@ -95,22 +95,20 @@ class HealthMonitor:
         has_event = core.update_canary()
         if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
             self._publish_canary()
-        is_preparing = self._prepares_replicas()
+        if self._has_new_replica():
+            # the sessions of robots are opened there now, not with the slow poll
+            self._queue_maintenance()
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
             self._report_health(before, self._publish_state())
-        elif not is_preparing and self._router_changes.is_due(self._router_digest(), now_ns):
+        elif self._router_changes.is_due(self._router_digest(), now_ns):
             self._publish_state()
 
-    def _prepares_replicas(self) -> bool:
-        """
-        Return whether a replica has become ready since the last slow poll, which opens sessions at
-        it: who reads that it is ready may give it requests at once.
-        """
+    def _has_new_replica(self) -> bool:
+        """Return whether a replica has become ready since the last poll."""
         ready = {name for name, replica in self._core.replicas.items() if replica.is_ready}
-        self._is_preparing = self._is_preparing or bool(ready - self._ready)
-        self._ready = ready
-        return self._is_preparing
+        before, self._ready = self._ready, ready
+        return bool(ready - before)
 
     def _queue_maintenance(self) -> None:
         if not self._is_maintenance_queued:
@@ -147,7 +145,6 @@ class HealthMonitor:
         for session, reason in core.table.sessions.expired(context.clock(), has_subscriber):
             core.jobs.put(partial(self._close_expired, session, reason))
         self._queue_maintenance()
-        self._is_preparing = False
         state = self._publish_state()
         self._publish(reports.diagnostics(state, name=context.name))
         self._publish_canary()

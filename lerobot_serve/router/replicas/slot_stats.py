@@ -135,7 +135,8 @@ class SlotStats:
             self._current_episodes[client_id] = episode_id
         episode = self._episodes.get(episode_id)
         if episode:
-            episode.client_id = client_id
+            # whose it is, it stays: another client cannot report its outcome
+            episode.client_id = episode.client_id or client_id
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
                 # the episode moved shortly before a restart; the move was not stored

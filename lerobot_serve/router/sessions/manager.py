@@ -33,7 +33,7 @@ KEEP_ALIVE_NS = 15_000_000_000
 # limit of sessions maintained in one round; the others follow in the next
 SESSIONS_PER_ROUND = 16
 # below the time that an operator's verb waits for a reply
-FILL_LIMIT_NS = 3_000_000_000
+FILL_LIMIT_NS = 2_000_000_000
 
 
 class SessionManager:

@@ -140,7 +140,13 @@ class FleetClient:
         now, is SILENT. `may_be_none`: do not wait for a first one.
         """
         is_wanted = partial(self._is_robot, wanted) if wanted else None
-        nodes = self._search(ROBOT_KIND, self._watch_robot, is_wanted, may_be_none=may_be_none)
+        nodes = self._search(
+            ROBOT_KIND,
+            self._watch_robot,
+            is_wanted,
+            may_be_none=may_be_none,
+            lists_missing=True,
+        )
         asked = [node for node in nodes if is_wanted and is_wanted(node)] or nodes
         self._wait_for_states(asked)
         self._wait_for_new_states(asked)
@@ -159,11 +165,16 @@ class FleetClient:
         is_wanted: Callable[[str], bool] | None,
         *,
         may_be_none: bool = False,
+        lists_missing: bool = False,
     ) -> list[str]:
         known = self._known.seen(kind) if self._known else {}
         search = GraphSearch(self._node, kind, known)
         return search.run(
-            self.timeout_s, on_found=on_found, is_wanted=is_wanted, may_be_none=may_be_none
+            self.timeout_s,
+            on_found=on_found,
+            is_wanted=is_wanted,
+            may_be_none=may_be_none,
+            lists_missing=lists_missing,
         )
 
     def _is_robot(self, wanted: str, node: str) -> bool:

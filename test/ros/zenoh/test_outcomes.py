@@ -41,6 +41,12 @@ def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:
     return replies[0]
 
 
+def report_unheard(client: ZenohSessionClient, **outcome: object) -> None:
+    client.report_outcome(
+        ReportOutcome.Request(outcome=EpisodeOutcome(**outcome)), lambda *_: None
+    )
+
+
 def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
     keys, endpoint = Keys(tmp_path / 'keys'), f'tls/localhost:{free_port()}'
     robot, other = keys.add('robot', 'robot_1'), keys.add('robot', 'robot_2')
@@ -79,9 +85,13 @@ def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
             stranger, '/policy_router', Role.ROBOT, 'robot_2', service_bytes, lambda _: None
         )
         edge_rig.wait(client.is_available, 'the router is found')
-        # in the name of the robot, in its own, and in none
+        # in the name of the robot
+        report_unheard(client, client_id='robot_1', episode_id=episode, outcome=FAILURE)
+        edge_rig.wait(
+            lambda: 'speaks for itself alone' in edge_rig.log('router'), 'the report is refused'
+        )
+        # in its own, and in none
         for client_id, words in (
-            ('robot_1', 'speaks for itself alone'),
             ('robot_2', "no episode .* of 'robot_2' was routed here"),
             ('', "of '' was routed here"),
         ):

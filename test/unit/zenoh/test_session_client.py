@@ -15,6 +15,8 @@ from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.srv import ReportOutcome
 
 SERVER = '/policy_server'
 KEYS = ServerKeys('default', SERVER)
@@ -86,3 +88,25 @@ def test_a_refusal_arrives_in_its_words(connect):
     with pytest.raises(ServerUnreachable, match='not you'):
         client.status(LIMIT_S)
     assert announced(client) == 'not you'
+
+
+def test_a_failed_report_of_an_outcome_is_no_decision_and_can_be_repeated(connect):
+    """The router was too busy, or is not configured yet: the robot reports again."""
+    calls, decisions = [], []
+
+    def on_query(query) -> None:
+        calls.append(str(query.key_expr))
+        with query:
+            if len(calls) == 1:
+                query.reply_err(b'too many calls at once')
+            else:
+                reply = ReportOutcome.Response(accepted=True, text='counts')
+                query.reply(query.key_expr, service_bytes.encode(reply))
+
+    client = connect(on_query)
+    request = ReportOutcome.Request(outcome=EpisodeOutcome(episode_id='one', client_id='robot'))
+    for number in (1, 2):
+        client.report_outcome(request, lambda *decision: decisions.append(decision))
+        wait_until(lambda number=number: len(calls) == number, 'the router has it', LIMIT_S)
+    wait_until(lambda: decisions, 'the decision', LIMIT_S)
+    assert decisions == [(True, 'counts')]

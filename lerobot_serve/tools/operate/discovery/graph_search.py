@@ -16,6 +16,7 @@ from rclpy.node import Node
 
 PACKAGE, STATE = 'lerobot_serve_interfaces/msg', '/state'
 GRAPH_POLL_S = 0.02
+OWN_NODES = 1
 # time without a change of the graph after which a search ends: none is known, a known one is
 # missing, all known ones are found (counted since the last of them), a wanted one is missing
 SETTLE_S, MISSING_SETTLE_S, KNOWN_SETTLE_S, WANTED_SETTLE_S = 0.5, 1.0, 0.1, 2.0
@@ -43,10 +44,12 @@ class GraphSearch:
         on_found: Callable[[str], None],
         is_wanted: IsWanted | None = None,
         may_be_none: bool = False,
+        lists_missing: bool = False,
     ) -> list[str]:
         """
         Return the nodes: at once when one `is_wanted`, else when no other one is expected.
-        `on_found` gets each node as soon as it is found; `may_be_none`: do not wait for one.
+        `on_found` gets each node as soon as it is found; `may_be_none`: do not wait for one;
+        `lists_missing`: none of the known ones need be there, once any other node is discovered.
         """
         deadline_s = time.monotonic() + timeout_s
         graph = Graph(0, 0, frozenset())
@@ -60,7 +63,9 @@ class GraphSearch:
             graph = now
             if is_wanted and any(map(is_wanted, graph.nodes)):
                 break
-            has_any = bool(graph.nodes or self._known or may_be_none)
+            # on a busy machine the first node of all may take seconds
+            is_missing = lists_missing and bool(self._known) and graph.node_count > OWN_NODES
+            has_any = bool(graph.nodes) or may_be_none or is_missing
             if has_any and self._is_settled(
                 graph.nodes, now_s - found_s, now_s - changed_s, has_wanted=bool(is_wanted)
             ):

@@ -241,6 +241,18 @@ def test_an_operators_word_is_done_said_and_looked_at(rig):
     assert rig.host.looks == 1
 
 
+def test_a_rollout_is_finished_also_where_no_session_can_be_opened(rig):
+    """What changes the traffic takes effect, whatever its preparation does."""
+    rig.host.is_over = True
+    core = rig.rig.core
+    assert core.slots['a'].policy != core.slots['b'].policy
+    answer = control(rig, ControlSlot.Request.CANARY_FINISH)
+    # it came as far as the check of the command itself
+    assert (answer.success, 'load it there first' in answer.text) == (False, True)
+    assert rig.drops == {'open_unreachable': 1}
+    assert any('opened later' in text for text in rig.host.warned)
+
+
 def outcome(rig: Rig, episode_id: str, how: int) -> ReportOutcome.Response:
     told = EpisodeOutcome(episode_id=episode_id, outcome=how)
     request = ReportOutcome.Request(outcome=told)

@@ -192,9 +192,10 @@ def test_a_change_is_published_with_the_next_poll_and_not_again(rig, change):
     rig.close()
 
 
-def test_a_replica_is_published_as_ready_once_its_sessions_are_looked_after(rig):
-    monitor = rig.monitor()
+def test_the_sessions_of_a_replica_that_becomes_ready_are_opened_with_the_next_poll(rig):
+    monitor, rounds = rig.monitor(), []
     rig.core.is_open = True
+    rig.core.session_manager.maintain_sessions = lambda: rounds.append(rig.now_ns)
 
     def poll() -> int:
         rig.now_ns += SECOND
@@ -203,11 +204,12 @@ def test_a_replica_is_published_as_ready_once_its_sessions_are_looked_after(rig)
 
     rig.hear('/a2', active=False)
     before = poll()
+    assert not monitor._is_maintenance_queued
     rig.hear('/a2')
-    # not with the next poll, but with the slow one
-    assert (poll(), poll()) == (before, before)
-    monitor.poll_slowly(nobody)
-    assert len(rig.of_kind(RouterState)) == before + 1 == poll()
+    assert poll() == before + 1
+    assert monitor._is_maintenance_queued
+    monitor._maintain_sessions()
+    assert (len(rounds), poll()) == (1, before + 1)
     rig.close()
 
 

@@ -96,3 +96,18 @@ def test_none_is_waited_for_unless_there_may_be_none(monkeypatch):
     with pytest.raises(AssertionError, match='searches on'):
         search(Graph())
     assert search(Graph(), may_be_none=True) == ([], [])
+
+
+def test_a_known_node_is_waited_for_while_nothing_is_discovered(monkeypatch):
+    """A busy machine discovers its first node after seconds; a router must be there."""
+    monkeypatch.setattr(graph_search, 'MISSING_SETTLE_S', 0.0)
+    for options in ({}, {'lists_missing': True}):
+        with pytest.raises(AssertionError, match='searches on'):
+            search(Graph(), '/r1', **options)
+
+
+def test_a_list_ends_without_the_known_nodes_once_others_are_discovered(monkeypatch):
+    monkeypatch.setattr(graph_search, 'MISSING_SETTLE_S', 0.0)
+    graph = Graph()
+    monkeypatch.setattr(graph, 'get_node_names_and_namespaces', lambda: ('/own', '/other'))
+    assert search(graph, '/r1', lists_missing=True) == ([], [])
