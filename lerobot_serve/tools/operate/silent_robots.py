@@ -26,6 +26,11 @@ def hung_robot(robot: RobotView, age_s: float) -> RobotView:
     return _silent(robot, age_s, 'sends no new state: it hangs or its link is cut')
 
 
+def unheard_robot(robot: RobotView) -> RobotView:
+    """Return a robot with its last state that is not heard of, for whatever reason."""
+    return _silent(robot, None, 'it ended, hangs, or is not reached')
+
+
 def refusal(robot: RobotView) -> str:
     """Return why a verb that may start motion is refused on a silent robot, and what to do."""
     return (
