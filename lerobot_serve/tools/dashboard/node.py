@@ -140,7 +140,8 @@ class DashboardNode(SteadyClockNode):
     def _robot(self, node: str) -> RobotView | None:
         """Return the newest state of a robot; None while it is not heard of. Thread `robots`."""
         with contextlib.suppress(UserError):
-            return self._recorder.robot(node)
+            robot = self._recorder.robot(node)
+            return None if robot.is_silent else robot
         return None
 
     def _on_heard(self, robot: str, heard: Heard) -> None:

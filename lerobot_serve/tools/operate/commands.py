@@ -99,11 +99,16 @@ def slot_rule(verb: SlotVerb, slot: SlotView) -> Rule:
 
 
 def robot_rule(verb: RobotVerb, robot: RobotView) -> Rule:
-    """Return the rule of a verb for a robot, with its text filled in; a silent one refuses all."""
-    if robot.is_silent:
+    """
+    Return the rule of a verb for a robot, with its text filled in. A silent one refuses what may
+    start motion; a pause is tried, since a robot that is not heard may still hear.
+    """
+    if robot.is_silent and verb is not RobotVerb.PAUSE:
         return Rule(Effect.REFUSE, silent_robots.refusal(robot))
+    # the last state of a silent robot is old: its pause may have ended
+    paused = robot.paused and not robot.is_silent
     values = {**asdict(robot), 'name': robot.name}
-    return filled(ROBOT_RULES[verb, robot.paused], **values)
+    return filled(ROBOT_RULES[verb, paused], **values)
 
 
 def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:

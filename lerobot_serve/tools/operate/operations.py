@@ -16,9 +16,15 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
-from lerobot_serve.tools.operate.outcome import Result, ResultUnknown, unconfirmed_text
+from lerobot_serve.tools.operate.outcome import (
+    NotReached,
+    Result,
+    ResultUnknown,
+    unconfirmed_text,
+)
 from lerobot_serve.tools.operate.rollout.rollout_view import changes, RolloutSettings
 from lerobot_serve.tools.operate.rollout.steering import split_text
 
@@ -181,15 +187,21 @@ def run_robot_verb(
 ) -> Result:
     """
     Call the service of a verb, and wait for the pause to begin or end. The router of the robot
-    records it. Raises UserError, and ResultUnknown without a state that shows it.
+    records it. Raises UserError, and ResultUnknown without a state that shows it; for a pause
+    both say how to stop the robot by hand.
     """
     try:
         done, text = client.trigger(robot.node, verb.service)
+    except NotReached as error:
+        raise NotReached(f'{error}{_by_hand(verb)}') from error
     except ResultUnknown:
         done, text = False, ''
     wanted = {RobotVerb.PAUSE: True, RobotVerb.RESUME: False}.get(verb)
     after = client.wait_for_robot(robot.node, lambda now: wanted in (None, now.paused))
     is_shown = wanted is not None and after is not None
+    # without a reply, an old state that was paused already shows nothing
+    if robot.is_silent and robot.paused and not text:
+        is_shown = False
     # resume ends the pause of a robot that something else stops, and says so
     if text and not (done or is_shown):
         raise UserError(f'{robot.name}: {text}')
@@ -217,8 +229,13 @@ def _unknown_robot(robot: RobotView, verb: RobotVerb, accepted: str) -> ResultUn
     last = f'{robot.state}, {"paused" if robot.paused else "not paused"}'
     return ResultUnknown(
         f'UNKNOWN: {verb.value} was sent; {robot.node} {reply}, and no state shows it. Last '
-        f'known: {last}. Read the state with `lerobot-serve robots`'
+        f'known: {last}. Read the state with `lerobot-serve robots`{_by_hand(verb)}'
     )
+
+
+def _by_hand(verb: RobotVerb) -> str:
+    """Return how to stop a robot that a pause did not reach; empty for other verbs."""
+    return f'; {silent_robots.STOP_BY_HAND}' if verb is RobotVerb.PAUSE else ''
 
 
 def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:

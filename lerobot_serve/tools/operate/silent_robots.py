@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 
+STOP_BY_HAND = 'if it moves, stop it at its power or its stop button'
+
 
 def missing_robot(node: str, age_s: float) -> RobotView:
     """Return a robot that was found before and is not now."""
@@ -24,11 +26,16 @@ def hung_robot(robot: RobotView, age_s: float) -> RobotView:
     return _silent(robot, age_s, 'sends no new state: it hangs or its link is cut')
 
 
+def unheard_robot(robot: RobotView) -> RobotView:
+    """Return a robot with its last state that is not heard of, for whatever reason."""
+    return _silent(robot, None, 'it ended, hangs, or is not reached')
+
+
 def refusal(robot: RobotView) -> str:
-    """Return why a verb on a silent robot is refused, and what to do."""
+    """Return why a verb that may start motion is refused on a silent robot, and what to do."""
     return (
-        f'{robot.name} is {robot.reason}. It would not get the command: if it moves, stop it at '
-        'its power or its stop button. Nothing was changed'
+        f'{robot.name} is {robot.reason}. What it would do is not known: {STOP_BY_HAND}. Nothing '
+        'was changed'
     )
 
 

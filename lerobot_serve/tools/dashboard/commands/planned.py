@@ -22,7 +22,7 @@ from lerobot_serve.tools.operate.rollout.steering import (
 
 
 class Fleet(Protocol):
-    """The newest states; each raises UserError for a name that is not there, or silent."""
+    """The newest states; each raises UserError for a name that is not there."""
 
     def router(self, node: str) -> RouterView: ...
 

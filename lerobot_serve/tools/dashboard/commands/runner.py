@@ -71,7 +71,10 @@ class FreshFleet:
         return operations.read_settings(self._client, router).plan
 
     def robot(self, node: str) -> RobotView:
-        self._known.robot(node)
+        known = self._known.robot(node)
+        # the latched state of a robot that hangs would pass for a new one
+        if known.is_silent:
+            return known
         found = self._client.wait_for_robot(node, lambda _: True)
         if found is None:
             raise NotReached(

@@ -40,6 +40,7 @@ from lerobot_serve.tools.dashboard.document.rows.robot_rows import (
 from lerobot_serve.tools.dashboard.document.rows.router_rows import router_row, server_row
 from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
@@ -236,18 +237,24 @@ class FleetRecorder:
         return found.plan if found else None
 
     def robot(self, node: str) -> RobotView:
-        """Return the newest state of a robot. Raises UserError."""
-        return self._newest(ROBOT, node, self._robots.get(node))
+        """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
+        view = self._known_view(ROBOT, node, self._robots.get(node))
+        return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
 
     def _newest(self, kind: str, node: str, found: _Known[View] | None) -> View:
         """Return the newest state of a source that is heard of. Raises UserError."""
-        view = found.view if found else None
-        checked_target(view, node, WORDS[kind].removeprefix('the '))
+        view = self._known_view(kind, node, found)
         if (kind, node) in self._silent:
             raise UserError(
                 f'{node} is silent: it ended, hangs, or is not reached; what it would do is not '
                 'known. Nothing was changed'
             )
+        return view
+
+    def _known_view(self, kind: str, node: str, found: _Known[View] | None) -> View:
+        """Return the last state of a source. Raises UserError for one that is not known."""
+        view = found.view if found else None
+        checked_target(view, node, WORDS[kind].removeprefix('the '))
         assert view
         return view
 

@@ -255,7 +255,8 @@ def robots_in_slot(robots: list[RobotView], slot: str) -> list[RobotView]:
 
 
 def is_in_slot(robot: RobotView, slot: str = CHAMPION_SLOT) -> bool:
-    return robot.slot == slot and bool(robot.episode_id) and not robot.is_silent
+    """Return whether the last known state of a robot, however old, is an episode in a slot."""
+    return robot.slot == slot and bool(robot.episode_id)
 
 
 def wait_until_empty(
@@ -266,15 +267,18 @@ def wait_until_empty(
     changed then.
     """
     found = client.find_robots(may_be_none=True)
-    for robot in (each for each in found if each.is_silent):
-        report(f'{robot.name} is {robot.reason}; an episode of it may run in slot {slot}')
+    for robot in found:
+        if robot.is_silent and not is_in_slot(robot, slot):
+            report(f'{robot.name} is {robot.reason}; an episode of it may run in slot {slot}')
     for robot in robots_in_slot(found, slot):
         if robot.server != router:
             continue
-        report(f'wait for {robot.name}: episode {robot.episode_id} runs in slot {slot}')
+        # a silent robot may still play its episode: only its way to this machine may be cut
+        age = f'; it is {robot.reason}' if robot.is_silent else ''
+        report(f'wait for {robot.name}: episode {robot.episode_id} runs in slot {slot}{age}')
         if not client.wait_for_robot(robot.node, lambda now: not is_in_slot(now, slot)):
             raise UserError(
-                f'{robot.name} still runs episode {robot.episode_id} in slot {slot}; wait for its '
-                f'end with a larger --timeout-s, or move it: `lerobot-serve drain {slot} --now`, '
-                f'then `lerobot-serve restore {slot}`. Nothing was changed'
+                f'{robot.name} still runs episode {robot.episode_id} in slot {slot}{age}; wait '
+                f'for its end with a larger --timeout-s, or move it: `lerobot-serve drain {slot} '
+                f'--now`, then `lerobot-serve restore {slot}`. Nothing was changed'
             )

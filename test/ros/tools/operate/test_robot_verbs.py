@@ -44,7 +44,7 @@ def check_robot(operator: Operator) -> None:
     assert 'The next episode starts' in told and f'by {operator_name()}' in told
 
 
-def test_a_robot_that_hangs_is_listed_first_and_gets_no_command(edge_rig, capsys):
+def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, capsys):
     operator = Operator(capsys)
     edge = edge_rig.start()
     edge_rig.start(namespace='/robot_2')
@@ -52,7 +52,8 @@ def test_a_robot_that_hangs_is_listed_first_and_gets_no_command(edge_rig, capsys
     halt(edge)
     try:
         silent, other = operator.reads('robots')
-        refusal = operator.is_refused('robot', 'robot_1', 'pause')
+        refusal = operator.is_refused('robot', 'robot_1', 'reset', '--yes')
+        unknown = operator.ends_with(3, 'robot', 'robot_1', 'pause', '--timeout-s', '2')
         table = operator.prints('robots')
     finally:
         edge.send_signal(signal.SIGCONT)
@@ -60,6 +61,7 @@ def test_a_robot_that_hangs_is_listed_first_and_gets_no_command(edge_rig, capsys
     assert other['state'] == 'CONNECTING'
     assert (silent['queue_remaining_s'], silent['round_trip_ms'], silent['rung']) == (None,) * 3
     assert 'robot_1 is silent' in refusal and 'stop button. Nothing was changed' in refusal
+    assert 'did not reply' in unknown and 'stop it at its power' in unknown
     assert table.splitlines()[1].split()[:3] == ['robot_1', 'SILENT', '-']
     edge_rig.wait(lambda: 'SILENT' not in operator.prints('robots'), 'it is heard again')
     edge_rig.kill(edge)

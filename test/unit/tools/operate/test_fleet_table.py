@@ -121,11 +121,18 @@ def test_a_silent_robot_comes_first_with_its_age_and_without_old_values(silent, 
     assert first['age_s'] == silent.age_s
 
 
-@pytest.mark.parametrize('verb', RobotVerb)
-def test_no_verb_acts_on_a_silent_robot(verb):
+@pytest.mark.parametrize('verb', [v for v in RobotVerb if v is not RobotVerb.PAUSE])
+def test_no_verb_that_may_start_motion_acts_on_a_silent_robot(verb):
     rule = robot_rule(verb, HUNG)
     assert rule.effect is Effect.REFUSE
     assert (
         rule.text.startswith('robot_9 is silent for 25 s') and 'Nothing was changed' in rule.text
     )
     assert robot_rule(verb, robot(9)).effect is not Effect.REFUSE
+
+
+@pytest.mark.parametrize('silent', [HUNG, replace(HUNG, paused=True), mute_robot('/robot_9/edge')])
+def test_a_pause_of_a_silent_robot_is_tried(silent):
+    rule = robot_rule(RobotVerb.PAUSE, silent)
+    assert (rule.effect, rule.asks) == (Effect.DO, False)
+    assert rule.text == 'slow robot_9 down to rest and hold it there'

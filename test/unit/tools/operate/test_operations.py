@@ -15,6 +15,7 @@ from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RobotView, RouterView, SlotView
 from lerobot_serve.tools.operate.operations import run_robot_verb, run_rule, set_split
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
+from lerobot_serve.tools.operate.silent_robots import hung_robot
 
 BEFORE = RouterView(
     '/r',
@@ -158,3 +159,16 @@ def test_a_reason_that_nobody_records_is_said():
     assert text == 'Paused. The reason is not recorded: /r is no router (not there)'
     client.states = [replace(ROBOT, paused=True)]
     assert run_robot_verb(client, ROBOT, RobotVerb.PAUSE).text == 'Paused'
+
+
+def test_a_pause_that_is_not_reached_says_how_to_stop_the_robot():
+    by_hand = 'if it moves, stop it at its power or its stop button$'
+    silent = hung_robot(replace(ROBOT, paused=True), 25.0)
+    for robot in (ROBOT, silent):
+        with pytest.raises(NotReached, match=f'not there; {by_hand}'):
+            run_robot_verb(FakeClient(reply=NotReached('not there')), robot, RobotVerb.PAUSE)
+    # the old state of the silent robot was paused before: it confirms nothing
+    client = FakeClient([replace(ROBOT, paused=True)], ResultUnknown('no reply'))
+    with pytest.raises(ResultUnknown, match=f'did not reply.*{by_hand}'):
+        run_robot_verb(client, silent, RobotVerb.PAUSE)
+    assert [command for command, *_ in client.commands] == ['pause']

@@ -24,6 +24,7 @@ from lerobot_serve.tools.operate.rollout.replica_loading import (
     SlotLoader,
     wait_until_empty,
 )
+from lerobot_serve.tools.operate.silent_robots import hung_robot, missing_robot, mute_robot
 
 OLD, NEW = 'v1@1', 'v2@2'
 FIRST, SECOND = '/a1/policy_server', '/a2/policy_server'
@@ -217,3 +218,35 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
     Client.ends = False
     with pytest.raises(UserError, match='larger --timeout-s'):
         wait_until_empty(Client(), 'a', '/r', lines.append)
+
+
+@dataclass
+class SilentFleet:
+    """Robots, and the state of the next message of each; None when none arrives."""
+
+    robots: list[RobotView]
+    then: RobotView | None = None
+
+    def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
+        return self.robots
+
+    def wait_for_robot(self, node: str, accepts: Any) -> RobotView | None:
+        return self.then if self.then and accepts(self.then) else None
+
+
+def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
+    before = RobotView('/r1/edge', slot='a', episode_id='ep_1', server='/r')
+    silent = hung_robot(before, 25.0)
+    lines: list[str] = []
+    with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):
+        wait_until_empty(SilentFleet([silent], before), 'a', '/r', lines.append)
+    assert len(lines) == 1 and lines[0].startswith('wait for r1: episode ep_1')
+    ended = replace(before, episode_id='')
+    wait_until_empty(SilentFleet([silent], ended), 'a', '/r', lines.append)
+
+
+@pytest.mark.parametrize('silent', [mute_robot('/r1/edge'), missing_robot('/r1/edge', 600.0)])
+def test_a_silent_robot_without_a_last_state_is_reported(silent):
+    lines: list[str] = []
+    wait_until_empty(SilentFleet([silent]), 'a', '/r', lines.append)
+    assert lines == [f'r1 is {silent.reason}; an episode of it may run in slot a']

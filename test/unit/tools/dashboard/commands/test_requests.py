@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
@@ -16,6 +18,7 @@ from lerobot_serve.tools.dashboard.commands.request import (
     command_request,
     VERBS,
 )
+from lerobot_serve.tools.dashboard.commands.runner import FreshFleet
 from lerobot_serve.tools.operate.commands import (
     Effect,
     rollout_rule,
@@ -31,6 +34,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
+from lerobot_serve.tools.operate.silent_robots import unheard_robot
 
 ROUTER = '/policy_router'
 PLAN = parse_plan(['25', '100'])
@@ -167,6 +171,17 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
     assert changed_text(shown(paused=False).text, shown(paused=False)) == ''
     refusal = changed_text(shown(paused=False).text, shown(paused=True))
     assert 'paused already' in refusal and 'Nothing was changed' in refusal
+
+
+def test_the_last_state_of_a_silent_robot_is_not_read_again():
+    silent = unheard_robot(RobotView('/robot_7/edge_controller', paused=True))
+
+    class Known(Fleet):
+        def robot(self, node: str) -> RobotView:
+            return silent
+
+    # a client that is asked for a state fails the test
+    assert FreshFleet(cast(Any, None), Known(router())).robot(silent.node) is silent
 
 
 @pytest.mark.parametrize('phase', CanaryPhase)

@@ -20,6 +20,7 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SETTLED_S,
 )
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
+from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     RobotView,
@@ -67,14 +68,15 @@ def seen() -> Recorded:
     return Recorded()
 
 
-def test_a_silent_robot_is_marked_and_no_command_is_planned_for_it(seen):
+def test_a_silent_robot_is_marked_and_only_a_pause_is_planned_for_it(seen):
     seen.robot()
     assert seen.recorder.robot(NODE) is PLAYS
     seen.silent()
     row = seen.rows(ROBOT)[NODE]
     assert row['silent_since_ms'] == 1000
-    with pytest.raises(UserError, match='is silent'):
-        seen.recorder.robot(NODE)
+    found = {verb: robot_rule(verb, seen.recorder.robot(NODE)) for verb in RobotVerb}
+    tried = [verb for verb, rule in found.items() if rule.effect is Effect.DO]
+    assert tried == [RobotVerb.PAUSE] and 'is silent' in found[RobotVerb.RESUME].text
     seen.silent()
     assert len(seen.texts()) == 1 and 'process ended' in seen.texts()[0]
 
