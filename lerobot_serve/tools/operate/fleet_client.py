@@ -332,8 +332,12 @@ class FleetClient:
         reason: str,
         split_percent: int = 0,
         plan: Sequence[str] = (),
+        find_s: float | None = None,
     ) -> tuple[bool, str]:
-        """Run a command of ControlSlot, given by the name of its constant."""
+        """
+        Run a command of ControlSlot, given by the name of its constant. `find_s`: the time limit
+        of finding the service, where `router` may be none.
+        """
         request = ControlSlot.Request(
             command=getattr(ControlSlot.Request, command),
             slot=slot,
@@ -342,7 +346,7 @@ class FleetClient:
             split_percent=split_percent,
             plan=list(plan),
         )
-        reply = self._call(ControlSlot, f'{router}/control_slot', request)
+        reply = self._call(ControlSlot, f'{router}/control_slot', request, find_s=find_s)
         return reply.success, reply.text
 
     def report_outcome(
@@ -399,11 +403,20 @@ class FleetClient:
         status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
         return status.policy, status.text
 
-    def _call(self, kind: type, service: str, request: Any, timeout_s: float | None = None) -> Any:
+    def _call(
+        self,
+        kind: type,
+        service: str,
+        request: Any,
+        timeout_s: float | None = None,
+        *,
+        find_s: float | None = None,
+    ) -> Any:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         client = self._node.create_client(kind, service)
         try:
-            if not client.wait_for_service(timeout_sec=self.timeout_s):
+            find_s = self.timeout_s if find_s is None else min(find_s, self.timeout_s)
+            if not client.wait_for_service(timeout_sec=find_s):
                 raise NotReached(f'{service} is not available; nothing was sent')
             return call_service(client, request, limit_s)
         except ServiceCallFailed as error:

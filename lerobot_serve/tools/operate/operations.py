@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Accepts = Callable[[RouterView], bool]
 CANARY_PREFIX, SHADOW_SERVER = 'canary.', 'shadow_server'
+# a robot whose server is no router has none that records a verb
+FIND_ROUTER_S = 0.5
 # a router publishes its state every second
 STATE_PERIOD_S = 1.5
 
@@ -216,7 +218,7 @@ def _record(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str)
     """Let the router of a robot record the verb; return why it did not, empty when it did."""
     note = f'{client.operator}: {verb.value} {robot.name}: {reason or "no reason given"}'
     try:
-        done, text = client.control_slot(robot.server, 'NOTE', reason=note)
+        done, text = client.control_slot(robot.server, 'NOTE', reason=note, find_s=FIND_ROUTER_S)
     except (UserError, ResultUnknown, ValueError) as error:
         done, text = False, str(error)
     if done or not reason:
