@@ -13,7 +13,12 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RobotView, RouterView, SlotView
-from lerobot_serve.tools.operate.operations import run_robot_verb, run_rule, set_split
+from lerobot_serve.tools.operate.operations import (
+    FIND_ROUTER_S,
+    run_robot_verb,
+    run_rule,
+    set_split,
+)
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.silent_robots import hung_robot
 
@@ -148,7 +153,9 @@ def test_a_verb_of_a_robot_is_done_when_a_state_or_for_a_reset_the_reply_shows_i
 def test_the_router_of_a_robot_records_who_and_why():
     client = FakeClient([replace(ROBOT, paused=True)], OK)
     result = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable')
-    assert client.commands[-1] == ('NOTE', 'kim@lab: pause left: cable', {})
+    # its server may be none
+    limit = {'find_s': FIND_ROUTER_S}
+    assert client.commands[-1] == ('NOTE', 'kim@lab: pause left: cable', limit)
     assert result.text == 'Paused'
 
 
