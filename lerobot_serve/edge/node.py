@@ -10,10 +10,12 @@ imports no torch, so that only these threads compete for the interpreter.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
+from std_msgs.msg import String
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.loop import ControlLoop
@@ -69,9 +71,8 @@ class EdgeController(SteadyClockNode):
         self._settings = NodeParameters(self, EdgeParameters)
         self._settings.on_change(self._change)
         parameters = self._settings.current
-        self.robot = wiring.load_robot(
-            parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
-        )
+        robot_file = parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
+        self.robot = wiring.load_robot(robot_file)
         self.client_id = wiring.resolve_client_id(parameters.client_id, self.get_namespace())
         recorder = self._make_recorder(parameters)
         self._listener = recorder or EdgeListener()
@@ -122,12 +123,14 @@ class EdgeController(SteadyClockNode):
             self,
             self.robot,
             client_id=self.client_id,
+            episode_id=lambda: self._operator.episode_id,
             step_s=step_s,
             # two states of each edge, and the discovery time
             tie_s=1 + 2 * parameters.status_period_s,
             stop_service=parameters.stop_service,
         )
         self._create_operator_interfaces(parameters)
+        self._publish_robot_file(Path(robot_file))
         self._start(runtime, parameters, recorder)
         self.get_logger().info(
             f'edge controller {self.client_id}: robot {self.robot.name}, {self.robot.fps:g} Hz, '
@@ -193,7 +196,7 @@ class EdgeController(SteadyClockNode):
             if topic not in names:
                 deposit = partial(self._on_input, names.setdefault(topic, []))
                 kind_class = sensor_messages.MESSAGE_TYPES[kind]
-                self._inputs.add(topic, qos.SENSOR, deposit, kind_class)
+                self._inputs.add_with_id(topic, qos.SENSOR, deposit, kind_class)
             names[topic].append(name)
 
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
@@ -238,6 +241,13 @@ class EdgeController(SteadyClockNode):
         self.create_timer(1.0, self._on_slow_timer)
         self.create_timer(CONFLICT_CHECK_PERIOD_S, self._on_conflict_timer)
 
+    def _publish_robot_file(self, path: Path) -> None:
+        """Publish the robot file once, for recordings: they name inputs and actions by it."""
+        self._robot_file_publisher = self.create_publisher(
+            String, '~/robot_file', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+        )
+        self._robot_file_publisher.publish(String(data=path.read_text()))
+
     def _start(
         self, runtime: NodeRuntime, parameters: EdgeParameters, recorder: EdgeTraceRecorder | None
     ) -> None:
@@ -275,10 +285,10 @@ class EdgeController(SteadyClockNode):
 
     # inputs thread
 
-    def _on_input(self, names: list[str], raw: bytes) -> None:
+    def _on_input(self, names: list[str], raw: bytes, message_id: int) -> None:
         now_ns = time.monotonic_ns()
         for name in names:
-            self._core.inputs.deposit(name, raw, now_ns)
+            self._core.inputs.deposit(name, raw, now_ns, message_id)
 
     # executor thread
 

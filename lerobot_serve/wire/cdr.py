@@ -189,6 +189,12 @@ class CdrReader:
         size = self.count(limit, what)
         return np.frombuffer(self._raw, FLOAT32, size, self._take(4 * size, 4))
 
+    def int64s(self, limit: int, what: str) -> tuple[int, ...]:
+        size = self.count(limit, what)
+        # an empty sequence has no alignment
+        begin = self._take(8 * size, 8) if size else 0
+        return struct.unpack_from(f'<{size}q', self._raw, begin) if size else ()
+
 
 def read_part(part: bytes) -> CdrReader:
     """Return a reader of what `CdrReader.part` returned."""

@@ -36,16 +36,16 @@ from lerobot_serve.edge.session.connection import ConnectionState
 
 
 class ControlAuthority(Enum):
-    """The part that may move the robot in a control step."""
+    """The part that may move the robot in a control step; the values of ExecutedAction.source."""
 
-    POLICY = auto()
-    LADDER = auto()
+    POLICY = 0
+    PERSON = 1
+    LADDER = 2
+    INTERLOCK = 3
+    TEARDOWN = 4
+    OPERATOR = 5
     # no episode runs, or a reset is required
-    NONE = auto()
-    OPERATOR = auto()
-    TEARDOWN = auto()
-    INTERLOCK = auto()
-    PERSON = auto()
+    NONE = 6
 
 
 class AllowedMotion(Enum):

@@ -303,7 +303,14 @@ class Controller:
             self._executed.record(planned, judgement.command, age_ns)
             self._record_start_pose(last)
             self._watch_clamping(wanted, judgement)
-        return ExecutedStep(planned, decision, judgement, age_ns)
+        return ExecutedStep(
+            planned,
+            decision,
+            judgement,
+            age_ns,
+            source=self.grant.authority,
+            input_ids=robot_state.input_ids,
+        )
 
     def _record_age(self, age_ns: int) -> None:
         self.age_ns = age_ns

@@ -60,6 +60,11 @@ class OperatorControl:
             return conditions
 
     @property
+    def episode_id(self) -> str:
+        """The episode that runs; empty between episodes."""
+        return self._requester.pipeline.status.episode_id if self._running else ''
+
+    @property
     def authority(self) -> ControlAuthority:
         """The control authority, assuming that fresh actions are available."""
         return self._authority(self._conditions())

@@ -46,10 +46,12 @@ class RungKind(IntEnum):
     NO_COMMAND = 7
     # slow motion to the pose at the start of the episode
     INITIAL_POSE = 8
+    # the command of a person; not configurable
+    PERSON = 9
 
 
 # not allowed in a ladder
-NOT_CONFIGURABLE = (RungKind.POLICY, RungKind.NO_COMMAND)
+NOT_CONFIGURABLE = (RungKind.POLICY, RungKind.NO_COMMAND, RungKind.PERSON)
 
 
 @dataclass(frozen=True, slots=True)

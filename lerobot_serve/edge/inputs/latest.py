@@ -9,6 +9,7 @@ machine's monotonic clock, because the stamp of a message may come from another 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 import threading
 from typing import Any
@@ -32,28 +33,33 @@ class LatestInputs:
     def __init__(self, max_age_ns: dict[str, int], topics: dict[str, str] | None = None) -> None:
         self._max_age_ns, self._topics = max_age_ns, topics or {}
         self._slots: dict[str, tuple[Any, int]] = {}
+        self._ids = dict.fromkeys(max_age_ns, 0)
         self._lock = threading.Lock()
 
-    def deposit(self, name: str, value: Any, now_ns: int) -> None:
-        """Store a message that just arrived."""
+    def deposit(self, name: str, value: Any, now_ns: int, message_id: int = 0) -> None:
+        """Store a message that just arrived; `message_id` identifies it in a recording."""
         with self._lock:
             self._slots[name] = (value, now_ns)
+            self._ids[name] = message_id
 
     def newest(self, name: str, now_ns: int) -> tuple[Any, int]:
         """Return the newest value of one input and its arrival time. Raises InputsNotReady."""
         with self._lock:
             slot = self._slots.get(name)
-        return self._checked(name, slot, now_ns)
+        return self.checked(name, slot, now_ns)
 
-    def snapshot(self, now_ns: int) -> InputSnapshot:
-        """Return the newest value of each input. Raises InputsNotReady."""
+    def read(self, names: Sequence[str]) -> tuple[list[tuple[Any, int] | None], tuple[int, ...]]:
+        """
+        Return the newest value of these inputs and its arrival time, None for none yet; and, as of
+        the same instant, the id of the newest message of every input, 0 for none yet.
+        """
         with self._lock:
-            slots = dict(self._slots)
-        checked = {n: self._checked(n, slots.get(n), now_ns) for n in self._max_age_ns}
-        oldest_ns = min(arrived_ns for _, arrived_ns in checked.values())
-        return InputSnapshot({name: value for name, (value, _) in checked.items()}, oldest_ns)
+            return [self._slots.get(name) for name in names], tuple(self._ids.values())
 
-    def _checked(self, name: str, slot: tuple[Any, int] | None, now_ns: int) -> tuple[Any, int]:
+    def checked(
+        self, name: str, slot: tuple[Any, int] | None, now_ns: int
+    ) -> tuple[Any, int]:
+        """Return the slot of an input. Raises InputsNotReady where it is empty or too old."""
         if slot is None:
             where = f' on {self._topics[name]}' if name in self._topics else ''
             raise InputsNotReady(f'no message received yet for {name}{where}')
@@ -62,3 +68,11 @@ class LatestInputs:
             allowed_s = self._max_age_ns[name] / 1e9
             raise InputsNotReady(f'{name} is {age_ns / 1e9:.2f} s old, {allowed_s:g} s is allowed')
         return slot
+
+    def snapshot(self, now_ns: int) -> InputSnapshot:
+        """Return the newest value of each input. Raises InputsNotReady."""
+        with self._lock:
+            slots = dict(self._slots)
+        checked = {n: self.checked(n, slots.get(n), now_ns) for n in self._max_age_ns}
+        oldest_ns = min(arrived_ns for _, arrived_ns in checked.values())
+        return InputSnapshot({name: value for name, (value, _) in checked.items()}, oldest_ns)

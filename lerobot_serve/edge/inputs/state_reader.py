@@ -20,12 +20,13 @@ from lerobot_serve.wire.errors import Malformed
 class RobotState(NamedTuple):
     """
     Current state values, and the measured position of each action; None: unknown. `arrived_ns` is
-    the arrival time of each message.
+    the arrival time of each message; `input_ids` the newest message of each input of the robot.
     """
 
     state: Float64Array | None = None
     measured: Float64Array | None = None
     arrived_ns: tuple[int, ...] = ()
+    input_ids: tuple[int, ...] = ()
 
 
 class StateReader:
@@ -38,13 +39,17 @@ class StateReader:
         self._names, self._measuring = state_input_names(robot), measuring_indices(robot)
 
     def __call__(self, now_ns: int) -> RobotState:
+        slots, ids = self._inputs.read(self._names)
         try:
-            newest = [self._inputs.newest(name, now_ns) for name in self._names]
+            newest = [
+                self._inputs.checked(name, slot, now_ns)
+                for name, slot in zip(self._names, slots, strict=True)
+            ]
             state = self._messages.state_vector([raw for raw, _ in newest], self._sources)
         except (InputsNotReady, Malformed):
-            return RobotState()
+            return RobotState(input_ids=ids)
         arrived_ns = tuple(at_ns for _, at_ns in newest)
-        return RobotState(state, measured_values(state, self._measuring), arrived_ns)
+        return RobotState(state, measured_values(state, self._measuring), arrived_ns, ids)
 
 
 @dataclass(frozen=True, slots=True)

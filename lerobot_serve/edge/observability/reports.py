@@ -51,9 +51,14 @@ class EdgeView:
 
 
 def executed_action(
-    executed: ExecutedStep, *, stamp: Time, control_step: int, client_id: str
+    executed: ExecutedStep,
+    *,
+    stamp: Time,
+    control_step: int,
+    client_id: str,
+    episode_id: str = '',
 ) -> ExecutedAction:
-    """Return the record of one command."""
+    """Return the record of one command; `episode_id` is the episode that runs."""
     judgement, decision = executed.judgement, executed.decision
     message = ExecutedAction(
         stamp=stamp,
@@ -61,12 +66,16 @@ def executed_action(
         age_s=executed.age_ns / 1e9,
         cage_result=int(judgement.verdict),
         rung=int(decision.kind),
+        source=executed.source.value,
         client_id=client_id,
+        episode_id=episode_id,
         reason=truncate(
             judgement.reason or ('' if executed.planned else decision.reason), REASON_LIMIT
         ),
         raw=[] if decision.wanted is None else decision.wanted.tolist(),
         commanded=[] if judgement.command is None else judgement.command.tolist(),
+        policy_action=[] if executed.policy_action is None else executed.policy_action.tolist(),
+        input_ids=executed.input_ids,
     )
     if executed.planned:
         source = executed.planned.source

@@ -8,6 +8,7 @@ The tick thread sends, the executor thread checks for other edges.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 import threading
 import time
@@ -35,7 +36,7 @@ from lerobot_serve_interfaces.msg import ExecutedAction
 
 class RobotCommands:
     """
-    Publishes the commands of one robot, one every `step_s`. Gids decide between two edges whose
+    Publishes the commands of one robot, one every `step_s`, with the episode that runs. Gids decide between two edges whose
     ages differ by less than `tie_s`. Raises UserError if another edge already commands the robot.
     """
 
@@ -45,11 +46,13 @@ class RobotCommands:
         robot: RobotDescription,
         *,
         client_id: str,
+        episode_id: Callable[[], str],
         step_s: float,
         tie_s: float,
         stop_service: str,
     ) -> None:
         self._robot, self._step_s, self._client_id = robot, step_s, client_id
+        self._episode_id = episode_id
         self._node = node
         topic = node.resolve_topic_name(robot.command.topic)
         self._publishers = CommandTopicPublishers(node, topic)
@@ -93,6 +96,7 @@ class RobotCommands:
             stamp=self._node.get_clock().now().to_msg(),
             control_step=control_step,
             client_id=self._client_id,
+            episode_id=self._episode_id(),
         )
         self._executed.publish(record)
 

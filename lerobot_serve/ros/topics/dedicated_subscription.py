@@ -31,6 +31,8 @@ from lerobot_serve.ros import qos
 WAIT_FOREVER = -1
 
 OnMessage = Callable[[bytes], None]
+# the bytes of a message, and the source timestamp that identifies it in a recording [ns]
+OnMessageWithId = Callable[[bytes, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class DedicatedSubscriptions:
         self._node, self._kind = node, kind
         # the executor keeps a weak reference to the group
         self._group = ExecutorExcludedGroup()
-        self._topics: dict[str, tuple[Subscription, type, OnMessage]] = {}
+        self._topics: dict[str, tuple[Subscription, type, OnMessageWithId]] = {}
         self._watched: list[tuple[Any, OnLiveliness]] = []
         self._wake = GuardCondition(None, None, context=node.context)
         for topic, callback in callbacks.items():
@@ -96,6 +98,16 @@ class DedicatedSubscriptions:
         self, topic: str, profile: QoSProfile, callback: OnMessage, kind: type | None = None
     ) -> None:
         """Subscribe to one more topic, of another type with `kind`; before `run`."""
+
+        def without_id(raw: bytes, _: int) -> None:
+            callback(raw)
+
+        self.add_with_id(topic, profile, without_id, kind)
+
+    def add_with_id(
+        self, topic: str, profile: QoSProfile, callback: OnMessageWithId, kind: type | None = None
+    ) -> None:
+        """As `add`, with the id of each message."""
         subscription = self._node.create_subscription(
             kind or self._kind,
             topic,
@@ -139,10 +151,10 @@ class DedicatedSubscriptions:
                     handle, kind, callback = listening[pointer]
                     taken = handle.take_message(kind, True)
                     if taken:
-                        callback(taken[0])
+                        callback(taken[0], taken[1]['source_timestamp'])
                 self._report_liveliness(wait_set)
 
-    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessage]]) -> list[int]:
+    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessageWithId]]) -> list[int]:
         """Return the subscriptions with messages, none after `wake`."""
         wait_set.clear_entities()
         for handle, _, _ in listening.values():

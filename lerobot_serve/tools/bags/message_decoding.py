@@ -6,8 +6,10 @@ Each raises Malformed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import struct
+
+import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.tools.bags.message import INTERFACES
@@ -29,14 +31,18 @@ SECOND_NS = 10**9
 CAGE_RESULTS = ('pass', 'clamped', 'held', 'stopped')
 RUNGS = (
     *('policy', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
-    *('no_command', 'initial_pose'),
+    *('no_command', 'initial_pose', 'person'),
 )
+SOURCES = ('policy', 'person', 'ladder', 'interlock', 'teardown', 'operator', 'none')
+INTERVENTIONS = ('none', 'commanding', 'lost')
 STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 'dead')
 
-# sec, nanosec, control_step, seq, session_epoch, episode, chunk_row, age_s, cage_result, rung
-EXECUTED_HEAD = struct.Struct('<iIQQIIIfBB')
+# sec, nanosec, control_step, seq, session_epoch, episode, chunk_row, age_s, cage_result, rung,
+# source
+EXECUTED_HEAD = struct.Struct('<iIQQIIIfBBB')
 STAMP = struct.Struct('<iI')
-FLAGS = struct.Struct('<BBB')
+# state, rung, paused, intervention
+FLAGS = struct.Struct('<BBBB')
 PLACE = struct.Struct('<BB')
 # queue_remaining_s, action_age_s, round_trip_ms, network_ms
 EDGE_TIMES = struct.Struct('<ffff')
@@ -46,6 +52,8 @@ EDGE_COUNTS = struct.Struct('<7Q')
 COUNT = struct.Struct('<Q')
 REASON_LIMIT, SERVER_LIMIT, KEY_LIMIT = 256, 256, 160
 DROP_REASON_LIMIT, DROP_REASONS_LIMIT = 64, 1024
+INPUTS_LIMIT = 1024
+NO_VALUES = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +76,9 @@ class ExecutedAction:
     raw: Float32Array
     commanded: Float32Array
     stamp_ns: int = 0
+    source: str = 'policy'
+    policy_action: Float32Array = field(default_factory=lambda: NO_VALUES)
+    input_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ class EdgeState:
     server: str = ''
     task: str = ''
     paused: bool = False
+    intervention: str = 'none'
     queue_remaining_s: float = 0.0
     round_trip_ms: float = 0.0
     network_ms: float = 0.0
@@ -114,7 +126,7 @@ class RoutingDecision:
 
 def decode_executed(raw: bytes) -> ExecutedAction:
     reader = CdrReader(raw)
-    sec, nanosec, *numbers, cage_result, rung = reader.unpack(EXECUTED_HEAD, align=8)
+    sec, nanosec, *numbers, cage_result, rung, source = reader.unpack(EXECUTED_HEAD, align=8)
     control_step, seq, session_epoch, episode, chunk_row, age_s = numbers
     return ExecutedAction(
         control_step=control_step,
@@ -132,6 +144,9 @@ def decode_executed(raw: bytes) -> ExecutedAction:
         reason=reader.string(REASON_LIMIT, 'reason'),
         raw=reader.floats(ACTION_VALUES_LIMIT, 'raw'),
         commanded=reader.floats(ACTION_VALUES_LIMIT, 'commanded'),
+        policy_action=reader.floats(ACTION_VALUES_LIMIT, 'policy_action'),
+        input_ids=reader.int64s(INPUTS_LIMIT, 'input_ids'),
+        source=constant_name(SOURCES, source),
         stamp_ns=sec * SECOND_NS + nanosec,
     )
 
@@ -145,7 +160,7 @@ def decode_state(raw: bytes) -> EdgeState:
     task = reader.string(TASK_LIMIT, 'task')
     reader.skip_string(SLOT_LIMIT, 'slot')
     reader.skip_string(FINGERPRINT_LIMIT, 'policy')
-    number, rung, paused = reader.unpack(FLAGS, align=1)
+    number, rung, paused, intervention = reader.unpack(FLAGS, align=1)
     reason = reader.string(TEXT_LIMIT, 'reason')
     queue_remaining_s, _, round_trip_ms, network_ms = reader.unpack(EDGE_TIMES, align=4)
     _, missed, _, _, _, stalls, _ = reader.unpack(EDGE_COUNTS, align=8)
@@ -158,6 +173,7 @@ def decode_state(raw: bytes) -> EdgeState:
         server=server,
         task=task,
         paused=bool(paused),
+        intervention=constant_name(INTERVENTIONS, intervention),
         queue_remaining_s=queue_remaining_s,
         round_trip_ms=round_trip_ms,
         network_ms=network_ms,

@@ -70,6 +70,7 @@ NODE_ENDPOINTS = (
         'edge_controller',
         Endpoint.PUBLISHER,
         _own_types('msg', {'~/state': 'EdgeState', '~/executed_action': 'ExecutedAction'})
+        | {'~/robot_file': 'std_msgs/msg/String'}
         | DIAGNOSTICS,
     ),
     *_endpoints(

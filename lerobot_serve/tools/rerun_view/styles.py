@@ -38,6 +38,7 @@ STATE_COLORS: dict[str, dict[str, Color]] = {
         'zero': ORANGE,
         'safe_pose': ORANGE,
         'initial_pose': ORANGE,
+        'person': VIOLET,
         'stop_service': RED,
         'no_command': GREY,
     },

@@ -41,6 +41,7 @@ RUNGS = {
     'ZERO': (WARNING, 'commands zero: no fresh actions'),
     'SAFE_POSE': (WARNING, 'moves to its safe pose: no fresh actions'),
     'INITIAL_POSE': (WARNING, 'moves to its initial pose: no fresh actions'),
+    'PERSON': (INFO, 'is commanded by a person'),
     'STOP_SERVICE': (ERROR, 'is stopped by its stop service; only a reset lifts it'),
     'NO_COMMAND': (ERROR, 'gets no command'),
 }

@@ -36,6 +36,7 @@ LADDER = {
     'ZERO': 'warning',
     'SAFE_POSE': 'warning',
     'INITIAL_POSE': 'warning',
+    'PERSON': 'info',
     'STOP_SERVICE': 'error',
     'NO_COMMAND': 'error',
 }
