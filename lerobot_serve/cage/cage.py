@@ -93,6 +93,20 @@ class Cage:
         """Clear the latch; counts of trips stay."""
         self._consecutive_trips, self._latched_by = 0, ''
 
+    def reachable(
+        self, target: JointValues, last: LastCommand, measured: JointValues | None
+    ) -> JointValues:
+        """
+        Return the command of this step that is nearest to a target further away; the target
+        itself where that cannot be computed, for `judge` to refuse. Never raises.
+        """
+        try:
+            with np.errstate(all='ignore'):
+                known = None if self.limits.unmeasured(measured) else measured
+                return self.limits.nearest(target, last, known, allow_return=True)
+        except Exception:
+            return target
+
     def judge(
         self,
         wanted: JointValues,

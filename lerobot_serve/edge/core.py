@@ -30,6 +30,8 @@ from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import Transport
+from lerobot_serve.edge.takeover.person_input import PersonInput, PersonMessages
+from lerobot_serve.edge.takeover.takeover import Takeover
 
 
 class EdgeCore:
@@ -104,8 +106,21 @@ class EdgeCore:
             settings=wiring.request_settings(parameters, self.robot),
         )
 
-    def make_operator_control(self, requester: Requester) -> OperatorControl:
+    def make_takeover(self, messages: PersonMessages) -> Takeover:
+        """Build the takeover, with the device of the robot file if it names one."""
+        if self.robot.intervention is None:
+            return Takeover(None)
+        return Takeover(
+            PersonInput(
+                self.robot,
+                self.robot.intervention,
+                messages,
+                count_dropped=self.status.count_dropped,
+            )
+        )
+
+    def make_operator_control(self, requester: Requester, takeover: Takeover) -> OperatorControl:
         """Build the operator control; it idles the requester unless an episode runs on start."""
         return OperatorControl(
-            self.controller, requester, run_on_start=self.parameters.run_on_start
+            self.controller, requester, takeover, run_on_start=self.parameters.run_on_start
         )

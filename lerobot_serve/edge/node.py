@@ -14,7 +14,7 @@ from pathlib import Path
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import Image, Joy
 from std_msgs.msg import String
 
 from lerobot_serve.edge import wiring
@@ -34,7 +34,7 @@ from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
-from lerobot_serve.edge.ros import sensor_messages
+from lerobot_serve.edge.ros import person_messages, sensor_messages
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.ros.server_links import open_server_links
@@ -44,6 +44,7 @@ from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
+from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, PersonInput
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
@@ -107,7 +108,8 @@ class EdgeController(SteadyClockNode):
         )
         transport = self._make_transport(self._links, parameters)
         self._requester = self._core.make_requester(transport, self._observations)
-        self._operator = self._core.make_operator_control(self._requester)
+        self._takeover = self._core.make_takeover(person_messages)
+        self._operator = self._core.make_operator_control(self._requester, self._takeover)
         step_s = parameters.command_period_s(self.robot.fps)
         self._rate = FixedRateLoop(int(1e9 * step_s))
         self._view = EdgeView(
@@ -198,6 +200,23 @@ class EdgeController(SteadyClockNode):
                 kind_class = sensor_messages.MESSAGE_TYPES[kind]
                 self._inputs.add_with_id(topic, qos.SENSOR, deposit, kind_class)
             names[topic].append(name)
+        self._subscribe_person()
+
+    def _subscribe_person(self) -> None:
+        """Subscribe to the device with which a person takes over, and to its deadman."""
+        device = self._takeover.device
+        if device is None:
+            return
+        described, deadman = device.description, device.description.deadman
+        parts: dict[str, tuple[type, list[str]]] = {
+            described.topic: (person_messages.PERSON_MESSAGE_TYPES[described.type], [COMMAND])
+        }
+        if deadman:
+            parts.setdefault(deadman.topic, (Joy, []))[1].append(DEADMAN)
+        for topic, (kind, roles) in parts.items():
+            deposit = partial(self._on_person, device, roles)
+            self._inputs.add_with_id(topic, qos.SENSOR, deposit, kind)
+        self._person_topics = [self.resolve_topic_name(topic) for topic in parts]
 
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
         """Create the topics, services and timers for operators and recorders."""
@@ -235,6 +254,8 @@ class EdgeController(SteadyClockNode):
                 'pause': self._operator.pause,
                 'resume': self._operator.resume,
                 'reset_cage': self._operator.reset_cage,
+                'take_over': self._operator.take_over,
+                'hand_back': self._operator.hand_back,
             },
         )
         self.create_timer(parameters.status_period_s, self._on_timer)
@@ -290,6 +311,11 @@ class EdgeController(SteadyClockNode):
         for name in names:
             self._core.inputs.deposit(name, raw, now_ns, message_id)
 
+    def _on_person(
+        self, device: PersonInput, roles: list[str], raw: bytes, message_id: int
+    ) -> None:
+        device.deposit(roles, raw, time.monotonic_ns(), message_id)
+
     # executor thread
 
     def _reset(self) -> ServiceReply:
@@ -327,9 +353,15 @@ class EdgeController(SteadyClockNode):
         )
 
     def _on_conflict_timer(self) -> None:
+        if device := self._takeover.device:
+            # two leader arms would pull the robot to and fro
+            device.has_two_sources = any(map(self._has_two_publishers, self._person_topics))
         if self._output.check_conflict(self._rate.cycles + self._rate.missed):
             self._operator.pause()
             self.get_logger().error(self._output.alarm)
+
+    def _has_two_publishers(self, topic: str) -> bool:
+        return self.count_publishers(topic) > 1
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_settings = wiring.request_settings(parameters, self.robot)

@@ -12,6 +12,7 @@ the table and makes no motion beyond the grant. The first rule that applies deci
     person          person     move the robot: an intervention outranks all but cage, interlocks
     paused          operator   slow down to rest, then hold, or nothing if silent while paused
     no_episode      none       slow down to rest, then hold
+    person_lost     ladder     the current rung: a person has taken over and does not command
     given_up, and nothing was ever played
                     teardown   slow down to rest, then nothing: no policy moved it
     nothing played  ladder     slow down to rest, then nothing: as above
@@ -94,10 +95,15 @@ class TeardownState(Enum):
 
 
 class Intervention(Enum):
-    """Whether a person commands the robot directly, for example with a leader arm."""
+    """
+    Whether a person commands the robot directly, for example with a leader arm; the values of
+    EdgeState.intervention.
+    """
 
-    NONE = auto()
-    COMMANDING = auto()
+    NONE = 0
+    COMMANDING = 1
+    # a person has taken over, and deadman or commands are missing
+    LOST = 2
 
 
 class OperatingConditions(NamedTuple):
@@ -189,6 +195,12 @@ AUTHORITY_RULES = (
     ),
     AuthorityRule(lambda g: g.conditions.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
     AuthorityRule(lambda g: not g.conditions.running, ControlAuthority.NONE, _hold, 'no_episode'),
+    AuthorityRule(
+        lambda g: g.conditions.intervention is Intervention.LOST,
+        ControlAuthority.LADDER,
+        _fall_back,
+        'person_lost',
+    ),
     AuthorityRule(
         lambda g: _is_dead(g) and _is_new(g), ControlAuthority.TEARDOWN, _come_to_rest, 'given_up'
     ),

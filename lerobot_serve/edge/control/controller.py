@@ -23,6 +23,7 @@ from lerobot_serve.edge.control.authority import (
     AuthorityInputs,
     ControlAuthority,
     grant_motion,
+    Intervention,
     JointMotion,
     MotionGrant,
     OperatingConditions,
@@ -38,9 +39,11 @@ from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.takeover.takeover import PersonCommand
 from lerobot_serve.wire.execution_report import ExecutionReport, Halt
 
 DEFAULT_CONDITIONS = OperatingConditions()
+NO_PERSON = PersonCommand()
 # motions that return joints outside their limits or too far ahead; in other states a return would
 # be motion without a command
 RETURNING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN)
@@ -71,6 +74,10 @@ class Controller:
         self._last: LastCommand | None = None
         self._is_first_step = self._queue_empty_reported = True
         self._was_playing = self._is_queue_excused = False
+        # what the policy would do in this step, while a person has taken over
+        self._policy_action: Float64Array | None = None
+        # the newest message of each input in this step
+        self._input_ids: tuple[int, ...] = ()
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.POLICY
         self.rung_reason = ''
@@ -144,10 +151,11 @@ class Controller:
         now_ns: int,
         read_state: Callable[[], RobotState],
         conditions: OperatingConditions = DEFAULT_CONDITIONS,
+        person: PersonCommand = NO_PERSON,
     ) -> tuple[ExecutedStep | None, bool]:
         """
         Return the command of this step, None for no command, and whether to call the stop
-        service.
+        service. `person`: the device of a person, and its target if they have taken over.
         """
         while self._operator_calls:
             self._operator_calls.pop(0)()
@@ -156,20 +164,25 @@ class Controller:
             return None, False
         robot_state = read_state()
         moves = self._joint_motion() is JointMotion.MOVING
-        self._pose.update(robot_state, now_ns, self._last, plays=self._was_playing, moves=moves)
+        plays = self._was_playing or self.grant.authority is ControlAuthority.PERSON
+        self._pose.update(robot_state, now_ns, self._last, plays=plays, moves=moves)
         if conditions.state is not ConnectionState.DEAD:
             self._ladder.reset_teardown()
         if self._check_manual_move():
             # silent for one step; the next one holds at the measured position
             return None, False
-        decision = self._decide(now_ns, robot_state, conditions)
+        decision = self._decide(now_ns, robot_state, conditions, person)
         self.rung, self.rung_reason = decision.kind, decision.reason
         is_streaming = conditions.state is ConnectionState.STREAMING
-        self._record_playback(decision, is_streaming=is_streaming)
+        is_taken_over = conditions.intervention is not Intervention.NONE
+        self._record_playback(
+            decision, is_streaming=is_streaming, is_taken_over=is_taken_over
+        )
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()
             return None, decision.call_stop_service
+        self._input_ids = robot_state.input_ids + person.input_ids
         return self._check(decision, wanted, last, now_ns, robot_state), decision.call_stop_service
 
     def rest(self) -> Float64Array | None:
@@ -177,10 +190,14 @@ class Controller:
         return self._cage.rest(self._last)
 
     def _decide(
-        self, now_ns: int, robot_state: RobotState, conditions: OperatingConditions
+        self,
+        now_ns: int,
+        robot_state: RobotState,
+        conditions: OperatingConditions,
+        person: PersonCommand,
     ) -> LadderDecision:
         self._playback.follow_queue()
-        if self._playback.cleared:
+        if self._playback.episode_ended:
             # a teardown returns only to the start of the current episode
             self._is_first_step, self._ladder.initial_pose = True, None
         joints = self._joint_motion()
@@ -195,8 +212,11 @@ class Controller:
             supply=ActionSupply.FRESH,
         )
         grant, self.start_blocked_by = grant_motion(given), ''
-        wanted: Float64Array | None = None
-        if grant.authority is ControlAuthority.POLICY:
+        wanted = self._policy_action = None
+        if conditions.intervention is not Intervention.NONE:
+            # the policy goes on beside the person: its actions are taken, and not executed
+            self._policy_action = self._next_action(now_ns)
+        elif grant.authority is ControlAuthority.POLICY:
             wanted = self._next_action(now_ns)
         if wanted is None and grant.authority is not ControlAuthority.PERSON:
             grant = grant_motion(given._replace(supply=self._ladder.supply))
@@ -204,6 +224,8 @@ class Controller:
         if self._last is None and grant.allowed in STARTING_MOTIONS:
             self.start_blocked_by = self._pose.start_blocked_by()
             self._last = self._pose.start_command()
+        if grant.authority is ControlAuthority.PERSON:
+            wanted = self._follow(person, robot_state)
         return self._ladder.step(
             grant,
             wanted,
@@ -212,6 +234,18 @@ class Controller:
             self._last,
             cleared=self._playback.cleared,
         )
+
+    def _follow(self, person: PersonCommand, state: RobotState) -> Float64Array | None:
+        """
+        Return the command of this step towards the target of a person, who may be anywhere when
+        they take over: a step is never beyond the limits. None without target or position.
+        """
+        if person.target is None or self._last is None:
+            return None
+        target = person.target.at(
+            self._last.position, self._cage.limits.is_velocity, self._settings.step_ns / 1e9
+        )
+        return self._cage.reachable(target, self._last, state.measured)
 
     def _next_action(self, now_ns: int) -> Float64Array | None:
         """Return the next target, None if there is none or no start position is known."""
@@ -243,12 +277,15 @@ class Controller:
         self._last = None
         self._ladder.reset()
 
-    def _record_playback(self, decision: LadderDecision, *, is_streaming: bool) -> None:
+    def _record_playback(
+        self, decision: LadderDecision, *, is_streaming: bool, is_taken_over: bool
+    ) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
+            self._executed.end_row()
+        if not (playing or is_taken_over):
             # an action that was taken but not executed does not start an interpolation
             self._playback.reset()
-            self._executed.end_row()
         interrupted = self._is_interrupted()
         if self._was_playing and not playing:
             # a cleared queue or a stop by an operator is not a stall
@@ -309,7 +346,8 @@ class Controller:
             judgement,
             age_ns,
             source=self.grant.authority,
-            input_ids=robot_state.input_ids,
+            policy_action=self._policy_action,
+            input_ids=self._input_ids,
         )
 
     def _record_age(self, age_ns: int) -> None:

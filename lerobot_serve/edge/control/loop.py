@@ -82,9 +82,10 @@ class ControlLoop:
         if number % self._commands_per_action == 0:
             # the history follows the policy rate, not the command rate
             self._history.record(number // self._commands_per_action, now_ns)
-        conditions = self._operator.update()
+        person = self._operator.takeover.read(now_ns)
+        conditions = self._operator.update(person.intervention)
         executed, call_stop_service = self._controller.step(
-            now_ns, partial(self._read_state, now_ns), conditions
+            now_ns, partial(self._read_state, now_ns), conditions, person
         )
         # a skipped step counts as missed and has no number
         control_step = self._rate.cycles - self._controller.steps_skipped

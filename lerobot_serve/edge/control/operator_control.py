@@ -17,6 +17,7 @@ from lerobot_serve.edge.control.authority import (
     AuthorityInputs,
     ControlAuthority,
     grant_motion,
+    Intervention,
     JointMotion,
     OperatingConditions,
     TeardownState,
@@ -25,6 +26,7 @@ from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.wire.execution_report import Halt
 
 STOPPED_TEXT = 'Stop service called'
@@ -39,21 +41,35 @@ class OperatorControl:
     """Holds pause and episode state; idles the requester unless the policy has authority."""
 
     def __init__(
-        self, controller: Controller, requester: Requester, *, run_on_start: bool
+        self,
+        controller: Controller,
+        requester: Requester,
+        takeover: Takeover,
+        *,
+        run_on_start: bool,
     ) -> None:
         self._controller, self._requester = controller, requester
+        self.takeover = takeover
+        # of the last control step
+        self.intervention = Intervention.NONE
         self._lock = threading.Lock()
         self._running = run_on_start
         self._is_idle = False
         self.paused = False
         self.update()
 
-    def update(self) -> OperatingConditions:
-        """Return the conditions of this step; request chunks only where the policy may command."""
+    def update(self, intervention: Intervention | None = None) -> OperatingConditions:
+        """
+        Return the conditions of this step; request chunks only where the policy may command, or
+        could if no person had taken over. `intervention` is that of the step; None: as before.
+        """
         with self._lock:
+            if intervention is not None:
+                self.intervention = intervention
             conditions = self._conditions()
             self._requester.set_halted(halted=self._controller.halt is not Halt.NONE)
-            idle = self._authority(conditions) is not ControlAuthority.POLICY
+            without_person = conditions._replace(intervention=Intervention.NONE)
+            idle = self._authority(without_person) is not ControlAuthority.POLICY
             if idle is not self._is_idle:
                 self._is_idle = idle
                 self._requester.set_idle(idle=idle)
@@ -70,7 +86,8 @@ class OperatorControl:
         return self._authority(self._conditions())
 
     def _conditions(self) -> OperatingConditions:
-        return OperatingConditions(self.paused, self._running, self._requester.connection.state)
+        state = self._requester.connection.state
+        return OperatingConditions(self.paused, self._running, state, self.intervention)
 
     def _authority(self, conditions: OperatingConditions) -> ControlAuthority:
         controller = self._controller
@@ -100,6 +117,39 @@ class OperatorControl:
         self.update()
         continues = self.authority is ControlAuthority.POLICY or self._has_pending_teardown()
         return continues, f'Resumed. {self._describe_state()}'
+
+    def take_over(self) -> ServiceReply:
+        """Let a person command instead of the policy, from the next control step on."""
+        if refusal := self.takeover.refusal():
+            return False, f'Not taken over. {refusal}'
+        was_taken_over, self.takeover.is_taken_over = self.takeover.is_taken_over, True
+        if was_taken_over:
+            return True, f'Already taken over. {self._describe_takeover()}'
+        return True, f'Taken over. {self._describe_takeover()}'
+
+    def hand_back(self) -> ServiceReply:
+        """
+        Let the policy command again: with actions that it plans from now on, none of before.
+        """
+        if not self.takeover.is_taken_over:
+            return False, f'Not taken over. {self._describe_state()}'
+        # before the policy has authority again: no action planned before is executed
+        self._requester.replan()
+        self.takeover.is_taken_over = False
+        if self.paused:
+            return True, 'Handed back. Paused: the policy continues after ~/resume'
+        return True, 'Handed back. The policy plans from the present state'
+
+    def _describe_takeover(self) -> str:
+        if self._controller.latched:
+            return LATCHED_REMEDY
+        if self._controller.stopped:
+            return STOPPED_REMEDY
+        topic = self.takeover.device.description.topic if self.takeover.device else ''
+        return (
+            f'The robot follows {topic} while its commands arrive and the deadman is held; '
+            'otherwise the fallback ladder runs. The policy waits for ~/hand_back'
+        )
 
     def reset(self, episode: EpisodeRequest) -> ServiceReply:
         """Start an episode; also clears a stop by service."""

@@ -26,16 +26,20 @@ class ActionPlayback:
     ) -> None:
         self._queue, self._ladder, self._interpolator = queue, ladder, interpolator
         self._max_age_ns = max_age_ns
-        self._epoch = queue.epoch
+        self._epoch, self._episodes_ended = queue.epoch, queue.episodes_ended
         self._previous: QueuedAction | None = None
         self._oldest_captured_ns = 0
         self.current: QueuedAction | None = None
         # the queue was cleared since the previous step
         self.cleared = False
+        # the episode ended since the previous step
+        self.episode_ended = False
         self.dropped: Counter[str] = Counter()
 
     def follow_queue(self) -> None:
         """Detect that the queue was cleared, and drop the actions taken from it."""
+        self.episode_ended = self._episodes_ended != self._queue.episodes_ended
+        self._episodes_ended = self._queue.episodes_ended
         self.cleared = self._epoch != self._queue.epoch
         if self.cleared:
             self._epoch = self._queue.epoch

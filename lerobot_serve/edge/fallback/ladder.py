@@ -120,7 +120,7 @@ class Ladder:
         """
         authority, allowed, cause = grant
         if allowed is AllowedMotion.PLAY and planned is not None:
-            return self._play(planned)
+            return self._play(authority, planned)
         self._restart_on_change(authority)
         if cleared and not self._falling:
             self._empty_cause = CAUSE_CLEARED
@@ -161,12 +161,14 @@ class Ladder:
         if authority is not self._authority:
             self._authority, self._entered_ns = authority, None
 
-    def _play(self, planned: Float64Array) -> LadderDecision:
-        self._authority = ControlAuthority.POLICY
+    def _play(self, authority: ControlAuthority, planned: Float64Array) -> LadderDecision:
+        self._authority = authority
         self._played, self._falling, self._empty_cause = True, False, CAUSE_QUEUE_EMPTY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
-        return LadderDecision(RungKind.POLICY, planned, 'policy')
+        is_person = authority is ControlAuthority.PERSON
+        kind = RungKind.PERSON if is_person else RungKind.POLICY
+        return LadderDecision(kind, planned, kind.name.lower())
 
     def _reported_rung(self, grant: MotionGrant) -> RungKind:
         """Return the rung to report while nothing is commanded."""

@@ -52,7 +52,8 @@ def why_not_ready(view: EdgeView) -> str:
     state, authority = view.requester.connection.state, view.operator.authority
     controller = view.controller
     stopped = state is ConnectionState.DEAD or controller.latched or controller.stopped
-    if stopped or controller.start_blocked_by or authority is ControlAuthority.OPERATOR:
+    by_hand = authority is ControlAuthority.OPERATOR or view.operator.takeover.is_taken_over
+    if stopped or controller.start_blocked_by or by_hand:
         return explain(view)
     if authority is ControlAuthority.NONE or state in CONTROLLED_STATES:
         return ''

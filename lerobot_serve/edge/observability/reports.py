@@ -28,6 +28,7 @@ from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
 
 REASON_LIMIT = 256
+BY_PERSON = 'taken over by a person'
 LEVELS = {
     ConnectionState.STREAMING: DiagnosticStatus.OK,
     ConnectionState.CONNECTING: DiagnosticStatus.WARN,
@@ -102,6 +103,7 @@ def edge_state(view: EdgeView, *, stamp: Time, client_id: str, alarm: str = '') 
         state=int(connection.state),
         rung=int(controller.rung),
         paused=view.operator.paused,
+        intervention=view.operator.intervention.value,
         reason=truncate('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
         queue_remaining_s=view.requester.playable_s,
         action_age_s=controller.age_ns / 1e9,
@@ -152,6 +154,9 @@ def explain(view: EdgeView) -> str:
         return f'{LATCHED_TEXT} ({why}). Fix the cause, then call ~/reset_cage'
     if view.controller.stopped:
         return STOPPED_REMEDY
+    if view.operator.takeover.is_taken_over:
+        lost = view.operator.takeover.lost_reason
+        return f'taken over by a person; the ladder runs: {lost}' if lost else BY_PERSON
     if view.operator.authority is ControlAuthority.OPERATOR:
         return 'paused'
     if view.operator.authority is ControlAuthority.NONE:

@@ -7,7 +7,7 @@ request carries a mark of the queue and its reply is merged with that mark: a ch
 before the last `clear` is refused, so that no row of an ended episode is executed.
 
 The tick thread takes, the request thread marks and merges, any thread clears at the end of an
-episode. No thread waits for a copy: a chunk is copied before the lock is taken, a prefix after.
+episode, or when a person hands the robot back. No thread waits for a copy: a chunk is copied before the lock is taken, a prefix after.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class ActionQueue:
         # each has at least one row
         self._chunks: deque[_QueuedChunk] = deque()
         self._epoch = 0
+        self._episodes_ended = 0
         self._taken = 0
         self._lock = threading.Lock()
 
@@ -150,8 +151,13 @@ class ActionQueue:
 
     @property
     def epoch(self) -> int:
-        """Number of clears; a row taken before a change belongs to an ended episode."""
+        """Number of clears; a row taken before a change is not to be executed."""
         return self._epoch
+
+    @property
+    def episodes_ended(self) -> int:
+        """Number of clears at the end of an episode."""
+        return self._episodes_ended
 
     @property
     def rows_taken(self) -> int:
@@ -242,12 +248,13 @@ class ActionQueue:
                 self._chunks.append(chunk)
         return True
 
-    def clear(self) -> int:
+    def clear(self, *, ends_episode: bool = True) -> int:
         """Clear the queue and refuse chunks requested before now; return the rows cleared."""
         with self._lock:
             left = self._left()
             self._chunks = deque()
             self._epoch += 1
+            self._episodes_ended += ends_episode
             self.rows_cleared += left
         return left
 

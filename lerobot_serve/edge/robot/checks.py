@@ -8,6 +8,7 @@ from math import inf
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
+from lerobot_serve.edge.robot.intervention import check_intervention
 from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
 from lerobot_serve.edge.robot.yaml_mapping import refuse_duplicates, RobotFileError
@@ -29,6 +30,15 @@ def check_robot(robot: RobotDescription, place: str) -> None:
     _check_safe_pose(robot, f'{place}: safe_pose')
     _check_names(robot, f'{place}: rename_map')
     _check_units(robot, f'{place}: units')
+    if robot.intervention:
+        inputs = {source.topic: source.type for source in (*robot.state, *robot.cameras)}
+        check_intervention(
+            robot.intervention,
+            robot.actions,
+            inputs,
+            robot.command.topic,
+            f'{place}: intervention',
+        )
 
 
 def _check_topics(robot: RobotDescription, place: str) -> None:

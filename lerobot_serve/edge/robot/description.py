@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
+from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.robot.units import UnitConversion, UnitConversions
 
 
@@ -80,6 +81,8 @@ class RobotDescription:
     safe_pose: tuple[float, ...] | None = None
     rename_map: dict[str, str] = field(default_factory=dict)
     units: dict[str, UnitConversion] = field(default_factory=dict)
+    # the device with which a person takes over; None: none may
+    intervention: InterventionInput | None = None
 
     @property
     def own_state_names(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from lerobot_serve.edge.robot.description import (
     RobotDescription,
     StateSource,
 )
+from lerobot_serve.edge.robot.intervention import parse_intervention
 from lerobot_serve.edge.robot.units import convert_between, UNIT_NAMES, UnitConversion
 from lerobot_serve.edge.robot.urdf import JointLimit
 from lerobot_serve.edge.robot.yaml_mapping import (
@@ -34,7 +35,10 @@ from lerobot_serve.edge.robot.yaml_mapping import (
     YamlMapping,
 )
 
-KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits'
+KEYS = (
+    'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits '
+    'intervention'
+)
 JOINT_STATE = 'sensor_msgs/JointState'
 STATE_KEYS = {
     JOINT_STATE: 'topic type joints field names max_age_s max_stamp_age_s',
@@ -82,6 +86,11 @@ def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
         safe_pose=_safe_pose(top),
         rename_map=_rename_map(top),
         units={name: _unit(content, where) for name, content, where in _optional(top, 'units')},
+        intervention=(
+            parse_intervention(top.need('intervention'), f'{place}: intervention')
+            if 'intervention' in top
+            else None
+        ),
     )
     checks.check_robot(robot, place)
     return robot

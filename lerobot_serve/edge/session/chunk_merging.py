@@ -45,9 +45,9 @@ class ChunkMerger:
         self._server, self._agreement = server, agreement
         self._latency.begin_session(server)
 
-    def clear(self) -> None:
+    def clear(self, *, ends_episode: bool = True) -> None:
         """Clear the queue; chunks requested before are refused."""
-        self._queue.clear()
+        self._queue.clear(ends_episode=ends_episode)
 
     def playable_s(self, now_ns: int, settings: RequestSettings) -> float:
         """Return how long the queue lasts without stale actions [s]."""

@@ -138,9 +138,9 @@ class RequestPipeline:
         """Return how long the queue lasts without stale actions [s]; any thread."""
         return self._merger.playable_s(self._clock(), settings)
 
-    def clear_queue(self) -> None:
+    def clear_queue(self, *, ends_episode: bool = True) -> None:
         """Clear the queue; chunks requested before are refused. Any thread."""
-        self._merger.clear()
+        self._merger.clear(ends_episode=ends_episode)
 
     def next_session_epoch(self) -> int:
         """Return the epoch of the next session to request."""

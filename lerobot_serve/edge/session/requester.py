@@ -44,8 +44,8 @@ MAX_CONSECUTIVE_FAILURES = 5
 
 class Requester:
     """
-    `run` is the body of the request thread. Any thread may call `begin_episode`, `set_idle`,
-    `set_halted` and `close`.
+    `run` is the body of the request thread. Any thread may call `begin_episode`, `replan`,
+    `set_idle`, `set_halted` and `close`.
     """
 
     def __init__(
@@ -91,6 +91,11 @@ class Requester:
         self._next_episode.append(episode)
         self.pipeline.clear_queue()
         self.connection.handle(ConnectionEvent.RESET, 'episode started by an operator')
+        self._inbox.wake()
+
+    def replan(self) -> None:
+        """Clear the queue in mid-episode: only chunks requested from now on are executed."""
+        self.pipeline.clear_queue(ends_episode=False)
         self._inbox.wake()
 
     def set_idle(self, *, idle: bool) -> None:

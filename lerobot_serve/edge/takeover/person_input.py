@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Reads what a person sends: the command, and the deadman's button.
+
+The thread `inputs` deposits messages, the tick thread reads the newest ones. A message counts for
+`timeout_s` after its arrival: a leader arm that is unplugged, or an operator who lets go, ends the
+command within that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.intervention import InterventionInput
+from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.wire.errors import Malformed
+
+COMMAND, DEADMAN = 'command', 'deadman'
+
+
+class DeviceState(Enum):
+    """Whether the device of a person commands the robot now; the value says why not."""
+
+    READY = ''
+    TWO_SOURCES = 'more than one publisher'
+    NO_DEADMAN = 'no message of the deadman'
+    RELEASED = 'deadman released'
+    NO_COMMAND = 'no command'
+    UNUSABLE = 'unusable command'
+
+
+class PersonReading(NamedTuple):
+    """The device in one control step; `target` only where it is READY."""
+
+    state: DeviceState = DeviceState.NO_COMMAND
+    target: PersonTarget | None = None
+    # the newest command, see LatestInputs.read; none for a robot without such a device
+    input_ids: tuple[int, ...] = ()
+
+
+class PersonMessages(Protocol):
+    """Decodes the messages of a person; implemented by edge.ros.person_messages."""
+
+    def person_target(self, raw: bytes, robot: RobotDescription) -> PersonTarget:
+        """Return the target. Raises Malformed, also for a value that is not finite."""
+
+    def is_button_pressed(self, raw: bytes, topic: str, button: int) -> bool:
+        """Return whether a button of a sensor_msgs/Joy is pressed. Raises Malformed."""
+
+
+class PersonInput:
+    """The device of one robot; `count_dropped` counts messages that cannot be used."""
+
+    def __init__(
+        self,
+        robot: RobotDescription,
+        description: InterventionInput,
+        messages: PersonMessages,
+        *,
+        count_dropped: Callable[[str], None],
+    ) -> None:
+        self.description = description
+        self._robot, self._messages, self._count_dropped = robot, messages, count_dropped
+        self._timeout_ns = int(1e9 * description.timeout_s)
+        self._latest = LatestInputs({COMMAND: 0, DEADMAN: 0})
+        # the newest command and its target, decoded once; None for one that cannot be used
+        self._decoded: tuple[bytes, PersonTarget | None] | None = None
+        self._refused: bytes | None = None
+        # set by the executor thread
+        self.has_two_sources = False
+
+    # inputs thread
+
+    def deposit(self, names: Sequence[str], raw: bytes, now_ns: int, message_id: int) -> None:
+        """Store a message as COMMAND, DEADMAN or both."""
+        for name in names:
+            self._latest.deposit(name, raw, now_ns, message_id)
+
+    # tick thread
+
+    def read(self, now_ns: int) -> PersonReading:
+        """Return whether the person commands in this step, and the target."""
+        (command, deadman), (command_id, _) = self._latest.read((COMMAND, DEADMAN))
+        ids = (command_id,)
+        if self.has_two_sources:
+            return PersonReading(DeviceState.TWO_SOURCES, None, ids)
+        state = self._deadman_state(deadman, now_ns)
+        if state is not DeviceState.READY:
+            return PersonReading(state, None, ids)
+        if command is None or now_ns - command[1] > self._timeout_ns:
+            return PersonReading(DeviceState.NO_COMMAND, None, ids)
+        target = self._target(command[0])
+        state = DeviceState.UNUSABLE if target is None else DeviceState.READY
+        return PersonReading(state, target, ids)
+
+    def _deadman_state(self, slot: tuple[bytes, int] | None, now_ns: int) -> DeviceState:
+        deadman = self.description.deadman
+        if deadman is None:
+            return DeviceState.READY
+        if slot is None or now_ns - slot[1] > self._timeout_ns:
+            return DeviceState.NO_DEADMAN
+        raw, _ = slot
+        try:
+            if self._messages.is_button_pressed(raw, deadman.topic, deadman.button):
+                return DeviceState.READY
+        except Malformed as error:
+            if raw is not self._refused:
+                self._refused = raw
+                self._count_dropped(error.reason)
+            return DeviceState.NO_DEADMAN
+        return DeviceState.RELEASED
+
+    def _target(self, raw: bytes) -> PersonTarget | None:
+        if self._decoded is None or self._decoded[0] is not raw:
+            target = None
+            try:
+                target = self._messages.person_target(raw, self._robot)
+            except Malformed as error:
+                self._count_dropped(error.reason)
+            self._decoded = raw, target
+        return self._decoded[1]

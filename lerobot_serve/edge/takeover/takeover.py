@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who commands, the policy or a person: begun and ended by services, read in each control step.
+
+    taken over  device     intervention
+    no          any        NONE: the policy commands, whatever the device sends
+    yes         READY      COMMANDING
+    yes         any other  LOST: the ladder, until the device is READY again or ~/hand_back
+
+A device alone takes over nothing and hands nothing back: a person who lets go of the deadman does
+not restart the policy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lerobot_serve.edge.control.authority import Intervention
+from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput, PersonReading
+from lerobot_serve.edge.takeover.target import PersonTarget
+
+NOT_CONFIGURED = (
+    'This robot has no device for a person: add `intervention` to its robot file and restart '
+    'the edge controller'
+)
+
+
+class PersonCommand(NamedTuple):
+    """What a person commands in one control step."""
+
+    intervention: Intervention = Intervention.NONE
+    target: PersonTarget | None = None
+    input_ids: tuple[int, ...] = ()
+
+
+def intervention_of(device: DeviceState, *, is_taken_over: bool) -> Intervention:
+    """Evaluate the table."""
+    if not is_taken_over:
+        return Intervention.NONE
+    return Intervention.COMMANDING if device is DeviceState.READY else Intervention.LOST
+
+
+class Takeover:
+    """Holds whether a person has taken over; `device` is None for a robot without one."""
+
+    def __init__(self, device: PersonInput | None) -> None:
+        self.device = device
+        self.is_taken_over = False
+        self._reading = PersonReading()
+
+    # any thread
+
+    @property
+    def lost_reason(self) -> str:
+        """Why a person who has taken over does not command; empty if they do."""
+        if self.device is None or not self.is_taken_over:
+            return ''
+        state, description = self._reading.state, self.device.description
+        is_deadman = state in (DeviceState.NO_DEADMAN, DeviceState.RELEASED)
+        topic = description.topic
+        if is_deadman and description.deadman:
+            topic = description.deadman.topic
+        return f'{state.value} on {topic}' if state.value else ''
+
+    def refusal(self) -> str:
+        """Return why a person may not take over; empty if they may."""
+        if self.device is None:
+            return NOT_CONFIGURED
+        if self.device.has_two_sources:
+            topic = self.device.description.topic
+            return f'{DeviceState.TWO_SOURCES.value} on {topic}. Stop all but one, then call again'
+        return ''
+
+    # tick thread
+
+    def read(self, now_ns: int) -> PersonCommand:
+        """Return what the person commands in this step."""
+        if self.device is None:
+            return PersonCommand()
+        reading = self._reading = self.device.read(now_ns)
+        intervention = intervention_of(reading.state, is_taken_over=self.is_taken_over)
+        is_commanding = intervention is Intervention.COMMANDING
+        target = reading.target if is_commanding else None
+        return PersonCommand(intervention, target, reading.input_ids)
