@@ -84,7 +84,8 @@ class ReachScene:
         """Return where the expert would have the arm after `lead_s`, on its way to the target."""
         rows = max(1, round(lead_s / LEADER_STEP_S))
         path = expert_chunk(self.arm.positions, self.target_xy, rows, LEADER_STEP_S)
-        return path[-1].astype(np.float64)
+        pose: Float64Array = path[-1].astype(np.float64)
+        return pose
 
     def _begin_attempt(self) -> None:
         self._elapsed_s = self._held_s = 0.0
