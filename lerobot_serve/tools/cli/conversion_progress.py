@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from lerobot_serve.tools.dataset.bag_index import CountBytes
+from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
 
 TERMINAL_PERIOD_S, FILE_PERIOD_S = 0.5, 30.0
 CLEAR_LINE = '\r\x1b[K'

@@ -41,9 +41,7 @@ def check_dataset(
 def _row_faults(
     info: dict[str, Any], episodes: list[dict[str, Any]], rows: list[dict[str, Any]]
 ) -> Iterator[str]:
-    wanted = [
-        (one['episode_index'], i) for one in episodes for i in range(one['length'])
-    ]
+    wanted = [(one['episode_index'], i) for one in episodes for i in range(one['length'])]
     if [(row['episode_index'], row['frame_index']) for row in rows] != wanted:
         yield f'{len(rows)} rows do not fit {len(episodes)} episodes of {len(wanted)} rows'
     if (info['total_frames'], info['total_episodes']) != (len(wanted), len(episodes)):

@@ -18,17 +18,7 @@ from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
-from lerobot_serve.tools.dataset.as_of import plan_sampled
-from lerobot_serve.tools.dataset.bag_index import (
-    all_messages,
-    bag_bytes,
-    BagIndex,
-    CountBytes,
-    index_bags,
-    TopicMessages,
-)
 from lerobot_serve.tools.dataset.checking import check_dataset
-from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.features import (
     differences,
     Features,
@@ -38,10 +28,20 @@ from lerobot_serve.tools.dataset.features import (
     SUCCESS,
 )
 from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed, UnusableMessageError
-from lerobot_serve.tools.dataset.filters import Filter, is_selected
 from lerobot_serve.tools.dataset.lerobot_writer import EpisodeWriter
-from lerobot_serve.tools.dataset.planning import plan_recorded
-from lerobot_serve.tools.dataset.robot_names import parse_robot, RecordedRobot
+from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
+from lerobot_serve.tools.dataset.plans.bag_index import (
+    all_messages,
+    bag_bytes,
+    BagIndex,
+    CountBytes,
+    index_bags,
+    TopicMessages,
+)
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.executed import plan_recorded
+from lerobot_serve.tools.dataset.plans.filters import Filter, is_selected
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
 from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve.wire.errors import Malformed
 
@@ -422,7 +422,9 @@ def _in_time_order(bags: list[Bag]) -> list[Bag]:
     resolved: dict[Path, Bag] = {}
     for bag in bags:
         resolved.setdefault(bag.path.resolve(), bag)
-    firsts = [(next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())]
+    firsts = [
+        (next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())
+    ]
     kept = list(resolved.values())
     return [kept[i] for _, i in sorted(firsts)]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.dataset.episodes import EpisodePlan
-from lerobot_serve.tools.dataset.robot_names import column_of, RecordedRobot
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
+from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
 
 ABOUT = 'complementary_info.'
 TEXTS = ('source', 'verdict', 'rung', 'slot', 'fingerprint')

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.dataset.bag_index import numbered
-from lerobot_serve.tools.dataset.episodes import EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.features import (
     camera_columns,
     FrameShape,
     row_values,
     shape_of,
 )
-from lerobot_serve.tools.dataset.robot_names import RobotInput
+from lerobot_serve.tools.dataset.plans.bag_index import numbered
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
 from lerobot_serve.wire.errors import Malformed
 
 

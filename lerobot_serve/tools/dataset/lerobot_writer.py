@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import inspect
+import json
+import logging
 import os
 from pathlib import Path
 import time
 from typing import Any
+import warnings
 
-from lerobot_serve.tools.dataset.episodes import DatasetError
+from lerobot_serve.requirements import install_command
 from lerobot_serve.tools.dataset.features import Feature, Features
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
-INSTALL = (
-    'LeRobot is needed to write a dataset and is not installed: pip install "lerobot==0.4.4" '
-    '(Python 3.10, 3.11) or "lerobot>=0.6,<0.7" (3.12), on a desk, not on the robot'
-)
 VCODECS = ('h264', 'hevc', 'libsvtav1')
 # of a video file -> of its encoder
 CODEC_NAMES = {'av1': 'libsvtav1'}
@@ -28,19 +28,39 @@ CODEC_NAMES = {'av1': 'libsvtav1'}
 QUEUE_FRAMES = 32
 LEAST_STREAMED = 2
 POLL_S = 0.001
+# the largest video file to which LeRobot adds another episode [MB]
+NEVER_JOINED_MB = 1e-9
 
 
 def load_lerobot(cache: Path) -> None:
     """Import LeRobot, without the network and with its cache in a folder. Raises DatasetError."""
     os.environ.setdefault('HF_HUB_OFFLINE', '1')
+    os.environ.setdefault('TQDM_DISABLE', '1')
     os.environ.setdefault('HF_DATASETS_CACHE', str(cache))
     try:
-        import lerobot.datasets.lerobot_dataset  # noqa: F401
-    except ImportError as error:
-        raise DatasetError(f'{INSTALL} ({error})') from error
-    import datasets
+        from lerobot_serve.policies.lerobot.compat import import_torchvision, suppress_output
 
-    datasets.disable_progress_bars()
+        with suppress_output():
+            import_torchvision()
+            import lerobot.datasets.lerobot_dataset  # noqa: F401
+    except ImportError as error:
+        raise DatasetError(
+            f'a dataset is written by LeRobot, which cannot be imported here ({error}); install it '
+            f'on a desk, not on the robot: {install_command("lerobot")}'
+        ) from error
+    _silence()
+
+
+def _silence() -> None:
+    """Leave only errors of encoders and of LeRobot; the verb shows progress itself."""
+    import av
+    from datasets.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    av.logging.set_libav_level(av.logging.ERROR)
+    logging.getLogger().setLevel(logging.ERROR)
+    # columns of booleans
+    warnings.filterwarnings('ignore', 'Converting input from bool', RuntimeWarning)
 
 
 class EpisodeWriter:
@@ -99,12 +119,28 @@ class EpisodeWriter:
 
 
 def merge(roots: Sequence[Path], out: Path) -> None:
-    """Join datasets in order into a new one. Raises DatasetError, OSError."""
+    """
+    Join datasets in order into a new one. Raises DatasetError, OSError.
+
+    Each episode keeps its video files: joined files shift or lose frames where the reordering of
+    their encoder differs, as behind an episode of one frame.
+    """
     from lerobot.datasets.aggregate import aggregate_datasets
+    from lerobot.datasets.utils import DEFAULT_VIDEO_FILE_SIZE_IN_MB
 
     names = [f'local/{number}' for number in range(len(roots))]
     try:
-        aggregate_datasets(names, 'local/dataset', roots=list(roots), aggr_root=out)
+        aggregate_datasets(
+            names,
+            'local/dataset',
+            roots=list(roots),
+            aggr_root=out,
+            video_files_size_in_mb=NEVER_JOINED_MB,
+        )
+        file = out / 'meta/info.json'
+        info = json.loads(file.read_text())
+        info['video_files_size_in_mb'] = DEFAULT_VIDEO_FILE_SIZE_IN_MB
+        file.write_text(json.dumps(info, indent=4))
     except (RuntimeError, ValueError, KeyError) as error:
         raise DatasetError(f'LeRobot cannot join the episodes: {error}') from error
 

@@ -18,7 +18,7 @@ import shutil
 from typing import Any
 
 from lerobot_serve.atomic_file import sync_folder
-from lerobot_serve.tools.dataset.episodes import DatasetError
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
 SUFFIX, PART = '.staging', '.part'
 RECORD = 'episode.json'

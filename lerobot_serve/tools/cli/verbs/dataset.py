@@ -89,7 +89,7 @@ def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Set
     """Return the settings of a conversion. Raises WrongCommandLine."""
     from lerobot_serve.errors import WrongCommandLine
     from lerobot_serve.tools.dataset.convert import Settings
-    from lerobot_serve.tools.dataset.filters import parse_filter
+    from lerobot_serve.tools.dataset.plans.filters import parse_filter
 
     if options.robot_file and options.robot_name:
         raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')

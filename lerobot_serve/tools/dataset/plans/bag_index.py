@@ -120,9 +120,7 @@ def bag_bytes(bags: Iterable[Bag]) -> int:
     return sum(file.stat().st_size for bag in bags for file in bag.files)
 
 
-def _add(
-    index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path
-) -> None:
+def _add(index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path) -> None:
     kind = message.type
     if kind in INPUT_TYPES:
         known = index.topics.get(message.topic)
@@ -164,9 +162,7 @@ def _add_executed(
         episode.bags.append(str(path))
 
 
-def _follow(
-    index: BagIndex, latest: dict[str, EpisodeId], node: str, episode_id: str
-) -> None:
+def _follow(index: BagIndex, latest: dict[str, EpisodeId], node: str, episode_id: str) -> None:
     """Note that the last episode of this edge is over, where another one or none runs."""
     before = latest.get(node)
     if before is not None and before.episode_id != episode_id:

@@ -15,12 +15,22 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 import statistics
 
+from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message_decoding import ExecutedAction
-from lerobot_serve.tools.dataset.bag_index import BagIndex, EpisodeId, RecordedEpisode, TopicMessages
-from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, MessageKey, PlannedRow
-from lerobot_serve.tools.dataset.robot_names import parse_robot, RecordedRobot, RobotInput
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.tools.dataset.plans.bag_index import (
+    BagIndex,
+    EpisodeId,
+    RecordedEpisode,
+    TopicMessages,
+)
+from lerobot_serve.tools.dataset.plans.episodes import (
+    DatasetError,
+    EpisodePlan,
+    MessageKey,
+    PlannedRow,
+)
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 
 # the resolution of source timestamps differs between middlewares
 TOLERANCE_NS = 1000
@@ -70,7 +80,11 @@ class _Rows:
 
 
 def plan_recorded(
-    index: BagIndex, *, robot_name: str = '', task: str = '', unusable: Set[MessageKey] = frozenset()
+    index: BagIndex,
+    *,
+    robot_name: str = '',
+    task: str = '',
+    unusable: Set[MessageKey] = frozenset(),
 ) -> Iterator[EpisodePlan]:
     """
     Yield the episodes of the bags, of one robot with `robot_name`; `task` is for those without

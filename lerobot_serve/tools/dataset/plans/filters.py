@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lerobot_serve.errors import WrongCommandLine
-from lerobot_serve.tools.dataset.episodes import EpisodePlan
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
 
 WORDS = {'success': 'outcome', 'failure': 'outcome', 'intervention': 'intervention'}
 KEYS = ('slot', 'policy')

@@ -9,7 +9,7 @@ import hashlib
 from typing import NamedTuple
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dataset.robot_names import RecordedRobot
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 
 
 class DatasetError(UserError):

@@ -14,9 +14,14 @@ from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
-from lerobot_serve.tools.dataset.bag_index import BagIndex
-from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, MessageKey, PlannedRow
-from lerobot_serve.tools.dataset.robot_names import RecordedRobot, RobotInput
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
+from lerobot_serve.tools.dataset.plans.episodes import (
+    DatasetError,
+    EpisodePlan,
+    MessageKey,
+    PlannedRow,
+)
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
 
 SECOND_NS = 10**9
 RULE = (
@@ -69,7 +74,9 @@ def plan_sampled(
     for count in range((end_ns - begin_ns) * round(fps) // SECOND_NS + 1):
         now_ns = begin_ns + count * SECOND_NS // round(fps)
         newest = [one.newest(now_ns) for one in found]
-        old = next((one for one, got in zip(found, newest, strict=True) if _is_old(one, got)), None)
+        old = next(
+            (one for one, got in zip(found, newest, strict=True) if _is_old(one, got)), None
+        )
         if old is None:
             keys = tuple(got[0] for got in newest if got)
             rows.append(PlannedRow(keys, b'', now_ns))

@@ -69,7 +69,9 @@ def parse_robot(text: str, place: str, node: str) -> RecordedRobot:
     entries = named_entries(content['actions'], f'{place}: actions')
     needed['actions'] = {name: _without_limits(entry) for name, entry, _ in entries}
     robot = file.parse(needed, place)
-    return RecordedRobot(text, robot, tuple(_inputs(robot, node)), _resolved(robot.command.topic, node))
+    return RecordedRobot(
+        text, robot, tuple(_inputs(robot, node)), _resolved(robot.command.topic, node)
+    )
 
 
 def _without_limits(entry: Any) -> Any:
