@@ -13,7 +13,7 @@ from typing import Any
 
 from geometry_msgs.msg import Twist, TwistStamped
 import numpy as np
-from sensor_msgs.msg import JointState, Joy
+from sensor_msgs.msg import Joy, JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 

@@ -107,13 +107,14 @@ def frame_times(path: Path, *, decode: bool) -> Iterator[float]:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = 'AUTO'
-        if decode:
-            for frame in container.decode(stream):
-                yield float(frame.pts * stream.time_base)
-        else:
-            for packet in container.demux(stream):
-                if packet.size:
-                    yield float(packet.pts * stream.time_base)
+        step = stream.time_base
+        if step is None:
+            raise ValueError('no time base')
+        found = container.decode(stream) if decode else container.demux(stream)
+        for one in found:
+            # the last packet is empty
+            if one.pts is not None:
+                yield float(one.pts * step)
 
 
 def _read_tables(folder: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:

@@ -168,7 +168,7 @@ def _single(dtype: str) -> Feature:
 
 def _camera(shape: FrameShape) -> Feature:
     if shape.is_depth:
-        size = (shape.height, shape.width)
-        return {'dtype': shape.dtype, 'shape': size, 'names': ['height', 'width']}
+        plane = (shape.height, shape.width)
+        return {'dtype': shape.dtype, 'shape': plane, 'names': ['height', 'width']}
     size = (shape.height, shape.width, 3)
     return {'dtype': 'video', 'shape': size, 'names': ['height', 'width', 'channels']}

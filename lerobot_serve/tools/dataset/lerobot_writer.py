@@ -45,8 +45,8 @@ def load_lerobot(cache: Path) -> None:
             import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
         raise DatasetError(
-            f'a dataset is written by LeRobot, which cannot be imported here ({error}); install it '
-            f'on a desk, not on the robot: {install_command("lerobot")}'
+            f'LeRobot writes the dataset and cannot be imported here ({error}); install it on '
+            f'a desk, not on the robot: {install_command("lerobot")}'
         ) from error
     _silence()
 

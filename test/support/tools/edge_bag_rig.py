@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags as `lerobot-serve record` makes them of an edge and the simulated arm, without processes."""
+"""Bags of an edge and the simulated arm as `lerobot-serve record` makes them, without nodes."""
 
 from __future__ import annotations
 

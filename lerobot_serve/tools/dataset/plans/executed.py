@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from itertools import pairwise
 import statistics
 
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
@@ -218,7 +219,7 @@ def _rate(rows: list[ExecutedAction], fps: float, key: EpisodeId) -> int:
         )
     steps = [
         (after.stamp_ns - before.stamp_ns) / 1e9
-        for before, after in zip(rows[:RATE_ROWS], rows[1:RATE_ROWS], strict=False)
+        for before, after in pairwise(rows[:RATE_ROWS])
         if after.control_step == before.control_step + 1 and after.stamp_ns > before.stamp_ns
     ]
     multiple = round(1 / (fps * statistics.median(steps))) if steps else 1
