@@ -46,6 +46,8 @@ from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve.wire.errors import Malformed
 
 VIDEO = 'video'
+# numbers of a frame
+STORED = ('uint8', 'uint16')
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,11 @@ class _Conversion:
                 found[one.name] = shape_of(self._values.frame_of(first.first, topic, first.type))
             except Malformed as error:
                 raise DatasetError(f'{topic}: the first frame cannot be read: {error}') from error
+            if found[one.name].dtype not in STORED:
+                raise DatasetError(
+                    f'{topic} has depth as {found[one.name].dtype}, which LeRobot cannot store '
+                    'without loss; record it as 16UC1 (millimetres)'
+                )
         return found
 
     def _select(self, planned: _Planned) -> list[EpisodePlan]:

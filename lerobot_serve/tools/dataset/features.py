@@ -18,6 +18,7 @@ from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRob
 ABOUT = 'complementary_info.'
 TEXTS = ('source', 'verdict', 'rung', 'slot', 'fingerprint')
 NUMBERS = ('seq', 'chunk_row', 'control_step')
+HAS_POLICY_ACTION = f'{ABOUT}has_policy_action'
 SUCCESS, DONE, INTERVENTION = 'next.success', 'next.done', 'intervention'
 # columns that LeRobot adds
 AUTOMATIC = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
@@ -75,6 +76,7 @@ def features_of(
         found |= {f'{ABOUT}{name}': _single('string') for name in TEXTS}
         found |= {f'{ABOUT}{name}': _single('int64') for name in NUMBERS}
         found[f'{ABOUT}age_s'] = _single('float32')
+        found[HAS_POLICY_ACTION] = _single('bool')
         found[INTERVENTION] = _single('bool')
     if is_labelled:
         found[SUCCESS] = _single('bool')
@@ -87,7 +89,7 @@ def row_values(
     number: int,
     *,
     state: Float64Array,
-    frames: Mapping[str, NDArray[Any]],
+    frames: Mapping[str, Any],
     command: Float64Array | None,
     is_labelled: bool,
 ) -> dict[str, Any]:
@@ -118,9 +120,10 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
     texts = (executed.source, executed.cage_result, executed.rung, executed.slot, executed.policy)
     numbers = (executed.seq, executed.chunk_row, executed.control_step)
     policy_action = executed.raw if executed.source == 'policy' else executed.policy_action
-    if policy_action.size != executed.commanded.size:
-        # the policy wanted nothing: no number would be true
-        policy_action = np.full(executed.commanded.size, np.nan, np.float32)
+    has_policy_action = policy_action.size == executed.commanded.size
+    if not has_policy_action:
+        # NaN would become null when LeRobot joins datasets, which its loader cannot read
+        policy_action = executed.commanded
     return {
         'action': units.to_policy(executed.commanded).astype(np.float32),
         f'{ABOUT}policy_action': units.to_policy(policy_action).astype(np.float32),
@@ -130,6 +133,7 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
             for name, number in zip(NUMBERS, numbers, strict=True)
         },
         f'{ABOUT}age_s': np.array([executed.age_s], np.float32),
+        HAS_POLICY_ACTION: np.array([has_policy_action]),
         INTERVENTION: np.array([executed.source == 'person']),
     }
 
@@ -168,7 +172,10 @@ def _single(dtype: str) -> Feature:
 
 def _camera(shape: FrameShape) -> Feature:
     if shape.is_depth:
-        plane = (shape.height, shape.width)
-        return {'dtype': shape.dtype, 'shape': plane, 'names': ['height', 'width']}
-    size = (shape.height, shape.width, 3)
-    return {'dtype': 'video', 'shape': size, 'names': ['height', 'width', 'channels']}
+        return _picture('image', shape, 1)
+    return _picture('video', shape, 3)
+
+
+def _picture(dtype: str, shape: FrameShape, channels: int) -> Feature:
+    size = (shape.height, shape.width, channels)
+    return {'dtype': dtype, 'shape': size, 'names': ['height', 'width', 'channels']}

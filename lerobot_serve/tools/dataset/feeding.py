@@ -142,7 +142,7 @@ class RowFeed:
     def _row(self, one: _Open) -> dict[str, Any]:
         robot, keys = one.plan.robot, one.plan.rows[one.next_row].messages
         states: dict[StateSource, Float64Array] = {}
-        frames: dict[str, NDArray[Any]] = {}
+        frames: dict[str, Any] = {}
         for source, key in zip(robot.inputs, keys, strict=False):
             if source.camera:
                 frames[one.columns[source.name]] = self._frame(one, source, key)
@@ -159,7 +159,7 @@ class RowFeed:
             is_labelled=self._is_labelled,
         )
 
-    def _frame(self, one: _Open, source: RobotInput, key: MessageKey) -> NDArray[Any]:
+    def _frame(self, one: _Open, source: RobotInput, key: MessageKey) -> Any:
         held = self._held[key]
         if 'frame' not in held.decoded:
             try:
@@ -189,8 +189,13 @@ class RowFeed:
             raise UnusableMessageError(key, str(error)) from error
 
 
-def for_lerobot(frame: NDArray[Any]) -> NDArray[Any]:
-    """Return a frame as LeRobot takes it: three channels of 8 bits, or depth without a channel."""
+def for_lerobot(frame: NDArray[Any]) -> Any:
+    """
+    Return a frame as LeRobot takes it: three channels of 8 bits, or an image of 16 bits, which it
+    stores as PNG, without loss.
+    """
     if frame.dtype != np.uint8:
-        return frame[:, :, 0].astype(frame.dtype.newbyteorder('='))
+        from PIL import Image
+
+        return Image.fromarray(frame[:, :, 0].astype(np.uint16))
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame

@@ -55,8 +55,11 @@ def _silence() -> None:
     """Leave only errors of encoders and of LeRobot; the verb shows progress itself."""
     import av
     from datasets.utils.logging import disable_progress_bar
+    from tqdm import tqdm
 
     disable_progress_bar()
+    # no thread that watches its bars
+    tqdm.monitor_interval = 0
     av.logging.set_libav_level(av.logging.ERROR)
     logging.getLogger().setLevel(logging.ERROR)
     # columns of booleans
