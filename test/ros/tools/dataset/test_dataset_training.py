@@ -96,7 +96,15 @@ def train(data: Path, run: Path) -> None:
 
 
 def predict(checkpoint: Path) -> np.ndarray:
-    """Return a chunk as a policy server computes it."""
-    from support.policies.lerobot_rig import chunk_of_folder
+    """Return the actions of a chunk, as a policy server computes it."""
+    from support.policies.lerobot_rig import requests_for
 
-    return chunk_of_folder(checkpoint)
+    from lerobot_serve.policies.base import LoadOptions
+    from lerobot_serve.policies.lerobot.loader import load
+
+    policy = load(LoadOptions(path=str(checkpoint), cpu_threads=1))
+    described = policy.describe()
+    # names and rate come from the dataset, by the checkpoint's train_config.json
+    assert described.action_names[0] == 'shoulder_pan.pos'
+    (chunk,) = policy.predict(requests_for(policy, 1))
+    return np.asarray(chunk.robot)
