@@ -11,16 +11,17 @@ import subprocess
 import time
 
 import cv2
-from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 import numpy as np
 from pyarrow import parquet
 import pytest
-from support.tools.edge_bag_rig import EdgeBag, ROBOT_FILE
 
+from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.dataset import convert as conversion, lerobot_writer
+from lerobot_serve.tools.dataset import convert as conversion
+from lerobot_serve.tools.dataset import lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
 from lerobot_serve.tools.dataset.staging import Staging
+from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow
@@ -144,7 +145,12 @@ def test_append_adds_what_is_new_and_counts_what_is_there(bag, tmp_path, capsys)
     assert dataset(bag, more.close(), out, '--append', '--check') == 0
     text = capsys.readouterr().out
     assert '1 episodes added, 4 rows; 3 in the dataset before' in text
-    assert [line['episode_id'] for line in lines_of(out)] == ['helped', 'failed', 'held', 'another']
+    assert [line['episode_id'] for line in lines_of(out)] == [
+        'helped',
+        'failed',
+        'held',
+        'another',
+    ]
     assert len(rows_of(out)) == 18 and check_dataset(out, decode=True) == []
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 import numpy as np
 import pytest
 from support.tools.bag_rig import write_sqlite
-from support.tools.edge_bag_rig import EdgeBag, image, ROBOT_FILE, STEP_NS
 
+from benchmarks.recording.example_bag import EdgeBag, image, ROBOT_FILE, STEP_NS
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
@@ -19,6 +18,7 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
+from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 
 
 def index_of(*bags: Path) -> BagIndex:
@@ -39,7 +39,12 @@ def test_a_row_names_the_newest_messages_of_its_step(tmp_path):
         '/arm/camera/front/image_raw',
         '/arm/camera/wrist/image_raw',
     ]
-    assert (plan.task, plan.outcome, plan.label, plan.fps) == ('reach the disc', 'success', True, 30)
+    assert (plan.task, plan.outcome, plan.label, plan.fps) == (
+        'reach the disc',
+        'success',
+        True,
+        30,
+    )
 
 
 def test_a_slow_camera_gives_the_same_frame_to_several_rows(tmp_path):
@@ -189,7 +194,9 @@ def test_a_wrong_robot_file_is_refused_with_the_reason(tmp_path, text, says):
 
 
 def test_a_robot_file_of_another_robot_is_refused(tmp_path):
-    fewer = ROBOT_FILE.replace('  gripper.pos: {joint: gripper, min: -3, max: 3, max_step: 0.3}\n', '')
+    fewer = ROBOT_FILE.replace(
+        '  gripper.pos: {joint: gripper, min: -3, max: 3, max_step: 0.3}\n', ''
+    )
     assert fewer != ROBOT_FILE
     bag = EdgeBag(tmp_path / 'bag', robot_file=fewer)
     bag.episode('one', 2)
@@ -227,9 +234,7 @@ def sampling_robot() -> RecordedRobot:
 
 def sampled(folder: Path) -> tuple[BagIndex, list[EpisodePlan]]:
     index = index_of(folder)
-    return index, list(
-        plan_sampled(index, sampling_robot(), bag_name='old', first_numbers={})
-    )
+    return index, list(plan_sampled(index, sampling_robot(), bag_name='old', first_numbers={}))
 
 
 def test_a_sampled_row_never_has_a_message_of_its_future(tmp_path):

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from support.tools.edge_bag_rig import EdgeBag
 
+from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.tools.cli.main import main
 
 pytest.importorskip('lerobot')
