@@ -66,7 +66,9 @@ def measure_kills(folder: Path, kills: int) -> Case:
     whole_s = _undisturbed_s(bag, folder / 'undisturbed')
     done = faults = killed = 0
     while killed < kills:
-        process = subprocess.Popen(command(bag, out), stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(bag, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             process.wait(draw.uniform(0, whole_s))
         except subprocess.TimeoutExpired:

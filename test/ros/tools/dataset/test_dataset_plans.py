@@ -275,7 +275,7 @@ def test_a_gap_divides_a_sampled_bag(tmp_path):
 def test_a_sampled_bag_without_a_topic_is_refused_with_what_it_has(tmp_path):
     bag = EdgeBag(tmp_path / 'bag')
     bag.put('/arm/joint_trajectory_other', image(np.zeros((2, 2, 3), np.uint8)))
-    with pytest.raises(DatasetError, match='joint_states.*joint_trajectory_other'):
+    with pytest.raises(DatasetError, match=r'joint_states.*joint_trajectory_other'):
         sampled(bag.close())
 
 
