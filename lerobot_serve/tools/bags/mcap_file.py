@@ -63,7 +63,7 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
                 continue
             elif record.channel_id in channels:
                 topic, kind = channels[record.channel_id]
-                yield BagMessage(topic, kind, record.log_time, record.data)
+                yield BagMessage(topic, kind, record.log_time, record.data, record.publish_time)
             elif record.channel_id not in unnamed_channels:
                 unnamed_channels.add(record.channel_id)
                 on_damage(f'{path}: from byte {at} on, messages of a topic whose name is lost')
