@@ -3,8 +3,8 @@
 Compresses camera frames for the memory of the strategy highlight: sensor_msgs/Image becomes
 sensor_msgs/CompressedImage on TOPIC/compressed, with the same header and the same times.
 
-Pure but for FrameCompressor, whose thread is its own. Frames that JPEG cannot carry, such as depth,
-pass as they are.
+Pure but for FrameCompressor, whose thread is its own. Frames that JPEG cannot carry, such as
+depth, pass as they are.
 """
 
 from __future__ import annotations

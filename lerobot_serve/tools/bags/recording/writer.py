@@ -3,8 +3,8 @@
 Writes a bag: a folder with one MCAP file, laid out as by `ros2 bag record -s mcap`.
 
 Messages are gathered in chunks; `flush` ends one. Flushed messages survive the process, a closed
-bag survives a power failure. A temporary bag has the suffix RECORDING until it is closed, so that a
-folder without it is a whole bag. One thread.
+bag survives a power failure. A temporary bag has the suffix RECORDING until it is closed: a folder
+without it is a whole bag. One thread.
 """
 
 from __future__ import annotations
