@@ -38,7 +38,7 @@ Writer = ContinuousWriter | StrategyWriter
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """What to record, how and where; an empty `robot` means all, empty `topics` those of robots."""
+    """What to record, how and where; empty `robot` and `topics`: all of robots."""
 
     folder: Path
     strategy: str = CONTINUOUS
