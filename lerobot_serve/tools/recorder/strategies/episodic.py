@@ -126,7 +126,8 @@ class EpisodicWriter(StrategyWriter):
                 robot.ended.append(episode.episode_id)
             episode.on(Event.RUNS if runs else Event.RUNS_NOT, now_s)
         known = {each.episode_id for each in robot.episodes} | {*robot.ended, ''}
-        if report.episode_id not in known:
+        # a state names the next episode before it runs
+        if isinstance(report, ExecutedAction) and report.episode_id not in known:
             robot.episodes.append(self._begin(node, robot, report, message, now_s))
 
     def _begin(

@@ -158,6 +158,14 @@ def test_reports_out_of_order_end_nothing(rig):
     assert (len(steps(first)), len(steps(second))) == (6, 1)
 
 
+def test_a_state_alone_begins_no_episode(rig):
+    rig.introduce()
+    rig.report('the next one')
+    rig.joints()
+    rig.writer.close()
+    assert not bags(rig.root)
+
+
 def test_a_clock_that_steps_back_ends_nothing(rig):
     rig.introduce()
     rig.run('ep-1')

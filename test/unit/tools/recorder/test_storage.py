@@ -7,7 +7,6 @@ import errno
 import json
 import os
 from pathlib import Path
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -82,15 +81,10 @@ def test_both_times_and_the_profiles_survive(tmp_path):
     rig = record(tmp_path)
     kill(rig)
     (before,) = tmp_path.glob('*.recording/*.mcap')
-    copy = shutil.copy(before, tmp_path / 'copy.mcap')
-    BagFolder(tmp_path)
+    BagFolder(tmp_path).close()
     with open(bags(tmp_path)[0] / before.name, 'rb') as stream:
         reader = make_reader(stream, validate_crcs=True)
         found = [(m.log_time, m.publish_time, c.metadata) for _, c, m in reader.iter_messages()]
-    with open(copy, 'rb') as stream:
-        reader = make_reader(stream)
-        with pytest.raises(Exception, match=''):
-            reader.get_summary()
     # what is latched, the inputs of the half second before, and all of the episode
     assert sorted(sent for _, sent, _ in found) == [1, 2, 3, 5, 7, 9, 11, *range(14, 54)]
     assert any('transient_local' in about['offered_qos_profiles'] for *_, about in found)
@@ -116,29 +110,27 @@ def test_a_bag_cut_anywhere_is_completed(data):
         assert not list(root.glob('*.recording'))
 
 
-def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch):
+# metadata.yaml of the copy, intervals.json, the file, metadata.yaml
+@pytest.mark.parametrize('failing', [1, 2, 3, 4])
+def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
     kill(record(tmp_path))
     (file,) = tmp_path.glob('*.recording/*.mcap')
     whole = [each.data for each in Bag(file.parent).read()]
-    for name in ('replace', 'rename'):
-        real = getattr(os, name)
-        calls = []
+    replace, calls = os.replace, []
 
-        def fail(*words: object, calls=calls, real=real) -> None:
-            calls.append(words)
-            if len(calls) == 2:
-                raise OSError(errno.ENOSPC, 'No space left on device')
-            real(*words)
+    def fail(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        replace(source, target)
 
-        monkeypatch.setattr(f'lerobot_serve.tools.recorder.storage.recovery.os.{name}', fail)
-        try:
-            BagFolder(tmp_path)
-        except BagError as error:
-            assert 'cannot be completed' in str(error)
-        monkeypatch.undo()
-    BagFolder(tmp_path)
-    cut = bags(tmp_path)[0]
-    assert [each.data for each in messages(cut)] == whole
+    monkeypatch.setattr(os, 'replace', fail)
+    with pytest.raises(BagError, match='cannot be completed'):
+        BagFolder(tmp_path)
+    monkeypatch.undo()
+    BagFolder(tmp_path).close()
+    assert [each.data for each in messages(bags(tmp_path)[0])] == whole
+    assert not list(tmp_path.glob('*.recording'))
 
 
 def test_dagger_removes_a_cut_episode_without_a_person(tmp_path):
