@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 import time
 
+from lerobot_serve.parameters import parameter
 from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
@@ -33,6 +34,20 @@ STRATEGIES = {
     HIGHLIGHT: 'some seconds before and after what is worth a look',
     DAGGER: 'as episodic; only episodes with commands of a person stay',
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderOptions:
+    """Options of `lerobot-serve record` that a launch file takes."""
+
+    folder: str = parameter('bags', 'folder of the bags')
+    strategy: str = parameter(EPISODIC, 'what becomes a bag', choices=tuple(STRATEGIES))
+    robot: str = parameter('', 'only this robot, by name or namespace; empty for all')
+    slice_size: float = parameter(0.0, 'sentry: size of a slice; 0 for no bound', 'MB', low=0)
+    slice_time: float = parameter(0.0, 'sentry: duration of a slice; 0 for no bound', 's', low=0)
+    keep_slices: int = parameter(0, 'sentry: delete older slices; 0 keeps all', low=0)
+
+
 Writer = ContinuousWriter | StrategyWriter
 
 

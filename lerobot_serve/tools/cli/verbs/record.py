@@ -22,37 +22,6 @@ EXAMPLE = (
     'status 0 when the bags are complete, 1 when one could not be written'
 )
 STRATEGIES = ('continuous', 'episodic', 'sentry', 'highlight', 'dagger')
-LIMIT_MB = 10_000_000
-LIMIT_S = 31_536_000
-RING_S = 600
-SLICES = 1_000_000
-# option -> the strategies that take it
-ONLY = {
-    'topics': ('continuous', 'sentry'),
-    'all': ('continuous', 'sentry'),
-    'slice_size': ('sentry',),
-    'slice_time': ('sentry',),
-    'keep_slices': ('sentry',),
-    'before': ('highlight',),
-    'after': ('highlight',),
-    'divergence': ('highlight',),
-    'outcome_wait': ('episodic', 'dagger'),
-    'gone_after': ('episodic', 'dagger'),
-}
-# option -> lowest and highest value
-BOUNDS = {
-    'max_size': (0, LIMIT_MB),
-    'duration': (0, LIMIT_S),
-    'slice_size': (0, LIMIT_MB),
-    'slice_time': (0, LIMIT_S),
-    'keep_slices': (0, SLICES),
-    'before': (0.1, RING_S),
-    'after': (0.1, RING_S),
-    'divergence': (0, 1e9),
-    'outcome_wait': (0, 3600),
-    'gone_after': (1, 3600),
-}
-DEFAULTS = {'before': 10.0, 'after': 5.0, 'outcome_wait': 2.0, 'gone_after': 5.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +92,9 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
     """Return the settings of the command line. Raises ParameterError."""
     from datetime import datetime
 
+    from lerobot_serve.parameters import ParameterError
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
+    from lerobot_serve.tools.recorder.options import BOUNDS, check_options, DEFAULTS
     from lerobot_serve.tools.recorder.settings import DAGGER, RecorderSettings
     from lerobot_serve.tools.recorder.strategies.episodic import (
         EpisodeRules,
@@ -133,7 +104,10 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
     from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules
     from lerobot_serve.tools.recorder.strategies.sentry import SliceRules
 
-    check_options(options)
+    check_options({**vars(options), 'topic': options.topics})
+    relative = [topic for topic in options.topics if not topic.startswith('/')]
+    if relative:
+        raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
     given = {name: getattr(options, name) for name in BOUNDS}
     value = {n: DEFAULTS.get(n, 0) if v is None else v for n, v in given.items()}
     name = datetime.now().strftime('bag_%Y%m%d-%H%M%S')
@@ -152,28 +126,6 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
         ),
         HighlightRules(value['before'], value['after'], value['divergence']),
     )
-
-
-def check_options(options: argparse.Namespace) -> None:
-    """Raise ParameterError for a value that is not allowed, or has no effect."""
-    from lerobot_serve.parameters import ParameterError
-
-    for name, strategies in ONLY.items():
-        flag = f'--{name}'.replace('_', '-').replace('topics', 'topic')
-        if getattr(options, name) not in (None, False, []) and options.strategy not in strategies:
-            raise ParameterError(
-                f'{flag} has no effect on strategy {options.strategy}, only on '
-                f'{" and ".join(strategies)}'
-            )
-    for name, (low, high) in BOUNDS.items():
-        value = getattr(options, name)
-        if value is not None and not low <= value <= high:
-            limit = ' (0 for no limit)' if name in ('max_size', 'duration') else ''
-            flag = f'--{name}'.replace('_', '-')
-            raise ParameterError(f'{flag} must be in [{low}, {high}]{limit}, got {value:g}')
-    relative = [topic for topic in options.topics if not topic.startswith('/')]
-    if relative:
-        raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
 
 
 def record(settings: RecorderSettings, namespace: str, zenoh: ZenohSettings | None) -> int:

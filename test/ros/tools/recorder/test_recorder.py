@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder in a process of its own beside a real edge: episodes, kills, a full disk, triggers."""
+"""A recorder in a process of its own beside a real edge: episodes, kills, a full disk, buttons."""
 
 from __future__ import annotations
 
