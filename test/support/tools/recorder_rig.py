@@ -11,10 +11,10 @@ from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.message_decoding import (
     CAGE_RESULTS,
     EDGE_COUNTS,
+    EDGE_FLAGS,
     EDGE_TIMES,
     EXECUTED_HEAD,
     EXECUTED_TYPE,
-    FLAGS,
     INTERVENTIONS,
     SOURCES,
     STAMP,
@@ -85,7 +85,7 @@ def state(
     writer.pack(STAMP, *divmod(stamp_ns, SECOND_NS), align=4)
     for each in (client_id, '/policy_server', episode_id, 'reach', 'prod', 'p@1'):
         writer.string(each, 256)
-    writer.pack(FLAGS, STATES.index(state), 0, 0, INTERVENTIONS.index(intervention), align=1)
+    writer.pack(EDGE_FLAGS, STATES.index(state), 0, 0, INTERVENTIONS.index(intervention), align=1)
     writer.string('', 256)
     writer.pack(EDGE_TIMES, 0.0, 0.0, 0.0, 0.0, align=4)
     writer.pack(EDGE_COUNTS, 0, 0, 0, 0, 0, stalls, 0, align=8)
