@@ -15,7 +15,6 @@ import shutil
 import threading
 import time
 
-from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
@@ -23,6 +22,7 @@ from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
@@ -39,7 +39,7 @@ EDGE = '/bench_kill/edge_controller'
 class PlayedRobot:
     """Publishes what an edge does, in a thread of its own; `sent` has the time of each step."""
 
-    def __init__(self, node: Node, draw: random.Random) -> None:
+    def __init__(self, node: SteadyClockNode, draw: random.Random) -> None:
         self._draw, self._node = draw, node
         self._actions = node.create_publisher(
             ExecutedAction, f'{EDGE}/executed_action', qos.EXECUTED_ACTION
@@ -105,7 +105,7 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
     runtime = NodeRuntime([])
     spans: list[tuple[int, float]] = []
     try:
-        node = Node('bench_kills', context=runtime.context)
+        node = SteadyClockNode('bench_kills', context=runtime.context)
         runtime.add(node)
         runtime.spin_in_background()
         robot = PlayedRobot(node, draw)
