@@ -68,10 +68,7 @@ class RecorderNode(TopicRecorderNode):
         self._compressor: FrameCompressor | None = None
         recording = WriteQueue(self.writer, settings.limits, on_end=runtime.stop_requested.set)
         if isinstance(self.writer, HighlightWriter):
-            self._compressor = FrameCompressor(recording.put)
-            compressing = runtime.thread('frames', self._compressor.run, self._compressor.close)
-            # its last frames are written before the queue closes
-            runtime.before_shutdown(lambda: (self._compressor.close(), compressing.join()))
+            self._compressor = self._start_compressor(runtime, recording)
         chosen = TopicFilter(settings.topics, settings.all_topics)
         selection = chosen if settings.topics or settings.all_topics else self._heard
         super().__init__(runtime, 'recorder', recording, selection, link)
@@ -79,6 +76,18 @@ class RecorderNode(TopicRecorderNode):
             create_trigger_services(self, {'save': self._save})
             if sys.stdin is not None and sys.stdin.isatty():
                 runtime.thread('keys', lambda: self._watch_keys(runtime))
+
+    def _start_compressor(self, runtime: NodeRuntime, recording: WriteQueue) -> FrameCompressor:
+        compressor = FrameCompressor(recording.put)
+        thread = runtime.thread('frames', compressor.run, compressor.close)
+
+        def finish() -> None:
+            compressor.close()
+            thread.join()
+
+        # before the queue closes: its last frames are written
+        runtime.before_shutdown(finish)
+        return compressor
 
     def _log(self, text: str) -> None:
         # before the node is built, and from the writing thread

@@ -43,9 +43,7 @@ class RecorderOptions:
     folder: str = parameter('bags', 'folder of the bags')
     strategy: str = parameter(EPISODIC, 'what becomes a bag', choices=tuple(STRATEGIES))
     robot: str = parameter('', 'only this robot, by name or namespace; empty for all')
-    slice_size: float = parameter(
-        0.0, 'sentry: size of a slice; 0 for no bound', unit='MB', low=0
-    )
+    slice_size: float = parameter(0.0, 'sentry: size of a slice; 0 for no bound', unit='MB', low=0)
     slice_time: float = parameter(
         0.0, 'sentry: duration of a slice; 0 for no bound', unit='s', low=0
     )

@@ -118,7 +118,7 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
         frozenset(options.topics),
         options.all,
         RecordingLimits(int(value['max_size'] * 1e6), value['duration']),
-        SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], value['keep_slices']),
+        SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], int(value['keep_slices'])),
         EpisodeRules(
             keep_interventions if options.strategy == DAGGER else keep_all,
             value['outcome_wait'],
