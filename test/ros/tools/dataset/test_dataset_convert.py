@@ -17,7 +17,6 @@ import pytest
 
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.dataset import convert as conversion
 from lerobot_serve.tools.dataset import lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
 from lerobot_serve.tools.dataset.staging import Staging
