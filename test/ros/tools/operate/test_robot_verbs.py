@@ -14,6 +14,8 @@ from support.tools.completion import completed
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve_interfaces.msg import EdgeState
 
+pytestmark = pytest.mark.long
+
 
 def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch):
     operator = Operator(capsys)

@@ -23,6 +23,7 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 
+pytestmark = pytest.mark.long
 # a shell that runs the tests in its background lets them ignore SIGINT
 CODE = """
 import signal, sys
