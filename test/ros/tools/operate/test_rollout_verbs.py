@@ -81,7 +81,7 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'did you mean steered?' in operator.is_refused('rollout', 'start', 'stered', '--yes')
     assert 'no rollout runs' in operator.is_refused('rollout', 'abort', '--yes')
     policy_hash = router_rig.slot('b').policy.partition('@')[2][:6]
-    refusal = operator.is_refused('rollout', 'start', policy_hash, '--plan', '50,100')
+    refusal = operator.needs_yes('rollout', 'start', policy_hash, '--plan', '50,100')
     assert 'add --yes' in refusal and 'Nothing was changed' in refusal
     assert router_rig.get('canary.plan') == []
 
