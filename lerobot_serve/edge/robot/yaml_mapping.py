@@ -184,12 +184,18 @@ def read_text(path: Path) -> str:
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file. Raises RobotFileError."""
     try:
-        return yaml.load(read_text(path), _Loader)
-    except RobotFileError:
-        raise
+        return parse_yaml(read_text(path), str(path))
+    except UnicodeDecodeError as error:
+        raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
+
+
+def parse_yaml(text: str, place: str) -> Any:
+    """Return the content of a text in YAML. Raises RobotFileError, which names `place`."""
+    try:
+        return yaml.load(text, _Loader)
     except Exception as error:
         # the library raises its own errors and those of int, dict and datetime
-        raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
+        raise RobotFileError(f'{place}: not YAML ({_in_one_line(error)})') from None
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
