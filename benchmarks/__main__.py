@@ -35,6 +35,7 @@ NAMES = (
     'batching',
     'control_loop',
     'dashboard',
+    'recording',
     'gateways',
     'pickles',
     'hunt',

@@ -1,2 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording of robots and conversion of the bags."""
+"""Recordings of robots; parts, each in one file. Run by `make bench BENCH=recording`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.results.parts import measure_parts
+from benchmarks.results.report import Case
+
+ABOUT = 'what a recorder costs a robot, what it holds in memory, what a kill leaves, and conversion'
+PARTS = ('recorder', 'kills', 'converter')
+PARAMETERS: dict[str, object] = {}
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the cases of all parts. Main thread. Raises UserError."""
+    return measure_parts(__name__, PARTS, rounds, folder)

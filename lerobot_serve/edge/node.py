@@ -44,8 +44,8 @@ from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
-from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, PersonInput
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
+from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, PersonInput
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters

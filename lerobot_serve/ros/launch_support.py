@@ -18,7 +18,12 @@ from typing import Any
 
 from launch import LaunchContext, LaunchDescription
 from launch.action import Action
-from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
+from launch.actions import (
+    DeclareLaunchArgument,
+    ExecuteProcess,
+    OpaqueFunction,
+    SetEnvironmentVariable,
+)
 from launch.logging import launch_config
 from launch.substitution import Substitution
 from launch_ros.actions import Node
@@ -148,6 +153,12 @@ def parameter_overrides(
     ]
 
 
+def verb_arguments(of: type, *names: str) -> list[LaunchArgument]:
+    """Return arguments that are options of a verb, with their defaults."""
+    known = {spec.name: spec for spec in parameter_specs(of)}
+    return [LaunchArgument(name, known[name], default=str(known[name].default)) for name in names]
+
+
 def params_file(shipped: str, of: str, name: str = 'params_file') -> LaunchArgument:
     """Return the argument that names a parameter file; `shipped` is the one in config/."""
     text = f'YAML file with the parameters of {of}'
@@ -219,6 +230,26 @@ def node_action(
         exec_name=name,
         parameters=[file, *([write_parameter_file(executable, name, values)] if values else [])],
         ros_arguments=['--log-level', [Logger(namespace, executable), f':={log_level}']],
+        output='both',
+        respawn=respawn,
+        respawn_delay=RESPAWN_DELAY_S,
+    )
+
+
+def verb_action(
+    verb: str,
+    words: list[str],
+    *,
+    options: dict[str, Any],
+    namespace: str = '',
+    respawn: bool = False,
+) -> ExecuteProcess:
+    """Return a verb of `lerobot-serve`; `options` that are empty or 0 are not given."""
+    given = {**options, 'namespace': namespace}
+    flags = [f'--{name.replace("_", "-")}={value}' for name, value in given.items() if value]
+    return ExecuteProcess(
+        cmd=['lerobot-serve', verb, *words, *flags],
+        name=verb,
         output='both',
         respawn=respawn,
         respawn_delay=RESPAWN_DELAY_S,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PointStamped
 import numpy as np
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import Image, JointState, Joy
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
@@ -34,6 +35,25 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')
+# how far the leader arm is ahead of the robot
+LEAD_S = 0.1
+
+
+class LeaderPublishers:
+    """Publishes the leader arm: its joints, and the deadman as button 0 of a joystick."""
+
+    def __init__(self, node: SteadyClockNode) -> None:
+        self._joints = node.create_publisher(JointState, 'leader/joint_states', qos.SENSOR)
+        self._joy = node.create_publisher(Joy, 'leader/joy', qos.SENSOR)
+
+    def publish(self, pose: Float64Array, stamp: Time, *, is_held: bool) -> None:
+        """Publish one pose and the state of the deadman."""
+        joy = Joy(buttons=[int(is_held)])
+        joy.header.stamp = stamp
+        self._joy.publish(joy)
+        joints = JointState(name=list(JOINT_NAMES), position=pose.tolist())
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
 
 
 class SimRobot(SteadyClockNode):
@@ -60,6 +80,7 @@ class SimRobot(SteadyClockNode):
         }
         topics = filter(None, ('episode_outcome', parameters.outcome_topic))
         self._outcomes = [publish(EpisodeOutcome, topic, qos.OUTCOME) for topic in topics]
+        self._leader = LeaderPublishers(self) if parameters.leader else None
         # commands come at the rate of the control loop
         self._commands = DedicatedSubscription(
             self, JointTrajectory, 'joint_trajectory', qos.COMMAND, self._on_command
@@ -127,6 +148,10 @@ class SimRobot(SteadyClockNode):
             image = image_from_frame(frame, f'camera_{name}')
             image.header.stamp = stamp
             publisher.publish(image)
+
+        if self._leader:
+            pose = self._scene.leader_pose(LEAD_S)
+            self._leader.publish(pose, stamp, is_held=parameters.leader_deadman)
 
     def _end_attempt(self, outcome: AttemptResult) -> None:
         kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE

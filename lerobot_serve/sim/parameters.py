@@ -31,6 +31,15 @@ class SimParameters:
         'full name of a second topic for episode outcomes, ~/outcome of a router; empty: none',
     )
 
+    leader: bool = parameter(
+        False,
+        'publish a leader arm with which the expert reaches the target: leader/joint_states, and '
+        'leader/joy, whose button 0 is the deadman',
+    )
+    leader_deadman: bool = parameter(
+        True, 'whether the deadman of the leader arm is held', live=True
+    )
+
     def check(self) -> None:
         """Raise ParameterError for an invalid topic name."""
         if self.outcome_topic and not is_topic(self.outcome_topic):

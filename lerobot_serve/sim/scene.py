@@ -12,9 +12,10 @@ import math
 
 import numpy as np
 
-from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.arrays import Float64Array, Uint8Array
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm
+from lerobot_serve.sim.expert import expert_chunk
 
 REACH_M = 0.02
 HOLD_S = 0.3
@@ -22,6 +23,7 @@ ATTEMPT_S = 8.0
 # both elbow solutions reach a target within these bounds
 TARGET_NEAR_M, TARGET_FAR_M, TARGET_SIDE_RAD = 0.18, 0.34, 0.85
 TARGET_APART_M = 0.06
+LEADER_STEP_S = 0.01
 # tolerance for sums of time steps
 ROUNDING_S = 1e-9
 
@@ -77,6 +79,13 @@ class ReachScene:
     def render(self, name: str, height: int, width: int) -> Uint8Array:
         """Return the image of a camera, height x width x 3, RGB. Raises ValueError."""
         return cameras.render(name, height, width, self.arm.positions, self.target_xy)
+
+    def leader_pose(self, lead_s: float) -> Float64Array:
+        """Return where the expert would have the arm after `lead_s`, on its way to the target."""
+        rows = max(1, round(lead_s / LEADER_STEP_S))
+        path = expert_chunk(self.arm.positions, self.target_xy, rows, LEADER_STEP_S)
+        pose: Float64Array = path[-1].astype(np.float64)
+        return pose
 
     def _begin_attempt(self) -> None:
         self._elapsed_s = self._held_s = 0.0

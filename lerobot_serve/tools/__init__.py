@@ -2,5 +2,6 @@
 """
 Tools that read records or examine a system from outside; the console command is in cli/. The four
 nodes never import this package; test_architecture checks this. Runs in the process of
-lerobot-serve with one thread each, except bags/recording and doctor, which also have an executor.
+lerobot-serve with one thread each, except the recorder, rerun_view and doctor, which also have an
+executor.
 """

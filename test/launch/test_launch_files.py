@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,14 @@ import re
 
 import pytest
 
+from lerobot_serve.tools.cli.verbs import record
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = sorted((REPOSITORY / 'launch').glob('*.launch.py'))
 files = pytest.mark.parametrize('file', FILES, ids=lambda file: file.name)
+# those that start nodes with parameter files; the others start verbs
+OF_NODES = [file for file in FILES if file.name != 'recorder.launch.py']
+of_nodes = pytest.mark.parametrize('file', OF_NODES, ids=lambda file: file.name)
 
 
 def calls(file: Path, name: str) -> Iterator[str]:
@@ -31,7 +37,7 @@ def executables() -> set[str]:
 def test_there_are_these_files():
     names = [file.name for file in FILES]
     begins = [name.partition('.')[0] for name in names]
-    assert begins == ['ab', 'edge', 'fleet', 'gateway', 'server']
+    assert begins == ['ab', 'edge', 'fleet', 'gateway', 'recorder', 'server']
 
 
 @files
@@ -39,14 +45,28 @@ def test_it_compiles(file):
     compile(file.read_text(), file, 'exec')
 
 
-@files
+@of_nodes
 def test_it_starts_only_executables_that_are_installed(file):
     started = set(calls(file, 'node_action'))
     assert started
     assert started <= executables()
 
 
-@files
+def test_a_recorder_is_the_verb_with_its_options():
+    file = REPOSITORY / 'launch' / 'recorder.launch.py'
+    assert list(calls(file, 'verb_action')) == ['record']
+    parser = argparse.ArgumentParser()
+    record.add_arguments(parser)
+    flags = {option for action in parser._actions for option in action.option_strings}
+    (names,) = (
+        ast.literal_eval(found.value)
+        for found in ast.parse(file.read_text()).body
+        if isinstance(found, ast.Assign)
+    )
+    assert {f'--{name.replace("_", "-")}' for name in (*names, 'namespace')} <= flags
+
+
+@of_nodes
 def test_its_parameter_files_exist(file):
     named = list(calls(file, 'params_file'))
     assert named

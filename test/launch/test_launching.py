@@ -75,6 +75,16 @@ EXPECTED = {
         'respawn',
         'log_level',
     },
+    'recorder.launch.py': {
+        'folder',
+        'strategy',
+        'robot',
+        'slice_size',
+        'slice_time',
+        'keep_slices',
+        'namespace',
+        'respawn',
+    },
     'ab.launch.py': {
         'split_percent',
         'canary_plan',

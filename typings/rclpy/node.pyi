@@ -80,7 +80,7 @@ class Node:
         self,
         msg_type: type[Any],
         topic: str,
-        callback: Callable[[Any], None],
+        callback: Callable[[Any], None] | Callable[[bytes, int], None],
         qos_profile: QoSProfile,
         *,
         callback_group: CallbackGroup | None = ...,

@@ -175,9 +175,7 @@ class Controller:
         self.rung, self.rung_reason = decision.kind, decision.reason
         is_streaming = conditions.state is ConnectionState.STREAMING
         is_taken_over = conditions.intervention is not Intervention.NONE
-        self._record_playback(
-            decision, is_streaming=is_streaming, is_taken_over=is_taken_over
-        )
+        self._record_playback(decision, is_streaming=is_streaming, is_taken_over=is_taken_over)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()

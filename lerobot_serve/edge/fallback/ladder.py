@@ -126,7 +126,7 @@ class Ladder:
             self._empty_cause = CAUSE_CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0
         self._falling |= self._played
-        if authority is ControlAuthority.LADDER and self._played:
+        if cause == CAUSE_QUEUE_EMPTY and self._played:
             cause = CAUSE_TOO_FEW_ROWS if rows_left > 0 else self._empty_cause
         if allowed is AllowedMotion.NONE or last is None:
             return _decision(self._reported_rung(grant), None, cause)

@@ -56,9 +56,7 @@ class LatestInputs:
         with self._lock:
             return [self._slots.get(name) for name in names], tuple(self._ids.values())
 
-    def checked(
-        self, name: str, slot: tuple[Any, int] | None, now_ns: int
-    ) -> tuple[Any, int]:
+    def checked(self, name: str, slot: tuple[Any, int] | None, now_ns: int) -> tuple[Any, int]:
         """Return the slot of an input. Raises InputsNotReady where it is empty or too old."""
         if slot is None:
             where = f' on {self._topics[name]}' if name in self._topics else ''

@@ -7,7 +7,8 @@ request carries a mark of the queue and its reply is merged with that mark: a ch
 before the last `clear` is refused, so that no row of an ended episode is executed.
 
 The tick thread takes, the request thread marks and merges, any thread clears at the end of an
-episode, or when a person hands the robot back. No thread waits for a copy: a chunk is copied before the lock is taken, a prefix after.
+episode, or when a person hands the robot back. No thread waits for a copy: a chunk is copied
+before the lock is taken, a prefix after.
 """
 
 from __future__ import annotations

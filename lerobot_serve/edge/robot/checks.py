@@ -31,7 +31,8 @@ def check_robot(robot: RobotDescription, place: str) -> None:
     _check_names(robot, f'{place}: rename_map')
     _check_units(robot, f'{place}: units')
     if robot.intervention:
-        inputs = {source.topic: source.type for source in (*robot.state, *robot.cameras)}
+        inputs = {source.topic: source.type for source in robot.state}
+        inputs |= {camera.topic: camera.type for camera in robot.cameras}
         check_intervention(
             robot.intervention,
             robot.actions,

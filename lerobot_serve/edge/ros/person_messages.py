@@ -13,7 +13,7 @@ from typing import Any
 
 from geometry_msgs.msg import Twist, TwistStamped
 import numpy as np
-from sensor_msgs.msg import Joy, JointState
+from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
@@ -125,9 +125,7 @@ def _twist(message: Twist, robot: RobotDescription, _: str) -> Sequence[float]:
     ]
 
 
-def _twist_stamped(
-    message: TwistStamped, robot: RobotDescription, topic: str
-) -> Sequence[float]:
+def _twist_stamped(message: TwistStamped, robot: RobotDescription, topic: str) -> Sequence[float]:
     return _twist(message.twist, robot, topic)
 
 

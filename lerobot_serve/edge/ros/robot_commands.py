@@ -36,8 +36,9 @@ from lerobot_serve_interfaces.msg import ExecutedAction
 
 class RobotCommands:
     """
-    Publishes the commands of one robot, one every `step_s`, with the episode that runs. Gids decide between two edges whose
-    ages differ by less than `tie_s`. Raises UserError if another edge already commands the robot.
+    Publishes the commands of one robot, one every `step_s`, with the episode that runs. Gids
+    decide between two edges whose ages differ by less than `tie_s`. Raises UserError if another
+    edge already commands the robot.
     """
 
     def __init__(

@@ -16,9 +16,7 @@ class PersonTarget(NamedTuple):
     values: Float64Array
     is_rate: bool = False
 
-    def at(
-        self, position: Float64Array, is_velocity: BoolArray, step_s: float
-    ) -> Float64Array:
+    def at(self, position: Float64Array, is_velocity: BoolArray, step_s: float) -> Float64Array:
         """Return the target of a step from the `position` commanded last."""
         if not self.is_rate:
             return self.values

@@ -154,7 +154,9 @@ class DedicatedSubscriptions:
                         callback(taken[0], taken[1]['source_timestamp'])
                 self._report_liveliness(wait_set)
 
-    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessageWithId]]) -> list[int]:
+    def _wait(
+        self, wait_set: Any, listening: dict[int, tuple[Any, type, OnMessageWithId]]
+    ) -> list[int]:
         """Return the subscriptions with messages, none after `wake`."""
         wait_set.clear_entities()
         for handle, _, _ in listening.values():

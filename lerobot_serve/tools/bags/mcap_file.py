@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 import struct
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
@@ -30,20 +30,43 @@ RECORD_LIMIT = 1 << 30
 ReportDamage = Callable[[str], None]
 
 
+class StoredMessage(NamedTuple):
+    """One message of a file, with all that the file has about it."""
+
+    channel: Channel
+    schema: Schema | None
+    received_ns: int
+    sent_ns: int
+    data: bytes
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the type, empty if the file has none."""
+        return self.schema.name if self.schema else ''
+
+
 def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     """
     Yield the messages in the order in which they were written; `on_damage` receives a
     text for each part that cannot be read. Raises BagError for a file that is not MCAP, OSError.
     """
+    for found in read_stored(path, on_damage):
+        yield BagMessage(
+            found.channel.topic, found.kind, found.received_ns, found.data, found.sent_ns
+        )
+
+
+def read_stored(path: Path, on_damage: ReportDamage) -> Iterator[StoredMessage]:
+    """Yield the messages as `read` does, each with its channel, schema and both times."""
     with open(path, 'rb') as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BagError(f'{path} is not an MCAP file: wrong first bytes')
         yield from _messages(file, path, on_damage)
 
 
-def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
-    schemas: dict[int, str] = {}
-    channels: dict[int, tuple[str, str]] = {}
+def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[StoredMessage]:
+    schemas: dict[int, Schema] = {}
+    channels: dict[int, tuple[Channel, Schema | None]] = {}
     unnamed_channels: set[int] = set()
     for at, opcode, data in _records(file, path, on_damage):
         try:
@@ -55,15 +78,17 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
             continue
         for record in found:
             if isinstance(record, Schema):
-                schemas[record.id] = record.name
+                schemas[record.id] = record
             elif isinstance(record, Channel):
-                channels[record.id] = record.topic, schemas.get(record.schema_id, '')
+                channels[record.id] = record, schemas.get(record.schema_id)
             elif not isinstance(record, McapMessage):
                 # a chunk has schemas, channels and messages only
                 continue
             elif record.channel_id in channels:
-                topic, kind = channels[record.channel_id]
-                yield BagMessage(topic, kind, record.log_time, record.data, record.publish_time)
+                channel, schema = channels[record.channel_id]
+                yield StoredMessage(
+                    channel, schema, record.log_time, record.publish_time, record.data
+                )
             elif record.channel_id not in unnamed_channels:
                 unnamed_channels.add(record.channel_id)
                 on_damage(f'{path}: from byte {at} on, messages of a topic whose name is lost')

@@ -41,8 +41,9 @@ STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 
 # source
 EXECUTED_HEAD = struct.Struct('<iIQQIIIfBBB')
 STAMP = struct.Struct('<iI')
+FLAGS = struct.Struct('<BBB')
 # state, rung, paused, intervention
-FLAGS = struct.Struct('<BBBB')
+EDGE_FLAGS = struct.Struct('<BBBB')
 PLACE = struct.Struct('<BB')
 # queue_remaining_s, action_age_s, round_trip_ms, network_ms
 EDGE_TIMES = struct.Struct('<ffff')
@@ -160,7 +161,7 @@ def decode_state(raw: bytes) -> EdgeState:
     task = reader.string(TASK_LIMIT, 'task')
     reader.skip_string(SLOT_LIMIT, 'slot')
     reader.skip_string(FINGERPRINT_LIMIT, 'policy')
-    number, rung, paused, intervention = reader.unpack(FLAGS, align=1)
+    number, rung, paused, intervention = reader.unpack(EDGE_FLAGS, align=1)
     reason = reader.string(TEXT_LIMIT, 'reason')
     queue_remaining_s, _, round_trip_ms, network_ms = reader.unpack(EDGE_TIMES, align=4)
     _, missed, _, _, _, stalls, _ = reader.unpack(EDGE_COUNTS, align=8)

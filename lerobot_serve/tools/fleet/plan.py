@@ -25,6 +25,7 @@ from lerobot_serve.tools.fleet.dashboard import dashboard_process, read_folders
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
 from lerobot_serve.tools.fleet.parameter_file import flattened
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
+from lerobot_serve.tools.fleet.recorder import recorder_process
 from lerobot_serve.tools.fleet.ros_arguments import (
     check_log_level,
     check_namespace,
@@ -34,7 +35,10 @@ from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 
-SECTIONS = ('servers', 'router', 'gateway', 'robots', 'dashboard', 'namespace', 'log_level')
+SECTIONS = (
+    *('servers', 'router', 'gateway', 'robots', 'dashboard', 'record', 'namespace'),
+    'log_level',
+)
 SERVER_KEYS = ('policy', 'slot', 'replicas')
 ROBOT_KEYS = ('robot', 'simulated', 'simulation')
 SLOTS = ('prod', 'a', 'b', 'shadow')
@@ -87,6 +91,8 @@ class _Planner:
         if 'dashboard' in self._file.content:
             folders = read_folders(processes)
             processes.append(dashboard_process(self._file, self._absolute, folders))
+        if 'record' in self._file.content:
+            processes.append(recorder_process(self._file, self._absolute, self._namespace))
         planned = tuple(sorted(processes, key=lambda process: process.stage))
         self._check_names(planned)
         return planned
@@ -102,7 +108,7 @@ class _Planner:
             raise self._file.error((key,), str(error)) from None
 
     def _check_names(self, planned: tuple[FleetProcess, ...]) -> None:
-        if all(process.stage is Stage.DASHBOARD for process in planned):
+        if all(process.stage in (Stage.DASHBOARD, Stage.RECORDER) for process in planned):
             raise self._file.error((), 'names no process; add servers, router or robots')
         for name, count in Counter(process.name for process in planned).items():
             if count > 1:

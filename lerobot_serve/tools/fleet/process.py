@@ -14,11 +14,13 @@ class Stage(IntEnum):
     """Order of the start; the end is in the opposite order, so that robots come to rest first."""
 
     DASHBOARD = 0
-    SERVER = 1
-    ROUTER = 2
-    GATEWAY = 3
-    SIMULATION = 4
-    ROBOT = 5
+    # ends after the robots, so that it has their last step
+    RECORDER = 1
+    SERVER = 2
+    ROUTER = 3
+    GATEWAY = 4
+    SIMULATION = 5
+    ROBOT = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ RUNGS = (
     *('POLICY', 'RAMP', 'HOLD', 'REPEAT_LAST', 'ZERO', 'SAFE_POSE'),
     *('STOP_SERVICE', 'NO_COMMAND', 'INITIAL_POSE', 'PERSON'),
 )
+# whether a person has taken over, and commands
+INTERVENTIONS = ('NONE', 'COMMANDING', 'LOST')
 # of a robot that publishes nothing now; its other values are old
 SILENT = 'SILENT'
 CHAMPION_SLOT, CANDIDATE_SLOT = 'a', 'b'
@@ -168,6 +170,7 @@ class RobotView:
     state: str = 'CONNECTING'
     rung: str = 'POLICY'
     paused: bool = False
+    intervention: str = 'NONE'
     reason: str = ''
     server: str = ''
     slot: str = ''

@@ -100,7 +100,9 @@ def _state(robot: RobotView) -> str:
         return robot.state
     if robot.paused:
         return f'{robot.state} (paused)'
-    return f'{robot.state} (stopped)' if is_stopped(robot) else robot.state
+    if is_stopped(robot):
+        return f'{robot.state} (stopped)'
+    return robot.state if robot.intervention == 'NONE' else f'{robot.state} (taken over)'
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     EDGE_STATES,
     GuardView,
+    INTERVENTIONS,
     REPLICA_STATES,
     ReplicaView,
     RobotView,
@@ -37,6 +38,7 @@ SLOT_NAMES = {getattr(SlotState, name): name for name in SLOT_STATES}
 REPLICA_NAMES = {getattr(ReplicaState, name): name for name in REPLICA_STATES}
 EDGE_NAMES = {getattr(EdgeState, name): name for name in EDGE_STATES}
 RUNG_NAMES = {getattr(EdgeState, f'RUNG_{name}'): name for name in RUNGS}
+INTERVENTION_NAMES = {getattr(EdgeState, f'INTERVENTION_{name}'): name for name in INTERVENTIONS}
 
 
 def router_view(name: str, state: RouterState, canary: CanaryState, age_s: float) -> RouterView:
@@ -136,6 +138,9 @@ def robot_view(node: str, message: EdgeState) -> RobotView:
         state=EDGE_NAMES.get(message.state, unknown_name(message.state)),
         rung=RUNG_NAMES.get(message.rung, unknown_name(message.rung)),
         paused=message.paused,
+        intervention=INTERVENTION_NAMES.get(
+            message.intervention, unknown_name(message.intervention)
+        ),
         reason=message.reason,
         server=message.server,
         slot=message.slot,

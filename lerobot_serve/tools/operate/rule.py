@@ -35,6 +35,8 @@ class RobotVerb(Enum):
     RESUME = 'resume'
     RESET = 'reset'
     RESET_CAGE = 'reset-cage'
+    TAKE_OVER = 'take-over'
+    HAND_BACK = 'hand-back'
 
     @property
     def service(self) -> str:

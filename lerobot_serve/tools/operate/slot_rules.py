@@ -75,4 +75,18 @@ ROBOT_RULES: dict[tuple[RobotVerb, bool], Rule] = {
     (RobotVerb.RESET_CAGE, True): Rule(
         Effect.DO, 'clear the latch of the safety cage of {name}; it stays paused'
     ),
+    (RobotVerb.TAKE_OVER, False): Rule(
+        Effect.DO,
+        'let a person command {name} instead of the policy: it follows their device at once',
+        asks=True,
+    ),
+    (RobotVerb.TAKE_OVER, True): Rule(
+        Effect.DO,
+        'let a person command {name}, which is paused: it follows their device at once',
+        asks=True,
+    ),
+    (RobotVerb.HAND_BACK, False): Rule(
+        Effect.DO, 'let the policy command {name} again: it may move at once', asks=True
+    ),
+    (RobotVerb.HAND_BACK, True): Rule(Effect.DO, 'end the takeover of {name}; it stays paused'),
 }

@@ -15,7 +15,9 @@ from lerobot_serve.tools.traces.record_views import ExecutedRecord, RecordView, 
 # number of longest stalls kept
 STALLS_KEPT = 200
 # suffixes of the reason of an intended end of execution
-INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared')
+INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared', 'person_lost')
+# a person who commands ends a stall as a policy does
+PLAYING_RUNGS = ('policy', 'person')
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Stall:
 class StallDetector:
     """
     Tracks one client in one run: `count` and `total_s` of all stalls, and the `kept` longest ones.
-    `is_playing`: the last command was an action of a chunk.
+    `is_playing`: the last command was an action of a chunk, or of a person.
     """
 
     def __init__(self, kept: int = STALLS_KEPT) -> None:
@@ -73,7 +75,7 @@ class StallDetector:
     def _on_rung(self, time_s: float, rung: str, reason: str) -> bool:
         if not rung:
             return False
-        was_playing, self.is_playing = self.is_playing, rung == 'policy'
+        was_playing, self.is_playing = self.is_playing, rung in PLAYING_RUNGS
         if self.is_playing:
             if self._begin_s is not None:
                 self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))

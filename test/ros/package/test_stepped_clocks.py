@@ -20,7 +20,8 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
+from lerobot_serve.tools.recorder.node import RecorderNode
+from lerobot_serve.tools.recorder.settings import RecorderSettings
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import CanaryState, RouterState, ServerStatus
@@ -148,7 +149,7 @@ def test_a_router_and_its_servers_go_on_in_simulated_time_without_a_clock(router
 
 
 def test_a_recorder_refuses_simulated_time(runtime, node, tmp_path):
-    recorder = BagRecorderNode(runtime, tmp_path / 'bag', TopicFilter())
+    recorder = RecorderNode(runtime, RecorderSettings(tmp_path / 'bag'))
     runtime.add(recorder)
     client = node.create_client(SetParameters, '/recorder/set_parameters')
     wanted = [Parameter('use_sim_time', value=True).to_parameter_msg()]

@@ -25,6 +25,7 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+from lerobot_serve.edge.takeover.takeover import PersonCommand
 
 STEP_S = 0.02
 STEP_NS = 20_000_000
@@ -120,6 +121,7 @@ class Bench:
             on_queue_empty=self._on_queue_empty,
         )
         self.orders = OperatingConditions()
+        self.person = PersonCommand()
         self.measured: np.ndarray | None = np.zeros(len(self.robot.actions))
         self.level = inf
         self.now_ns, self.asked = 1_000_000_000, 0
@@ -139,7 +141,9 @@ class Bench:
         self.queue.append(chunk, source, mark=self.queue.mark())
 
     def step(self) -> ExecutedStep | None:
-        executed, call_stop_service = self.controller.step(self.now_ns, self.sense, self.orders)
+        executed, call_stop_service = self.controller.step(
+            self.now_ns, self.sense, self.orders, self.person
+        )
         self.stops += call_stop_service
         self.now_ns += STEP_NS
         return executed

@@ -80,12 +80,16 @@ class Scene:
             *numbers,
             cage_result,
             message_decoding.RUNGS.index(rung),
+            message_decoding.SOURCES.index('policy' if rung == 'policy' else 'ladder'),
             align=8,
         )
         for text in (self.robot, 'ep', slot, policy, reason):
             writer.string(text, 4096)
         for values in (wanted, wanted if commanded is None else commanded):
             writer.floats(np.array(values, np.float32), 4096, 'values')
+        # no policy_action, no input_ids
+        for _ in range(2):
+            writer.floats(np.zeros(0, np.float32), 0, 'empty')
         return self.tell(
             f'/{self.robot}/edge_controller/executed_action',
             message_decoding.EXECUTED_TYPE,
@@ -111,7 +115,7 @@ class Scene:
             writer.string(text, 4096)
         number = message_decoding.STATES.index(connection)
         rung_number = message_decoding.RUNGS.index(rung)
-        writer.pack(message_decoding.FLAGS, number, rung_number, paused, align=1)
+        writer.pack(message_decoding.EDGE_FLAGS, number, rung_number, paused, 0, align=1)
         writer.string(reason, 1024)
         writer.pack(message_decoding.EDGE_TIMES, 0.5, 0.1, 20.0, 5.0, align=4)
         writer.pack(message_decoding.EDGE_COUNTS, 0, 0, 0, 0, 0, stalls, 0, align=8)

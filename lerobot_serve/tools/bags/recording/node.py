@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node recorder: records topics of the ROS graph into a bag, or hands them to another writer.
+A node that records topics of the ROS graph: it hands their messages to a writer.
 
 The executor thread discovers topics and deposits their messages as bytes; the thread `writing`
 owns the writer.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
-import os
 from pathlib import Path
 import threading
 import time
@@ -25,17 +24,14 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.bags.message import BagError, PACKAGE
+from lerobot_serve.tools.bags.message import PACKAGE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import INFINITE_NS, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import (
-    NO_LIMITS,
     ReceivedMessage,
-    RecordingLimits,
     WriteQueue,
 )
-from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event, TYPE_END
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -45,6 +41,9 @@ if TYPE_CHECKING:
 GRAPH_POLL_S = 0.2
 # the largest depth of our publishers: a recorder falls behind only briefly
 SUBSCRIPTION_DEPTH = 1024
+# two seconds of a camera; 1024 frames in the history of the middleware would be 1 GB
+FRAMES_DEPTH = 60
+FRAMES = ('sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage')
 DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
 
@@ -151,46 +150,24 @@ class TopicRecorderNode(SteadyClockNode):
             return
         self._recorded.add(name)
         self._add(bag_topic(name, kind, ends))
-        deposit: Callable[..., None] = self._deposit_callback(name)
-        self.create_subscription(message_type, name, deposit, strictest_profile(ends), raw=True)
+        deposit: Callable[..., None] = self._deposit_callback(name, kind)
+        depth = FRAMES_DEPTH if kind in FRAMES else SUBSCRIPTION_DEPTH
+        profile = strictest_profile(ends, depth)
+        self.create_subscription(message_type, name, deposit, profile, raw=True)
         self.get_logger().info(f'{self.does} {name} ({kind})')
 
-    def _deposit_callback(self, topic: str) -> Callable[[bytes, MessageInfo], None]:
+    def _deposit_callback(self, topic: str, kind: str) -> Callable[[bytes, MessageInfo], None]:
         # a function, because rclpy inspects the parameters of a callback, also of a partial
         def deposit(data: bytes, info: MessageInfo) -> None:
             received_ns = info['received_timestamp'] or time.time_ns()
             sent_ns = info['source_timestamp'] or received_ns
-            self.recording.put(ReceivedMessage(topic, data, received_ns, sent_ns))
+            self.deposit(ReceivedMessage(topic, data, received_ns, sent_ns), kind)
 
         return deposit
 
-
-class BagRecorderNode(TopicRecorderNode):
-    """Records into a new bag. Built in the main thread."""
-
-    def __init__(
-        self,
-        runtime: NodeRuntime,
-        folder: Path,
-        topics: TopicFilter,
-        limits: RecordingLimits = NO_LIMITS,
-        zenoh: ZenohSettings | None = None,
-    ) -> None:
-        """
-        Create the bag; `zenoh` has the endpoints whose requests and replies are recorded, too.
-        Raises BagError and UserError.
-        """
-        # before the bag: an endpoint that is not reached leaves no folder
-        link = connect_to_zenoh(zenoh) if zenoh else None
-        try:
-            writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
-        except BagError:
-            if link:
-                link.close()
-            raise
-        self.folder, self.contents = folder, writer.contents
-        recording = WriteQueue(writer, limits, on_end=runtime.stop_requested.set)
-        super().__init__(runtime, 'recorder', recording, topics, link)
+    def deposit(self, message: ReceivedMessage, kind: str) -> None:
+        """Pass a received message on. Executor thread."""
+        self.recording.put(message)
 
 
 def connect_to_zenoh(settings: ZenohSettings) -> ZenohRecording:
@@ -235,14 +212,14 @@ def share_folder(package: str) -> Path:
         raise LookupError(package) from error
 
 
-def strictest_profile(ends: list[TopicEndpointInfo]) -> QoSProfile:
+def strictest_profile(ends: list[TopicEndpointInfo], depth: int) -> QoSProfile:
     """Return the strictest profile that fits all publishers."""
     offered = [end.qos_profile for end in ends]
     reliable = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offered)
     latched = all(each.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in offered)
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
-        depth=SUBSCRIPTION_DEPTH,
+        depth=depth,
         reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
         durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
     )

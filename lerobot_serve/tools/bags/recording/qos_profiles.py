@@ -46,5 +46,28 @@ def as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
     return str(yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False))
 
 
+def from_yaml(text: str) -> tuple[OfferedProfile, ...]:
+    """Return the profiles of a channel; the default one for a text that cannot be read."""
+    try:
+        return tuple(
+            OfferedProfile(
+                **{
+                    name: entry[name] for name in ('history', 'depth', 'reliability', 'durability')
+                },
+                deadline_ns=_nanoseconds(entry['deadline']),
+                lifespan_ns=_nanoseconds(entry['lifespan']),
+                liveliness=entry['liveliness'],
+                liveliness_lease_ns=_nanoseconds(entry['liveliness_lease_duration']),
+            )
+            for entry in yaml.safe_load(text)
+        )
+    except (yaml.YAMLError, ValueError, KeyError, TypeError):
+        return (OfferedProfile(),)
+
+
+def _nanoseconds(time: dict[str, int]) -> int:
+    return time['sec'] * SECOND_NS + time['nsec']
+
+
 def _time(nanoseconds: int) -> dict[str, int]:
     return {'sec': nanoseconds // SECOND_NS, 'nsec': nanoseconds % SECOND_NS}

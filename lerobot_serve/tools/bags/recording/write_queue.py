@@ -8,7 +8,7 @@ a killed recorder loses at most the messages of that time.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 import threading
@@ -86,9 +86,14 @@ class WriteQueue:
         self._waiting: deque[BagTopic | ReceivedMessage] = deque()
         self._waiting_bytes = 0
         self._closing = False
-        self.dropped = 0
+        self.dropped_by_topic: Counter[str] = Counter()
         self.ended = ''
         self.failed = False
+
+    @property
+    def dropped(self) -> int:
+        """How many messages were dropped because the queue was full."""
+        return self.dropped_by_topic.total()
 
     # executor thread
 
@@ -106,7 +111,8 @@ class WriteQueue:
                 # the recording has ended
                 return
             if self._waiting_bytes + size > self._waiting_limit_bytes:
-                self.dropped += 1
+                # a topic has no size
+                self.dropped_by_topic[item.name if isinstance(item, BagTopic) else item.topic] += 1
                 return
             self._waiting_bytes += size
             self._waiting.append(item)

@@ -2,8 +2,9 @@
 """
 Writes a bag: a folder with one MCAP file, laid out as by `ros2 bag record -s mcap`.
 
-Messages are gathered in chunks; `flush` ends one. Flushed messages survive the process. One
-thread.
+Messages are gathered in chunks; `flush` ends one. Flushed messages survive the process, a closed
+bag survives a power failure. A temporary bag has the suffix RECORDING until it is closed: a folder
+without it is a whole bag. One thread.
 """
 
 from __future__ import annotations
@@ -16,23 +17,31 @@ from typing import Any, cast, IO
 from mcap.writer import CompressionType, Writer
 
 from lerobot_serve import __version__
+from lerobot_serve.atomic_file import replacement_of, sync_folder
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.recording import metadata, qos_profiles
 from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 
 # the next message ends a larger chunk
 CHUNK_BYTES = 1 << 20
+RECORDING = '.recording'
 
 
 class BagWriter:
     """See the module. Raises OSError when the disk is full; then call `abort`."""
 
-    def __init__(self, folder: Path, *, distro: str = '') -> None:
-        """Raises BagError for a folder that exists or cannot be created."""
+    def __init__(self, folder: Path, *, distro: str = '', is_temporary: bool = False) -> None:
+        """
+        `is_temporary`: the folder is FOLDER.recording until `close`. Raises BagError for a folder
+        that exists or cannot be created.
+        """
         self.folder, self._distro = folder, distro
-        self.path = folder / f'{folder.name}_0.mcap'
+        self.current_folder = recording_folder(folder) if is_temporary else folder
+        self.path = self.current_folder / f'{folder.name}_0.mcap'
         try:
-            folder.mkdir(parents=True)
+            if is_temporary and folder.exists():
+                raise FileExistsError
+            self.current_folder.mkdir(parents=True)
             self._file = RevertibleFile(self.path)
         except FileExistsError:
             raise BagError(f'{folder} exists already; name a new folder') from None
@@ -85,27 +94,39 @@ class BagWriter:
         self._file.keep()
 
     def close(self) -> None:
-        """Finish the file and write metadata.yaml."""
+        """Finish the file, write metadata.yaml and give the folder its name. Raises OSError."""
         self.flush()
         content = metadata.bag_information(self.contents, [self.path.name], self._distro)
         self._mcap.add_metadata('rosbag2', {'serialized_metadata': metadata.as_yaml(content)})
         self._mcap.finish()  # type: ignore[no-untyped-call] # mcap has no types there
         self._file.keep()
+        self._file.sync()
         self._file.close()
-        self._write_metadata(metadata.as_yaml({metadata.METADATA_ROOT: content}))
-
-    def _write_metadata(self, text: str) -> None:
-        """Write the file atomically: `ros2 bag` refuses a partial one. Raises OSError."""
-        file = self.folder / metadata.METADATA_FILE
-        try:
-            file.write_text(text)
-        except OSError:
-            file.unlink(missing_ok=True)
-            raise
+        write_metadata(self.current_folder, metadata.as_yaml({metadata.METADATA_ROOT: content}))
+        finish_folder(self.current_folder, self.folder)
 
     def abort(self) -> None:
         """Close the file after its last complete chunk, without a footer."""
         self._file.close()
+
+
+def recording_folder(folder: Path) -> Path:
+    """Return where a temporary bag is until it is closed."""
+    return folder.with_name(folder.name + RECORDING)
+
+
+def write_metadata(folder: Path, text: str) -> None:
+    """Write metadata.yaml atomically: `ros2 bag` refuses a partial one. Raises OSError."""
+    with replacement_of(folder / metadata.METADATA_FILE, durable=True) as part:
+        part.write_text(text)
+        sync_folder(part)
+
+
+def finish_folder(current: Path, folder: Path) -> None:
+    """Give a bag its name, durably. Raises OSError."""
+    if current != folder:
+        current.rename(folder)
+    sync_folder(folder.parent)
 
 
 class RevertibleFile:
@@ -137,7 +158,13 @@ class RevertibleFile:
 
     def keep(self) -> None:
         """Keep all data written so far."""
-        self._kept = self._size
+        begin, self._kept = self._kept, self._size
+        # the kernel begins to write now, so that the `sync` of the end is short
+        os.posix_fadvise(self._handle, begin, self._size - begin, os.POSIX_FADV_DONTNEED)
+
+    def sync(self) -> None:
+        """Wait until the disk has all data. Raises OSError."""
+        os.fsync(self._handle)
 
     def tell(self) -> int:
         return self._size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve record`: records topics into a bag."""
+"""`lerobot-serve record`: records robots into bags, by a strategy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.bags.recording.node import BagRecorderNode
+    from lerobot_serve.tools.recorder.node import RecorderNode
+    from lerobot_serve.tools.recorder.settings import RecorderSettings
     from lerobot_serve.zenoh.settings import ZenohSettings
 
-HELP = 'record topics into a bag, in the format of ros2 bag'
+HELP = 'record robots into bags, in the format of ros2 bag'
 # the node handles SIGINT and SIGTERM itself
 HOLDS_SIGNALS = True
 EXAMPLE = (
-    'example: lerobot-serve record bags/monday  | stop with Ctrl-C; exit status 0 when the bag '
-    'is complete, 1 when it could not be written'
+    'example: lerobot-serve record bags/monday --strategy episodic  | stop with Ctrl-C; exit '
+    'status 0 when the bags are complete, 1 when one could not be written'
 )
-LIMIT_MB = 10_000_000
-LIMIT_S = 31_536_000
+STRATEGIES = ('continuous', 'episodic', 'sentry', 'highlight', 'dagger')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='FOLDER',
         nargs='?',
         type=Path,
-        help='folder of the bag, which must not exist yet (bag_TIME)',
+        help='folder of the bag, which must not exist yet; of all bags for other strategies than '
+        'continuous (bag_TIME)',
+    )
+    parser.add_argument(
+        '--strategy',
+        choices=STRATEGIES,
+        default='continuous',
+        help='continuous: one bag; episodic: one for each episode; sentry: one after the other; '
+        'highlight: before and after what happens; dagger: episodes with commands of a person',
+    )
+    parser.add_argument(
+        '--robot', default='', metavar='NAME', help='only this robot, by name or namespace (all)'
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -40,70 +51,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         action='extend',
         default=[],
-        help='topics to record (all topics of lerobot_serve_interfaces, and /diagnostics)',
+        help='topics to record (all topics of lerobot_serve_interfaces, /diagnostics, and what '
+        'robot files name)',
     )
     which.add_argument('--all', action='store_true', help='record every topic')
     parser.add_argument(
-        '--max-size', type=float, default=0.0, metavar='MB', help='stop at this size [MB]'
+        '--max-size', type=float, metavar='MB', help='stop at this size of all bags [MB]'
     )
     add_observer_options(parser, 'record')
+    parser.add_argument('--duration', type=float, metavar='S', help='stop after this time [s]')
+    _add_strategy_options(parser)
     parser.add_argument(
-        '--duration', type=float, default=0.0, metavar='S', help='stop after this time [s]'
+        '--namespace', default='', metavar='NAME', help='namespace of the node recorder'
+    )
+
+
+def _add_strategy_options(parser: argparse.ArgumentParser) -> None:
+    for option, metavar, text in (
+        ('slice-size', 'MB', 'sentry: size of a slice [MB] (no bound)'),
+        ('slice-time', 'S', 'sentry: duration of a slice [s] (no bound)'),
+        ('before', 'S', 'highlight: time before a trigger [s] (10)'),
+        ('after', 'S', 'highlight: time after the last trigger [s] (5)'),
+        ('divergence', 'X', 'highlight: a shadow divergence above this triggers (none)'),
+        ('outcome-wait', 'S', 'episodic: how long an episode waits for its outcome [s] (2)'),
+        ('gone-after', 'S', 'episodic: when a silent robot has left its episode [s] (5)'),
+    ):
+        parser.add_argument(f'--{option}', type=float, metavar=metavar, help=text)
+    parser.add_argument(
+        '--keep-slices', type=int, metavar='N', help='sentry: delete older slices (all are kept)'
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Record a bag; return the exit status. Raises ParameterError."""
+    """Record; return the exit status. Raises ParameterError."""
+    settings = read_settings(options)
+    return record(settings, options.namespace, observer_settings(options))
+
+
+def read_settings(options: argparse.Namespace) -> RecorderSettings:
+    """Return the settings of the command line. Raises ParameterError."""
     from datetime import datetime
 
     from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
+    from lerobot_serve.tools.recorder.options import BOUNDS, check_options, DEFAULTS
+    from lerobot_serve.tools.recorder.settings import DAGGER, RecorderSettings
+    from lerobot_serve.tools.recorder.strategies.episodic import (
+        EpisodeRules,
+        keep_all,
+        keep_interventions,
+    )
+    from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules
+    from lerobot_serve.tools.recorder.strategies.sentry import SliceRules
 
-    for name, value, high in (
-        ('--max-size', options.max_size, LIMIT_MB),
-        ('--duration', options.duration, LIMIT_S),
-    ):
-        if not 0 <= value <= high:
-            raise ParameterError(f'{name} must be in [0, {high}] (0 for no limit), got {value:g}')
+    check_options({**vars(options), 'topic': options.topics})
     relative = [topic for topic in options.topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
-    zenoh = observer_settings(options)
-    folder = options.folder or Path(datetime.now().strftime('bag_%Y%m%d-%H%M%S'))
-    return record(folder, options, zenoh)
+    given = {name: getattr(options, name) for name in BOUNDS}
+    value = {n: DEFAULTS.get(n, 0) if v is None else v for n, v in given.items()}
+    name = datetime.now().strftime('bag_%Y%m%d-%H%M%S')
+    return RecorderSettings(
+        options.folder or Path(name),
+        options.strategy,
+        options.robot,
+        frozenset(options.topics),
+        options.all,
+        RecordingLimits(int(value['max_size'] * 1e6), value['duration']),
+        SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], int(value['keep_slices'])),
+        EpisodeRules(
+            keep_interventions if options.strategy == DAGGER else keep_all,
+            value['outcome_wait'],
+            value['gone_after'],
+        ),
+        HighlightRules(value['before'], value['after'], value['divergence']),
+    )
 
 
-def record(folder: Path, options: argparse.Namespace, zenoh: ZenohSettings | None) -> int:
+def record(settings: RecorderSettings, namespace: str, zenoh: ZenohSettings | None) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
     from lerobot_serve.tools.bags.message import BagError
-    from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
-    from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
+    from lerobot_serve.tools.recorder.node import RecorderNode
 
-    recorders: list[BagRecorderNode] = []
+    recorders: list[RecorderNode] = []
 
-    def create(runtime: NodeRuntime) -> BagRecorderNode:
-        topics = TopicFilter(frozenset(options.topics), options.all)
-        limits = RecordingLimits(int(options.max_size * 1e6), options.duration)
+    def create(runtime: NodeRuntime) -> RecorderNode:
         try:
-            recorders.append(BagRecorderNode(runtime, folder, topics, limits, zenoh))
+            recorders.append(RecorderNode(runtime, settings, zenoh))
         except BagError as error:
             raise ParameterError(str(error)) from error
         return recorders[0]
 
-    status = run(create, [])
+    place = f'__ns:=/{namespace.strip("/")}'
+    status = run(create, ['--ros-args', '-r', place] if namespace else [])
     return print_summary(recorders[0], status) if recorders else status
 
 
-def print_summary(recorder: BagRecorderNode, status: int) -> int:
-    """Print the contents of the bag; return the exit status."""
-    recording, contents = recorder.recording, recorder.contents
-    for name in sorted(contents.counts):
-        print(f'{contents.counts[name]:>9}  {name}')
-    if recording.dropped:
-        print(f'{recording.dropped} messages dropped: disk too slow')
+def print_summary(recorder: RecorderNode, status: int) -> int:
+    """Print what was recorded; return the exit status."""
+    from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+
+    recording, writer = recorder.recording, recorder.writer
+    folder = recorder.settings.folder
+    for name in sorted(writer.counts):
+        print(f'{writer.counts[name]:>9}  {name}')
+    dropped = recorder.dropped()
+    if dropped:
+        print(f'{sum(dropped.values())} messages dropped: disk too slow')
+    for name, count in sorted(dropped.items()):
+        print(f'{count:>9}  dropped of {name}')
     if recording.failed:
-        print(f'error: {recording.ended}; messages written before can be read: {recorder.folder}')
+        print(f'error: {recording.ended}; messages written before can be read: {folder}')
         return 1
-    print(f'{recorder.folder}: {contents.messages} messages; ended {recording.ended}')
-    return status or int(bool(recording.dropped))
+    messages = sum(writer.counts.values())
+    bags = f' in {writer.finished} bags' if isinstance(writer, StrategyWriter) else ''
+    print(f'{folder}: {messages} messages{bags}; ended {recording.ended}')
+    return status or int(bool(dropped))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lerobot-serve robot`: pauses, resumes or resets one robot."""
+"""`lerobot-serve robot`: pauses, resumes or resets one robot, or lets a person command it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lerobot_serve.tools.cli import operator_options
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
-HELP = 'pause, resume or reset one robot, or clear the latch of its safety cage'
+HELP = 'pause, resume or reset one robot, clear the latch of its cage, take over, hand back'
 EXAMPLE = f'example: lerobot-serve robot robot_7 pause  {operator_options.EXIT_STATUSES}'
-ACTIONS = ('pause', 'resume', 'reset', 'reset-cage')
+ACTIONS = ('pause', 'resume', 'reset', 'reset-cage', 'take-over', 'hand-back')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'action',
         choices=ACTIONS,
         help='pause: slow down to rest; resume: end the pause; reset: lift a stop, start an '
-        'episode; reset-cage: clear the latch of the safety cage',
+        'episode; reset-cage: clear the latch of the safety cage; take-over: let a person command '
+        'instead of the policy; hand-back: let the policy command again',
     )
     operator_options.add_reason(parser)
     operator_options.add_options(parser, router=False)

@@ -50,7 +50,7 @@ EVERY = every()
 
 
 def test_there_is_no_combination_left_out():
-    assert len(EVERY) == len(set(EVERY)) == 2 * 2 * 6 * 2 * 2**4 * 3**3
+    assert len(EVERY) == len(set(EVERY)) == 2 * 2 * 6 * 3 * 2**4 * 3**3
     assert len(AuthorityInputs._fields) == 8
     assert len(OperatingConditions._fields) == 4
 
@@ -91,8 +91,11 @@ def silence_is_left_by_a_policy_a_person_or_an_interlock(
 
 
 def before_the_first_action_nothing_moves(given: AuthorityInputs, grant: MotionGrant) -> bool:
-    """The robot stands where a person put it; only what an interlock moved is slowed down."""
-    by_hand = given.conditions.intervention is Intervention.COMMANDING
+    """
+    The robot stands where a person put it; only what an interlock or a person moved is slowed
+    down.
+    """
+    by_hand = given.conditions.intervention is not Intervention.NONE
     return given.supply is not ActionSupply.NEVER or by_hand or grant.allowed in QUIET
 
 
@@ -151,23 +154,31 @@ def a_teardown_moves_a_robot_given_up_in_its_episode(
 def the_ladder_falls_back_where_a_policy_would_play(
     given: AuthorityInputs, grant: MotionGrant
 ) -> bool:
-    """It is what the policy's silence means: where the policy must not play, nor must it."""
+    """
+    It is what the silence of the policy means, and that of a person who has taken over: where
+    neither may play, nor may it.
+    """
     now = given.conditions
-    may = now.running and not now.paused and now.state is not ConnectionState.DEAD
-    may = may and given.supply is ActionSupply.EMPTY and not (given.latched or given.stopped)
-    may = may and now.intervention is Intervention.NONE and given.joints is not JointMotion.SILENT
-    return (grant.allowed is AllowedMotion.FALL_BACK) == may
+    may = now.running and not now.paused and not (given.latched or given.stopped)
+    may = may and given.joints is not JointMotion.SILENT
+    policy_is_silent = now.state is not ConnectionState.DEAD and given.supply is ActionSupply.EMPTY
+    policy_is_silent = policy_is_silent and now.intervention is Intervention.NONE
+    person_is_silent = now.intervention is Intervention.LOST
+    return (grant.allowed is AllowedMotion.FALL_BACK) == (
+        may and (policy_is_silent or person_is_silent)
+    )
 
 
 def who_is_at_rest_and_may_hold_does(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """Where the torque stays on, the pose stays: in a pause, between episodes, in a teardown."""
     now = given.conditions
     may = given.joints is JointMotion.AT_REST and not (given.latched or given.stopped)
-    may = may and now.intervention is Intervention.NONE
+    may = may and now.intervention is not Intervention.COMMANDING
     paused = now.paused and not given.is_silent_while_paused
     idle = not now.paused and not now.running
     dead = not now.paused and now.running and now.state is ConnectionState.DEAD
     dead = dead and given.teardown is TeardownState.HOLD and given.supply is not ActionSupply.NEVER
+    dead = dead and now.intervention is Intervention.NONE
     return (grant.allowed is AllowedMotion.HOLD) == (may and (paused or idle or dead))
 
 
@@ -234,6 +245,18 @@ NAMED = [
     (AuthorityInputs(), ControlAuthority.LADDER, 'nothing_played_yet'),
     (AuthorityInputs(interlock=True), ControlAuthority.INTERLOCK, 'nothing_played_yet'),
     (AuthorityInputs(stopped=True, interlock=True), ControlAuthority.INTERLOCK, 'stopped'),
+    (
+        AuthorityInputs(
+            OperatingConditions(state=ConnectionState.DEAD, intervention=Intervention.LOST)
+        ),
+        ControlAuthority.LADDER,
+        'person_lost',
+    ),
+    (
+        AuthorityInputs(OperatingConditions(paused=True, intervention=Intervention.LOST)),
+        ControlAuthority.OPERATOR,
+        'paused',
+    ),
     (
         AuthorityInputs(OperatingConditions(paused=True, intervention=Intervention.COMMANDING)),
         ControlAuthority.PERSON,

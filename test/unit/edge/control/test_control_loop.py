@@ -13,7 +13,11 @@ from support.edge.controller_rig import arm, Bench, GIVING_UP
 from support.edge.edge_transport_rig import ROBOT, STATE
 
 from lerobot_serve.cage.description import Motion
-from lerobot_serve.edge.control.authority import ControlAuthority, OperatingConditions
+from lerobot_serve.edge.control.authority import (
+    ControlAuthority,
+    Intervention,
+    OperatingConditions,
+)
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.step import ExecutedStep
@@ -21,6 +25,7 @@ from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.wire.errors import Malformed
 
 
@@ -43,7 +48,9 @@ class Arm(EdgeListener):
     def __init__(self, bench: Bench, cycles: int, *, commands_per_action: int = 1) -> None:
         self.calls: list[tuple] = []
         self.bench, self.rate = bench, Beat(cycles)
-        operator = SimpleNamespace(update=self._update, authority=ControlAuthority.POLICY)
+        operator = SimpleNamespace(
+            update=self._update, authority=ControlAuthority.POLICY, takeover=Takeover(None)
+        )
         history = SimpleNamespace(record=lambda step, now_ns: self._note('history', step))
         self.loop = ControlLoop(
             self.rate,
@@ -64,7 +71,8 @@ class Arm(EdgeListener):
     def call_stop_service(self, reason: str) -> None:
         self._note('stop', reason)
 
-    def _update(self) -> OperatingConditions:
+    def _update(self, intervention: Intervention) -> OperatingConditions:
+        assert intervention is Intervention.NONE
         self._note('update')
         return self.bench.orders
 

@@ -14,6 +14,7 @@ from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.wire.execution_report import Halt
 
 DEAD = (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST, ConnectionEvent.INCOMPATIBLE)
@@ -32,7 +33,9 @@ class Robot:
         begin = requester.begin_episode
         # of a robot the two have one queue
         requester.begin_episode = lambda episode: (self.tick.queue.clear(), begin(episode))
-        self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
+        self.operation = OperatorControl(
+            controller, requester, Takeover(None), run_on_start=run_on_start
+        )
 
     def live(self, steps: int = 1) -> list[float | None]:
         """Return what is commanded in so many control steps."""
@@ -291,7 +294,9 @@ def test_what_begins_while_paused_waits_for_the_resume():
 
 def test_between_two_episodes_nothing_is_asked():
     bench = Simulation(servers=('/a',))
-    operation = OperatorControl(Tick().controller, bench.requester, run_on_start=False)
+    operation = OperatorControl(
+        Tick().controller, bench.requester, Takeover(None), run_on_start=False
+    )
     bench.at(2.0, lambda: operation.begin_episode(EpisodeRequest('', 'one')))
     bench.at(4.0, operation.end_episode)
     bench.at(8.0, lambda: operation.begin_episode(EpisodeRequest('', 'two')))

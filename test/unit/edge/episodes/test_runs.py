@@ -16,6 +16,7 @@ from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
@@ -27,7 +28,7 @@ class Robot:
         self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
         self.requests.now_ns = self.tick.now_ns
         controller, requester = self.tick.controller, self.requests.requester
-        self.operation = OperatorControl(controller, requester, run_on_start=False)
+        self.operation = OperatorControl(controller, requester, Takeover(None), run_on_start=False)
         self.runs = EpisodeRunner(controller, self.operation, requester, lambda: self.tick.now_ns)
 
     def begin(self, **goal: object) -> None:

@@ -21,7 +21,7 @@ ONE = np.ones(2)
 def test_the_rungs_are_those_of_the_message():
     for kind in RungKind:
         assert getattr(EdgeState, f'RUNG_{kind.name}') == kind
-    assert len(RungKind) == 9
+    assert len(RungKind) == 10
 
 
 def test_the_rungs_come_in_their_order_each_until_its_deadline():

@@ -20,6 +20,7 @@ from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
+from lerobot_serve.edge.takeover.takeover import Takeover
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
@@ -35,7 +36,9 @@ class Robot:
     def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(arm(0.5), **tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
-        self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
+        self.operation = OperatorControl(
+            controller, requester, Takeover(None), run_on_start=run_on_start
+        )
         self.beat = SimpleNamespace(cycles=0, missed=0)
         self.view = EdgeView(
             requester,

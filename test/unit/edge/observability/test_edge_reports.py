@@ -28,6 +28,7 @@ from lerobot_serve.edge.observability.reports import (
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')
@@ -40,7 +41,9 @@ class Robot:
     def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(**tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
-        self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
+        self.operation = OperatorControl(
+            controller, requester, Takeover(None), run_on_start=run_on_start
+        )
         self.view = EdgeView(
             requester,
             controller,

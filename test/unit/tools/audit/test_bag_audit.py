@@ -95,6 +95,7 @@ def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
     words = (
         message_decoding.CAGE_RESULTS.index(action.cage_result),
         message_decoding.RUNGS.index(action.rung),
+        message_decoding.SOURCES.index(action.source),
     )
     writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
     names = action.client_id, action.episode_id, action.slot, action.policy, action.reason
@@ -102,6 +103,9 @@ def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
         writer.string(text, 300)
     writer.floats(action.raw, 100, 'raw')
     writer.floats(action.commanded, 100, 'commanded')
+    writer.floats(action.policy_action, 100, 'policy_action')
+    # no input_ids
+    writer.floats(np.zeros(0, np.float32), 0, 'input_ids')
     return writer.finish()
 
 

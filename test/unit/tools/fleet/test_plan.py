@@ -13,7 +13,8 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.verbs import dashboard as verb
-from lerobot_serve.tools.fleet import dashboard
+from lerobot_serve.tools.cli.verbs import record as record_verb
+from lerobot_serve.tools.fleet import dashboard, recorder
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
 
@@ -294,6 +295,57 @@ def test_the_flags_of_a_dashboard_are_those_of_the_verb():
 def test_mistakes_of_a_dashboard(given, said):
     with pytest.raises(UserError, match=re.escape(said)):
         plan(f"dashboard: {given}\nservers: {{one: {{policy: '{NULL}'}}}}")
+
+
+def test_a_recorder_is_the_verb_with_its_flags_and_ends_after_the_robots():
+    planned = plan("""
+        namespace: lab
+        record:
+          folder: bags
+          strategy: sentry
+          robot: robot_1
+          slice_time: 600
+          keep_slices: 3
+        robots: {count: 1, simulated: true, servers: [/policy_server]}
+    """)
+    assert planned['record'].arguments == [
+        *('record', '/nowhere/bags', '--strategy=sentry', '--robot=robot_1'),
+        *('--slice-time=600', '--keep-slices=3', '--namespace=lab'),
+    ]
+    assert planned['record'].stage < Stage.SIMULATION < planned['robot_1'].stage
+    short = plan('record: {folder: /b}\nrobots: {count: 1, simulated: true, servers: [/p]}')
+    assert short['record'].arguments == ['record', '/b', '--strategy=episodic']
+
+
+@pytest.mark.parametrize(
+    ('given', 'said'),
+    [
+        ('{}', 'record: has no folder; add `folder: bags`'),
+        ('{foldr: a}', 'record.foldr: is not known here; did you mean folder?'),
+        ('{folder: a, strategy: all}', 'record.strategy: must be one of episodic, sentry'),
+        ('{folder: a, strategy: continuous}', 'record.strategy: must be one of episodic'),
+        ('{folder: a, before: 3}', '--before has no effect on strategy episodic'),
+        ('{folder: a, gone_after: 0}', '--gone-after must be in [1, 3600]'),
+        ('{folder: a, gone_after: x}', "record.gone_after: must be a number, got 'x'"),
+        ('{folder: a, strategy: sentry, keep_slices: 1.5}', 'must be an integer'),
+    ],
+)
+def test_mistakes_of_a_recorder(given, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        plan(f"record: {given}\nservers: {{one: {{policy: '{NULL}'}}}}")
+
+
+def test_a_recorder_alone_is_no_fleet():
+    with pytest.raises(UserError, match='names no process; add servers, router or robots'):
+        plan('record: {folder: a}')
+
+
+def test_the_keys_of_a_recorder_are_flags_of_the_verb():
+    parser = argparse.ArgumentParser()
+    record_verb.add_arguments(parser)
+    flags = {option for action in parser._actions for option in action.option_strings}
+    keys = {*recorder.NUMBERS, *recorder.TEXTS}
+    assert {f'--{key.replace("_", "-")}' for key in keys} <= flags
 
 
 def test_a_dashboard_alone_is_no_fleet():

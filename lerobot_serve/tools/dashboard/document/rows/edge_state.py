@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Read the bytes of EdgeState: hundreds of robots publish five times a second, and rclpy would build
-an object of 23 fields for each.
+an object of 24 fields for each.
 
 The texts and states of a robot seldom change: their bytes are compared with those of its last
 message, and then only the numbers behind them are read. While texts, states and counts stay, each
@@ -15,7 +15,11 @@ import struct
 from typing import NamedTuple
 
 from lerobot_serve.tools.operate.fleet_state import RobotView, unknown_name
-from lerobot_serve.tools.operate.message_views import EDGE_NAMES, RUNG_NAMES
+from lerobot_serve.tools.operate.message_views import (
+    EDGE_NAMES,
+    INTERVENTION_NAMES,
+    RUNG_NAMES,
+)
 from lerobot_serve.wire.cdr import CdrReader, START
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import (
@@ -26,7 +30,7 @@ from lerobot_serve.wire.schema import (
     TEXT_LIMIT,
 )
 
-STAMP, CODES = struct.Struct('<iI'), struct.Struct('<BBB')
+STAMP, CODES = struct.Struct('<iI'), struct.Struct('<BBBB')
 TEXTS_AT = START + STAMP.size
 # queue, age, round trip, network; 4 bytes of padding where the counters are aligned to 8
 MEASURED, COUNTED = struct.Struct('<ffff'), struct.Struct('<QQQQQQQ')
@@ -82,7 +86,7 @@ class EdgeStateReader:
         task = reader.string(TASK_LIMIT, 'task')
         slot = reader.string(SLOT_LIMIT, 'slot')
         policy = reader.string(FINGERPRINT_LIMIT, 'policy')
-        state, rung, paused = reader.unpack(CODES, align=1)
+        state, rung, paused, intervention = reader.unpack(CODES, align=1)
         reason = reader.string(TEXT_LIMIT, 'reason')
         end = reader.position
         self._robot = RobotView(
@@ -91,6 +95,7 @@ class EdgeStateReader:
             state=EDGE_NAMES.get(state, unknown_name(state)),
             rung=RUNG_NAMES.get(rung, unknown_name(rung)),
             paused=bool(paused),
+            intervention=INTERVENTION_NAMES.get(intervention, unknown_name(intervention)),
             reason=reason,
             server=server,
             slot=slot,

@@ -24,6 +24,7 @@ def robot_row(sample: EdgeSample, action_age_limit_s: float | None) -> Json:
             'state': robot.state,
             'rung': robot.rung,
             'paused': robot.paused,
+            'intervention': robot.intervention,
             'stopped': is_stopped(robot),
             'reason': bounded(robot.reason),
             'server': robot.server,

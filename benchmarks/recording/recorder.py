@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a recorder costs: the control steps of a robot beside it, and the memory of a highlight.
+
+The real edge at 30 Hz with two cameras of 480x640, raw; a recorder runs in every second block.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import cycle, islice
+from pathlib import Path
+import shutil
+import struct
+import time
+
+import numpy as np
+
+from benchmarks.control_loop.edge_process import command, wait_until_streaming
+from benchmarks.harness.camera_images import camera_images
+from benchmarks.harness.processes import child, cpu_s
+from benchmarks.results.report import Case
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.recorder.frames import compressed, COMPRESSED_TYPE
+from lerobot_serve.tools.recorder.strategies.memory_ring import MemoryRing
+from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+from lerobot_serve.wire.cdr import CdrWriter
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+ABOUT = 'the control steps of a robot beside a recorder, and the memory of a highlight'
+ROBOT = '/bench_robot'
+HEIGHT, WIDTH, FPS, BEFORE_S = 480, 640, 30, 10.0
+BLOCKS, BLOCK_S, SETTLE_S = 4, 20.0, 4.0
+GOAL_RATIO, GOAL_MB = 1.05, 40.0
+STRATEGY = 'episodic'
+PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} raw', 'rate_hz': FPS}
+STAMP, SIZE = struct.Struct('<iI'), struct.Struct('<II')
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the cases. Main thread. Raises UserError."""
+    return [ring_memory(), beside_a_recorder(folder)]
+
+
+def ring_memory() -> Case:
+    """Fill the memory of a highlight with two cameras."""
+    pictures = [camera_images(HEIGHT, WIDTH) for _ in range(2)]
+    frames = [image_message(frame) for seen in pictures for frame in seen.values()]
+    ring, durations_ms = MemoryRing(BEFORE_S, 1 << 30), []
+    for number, raw in enumerate(islice(cycle(frames), int(2 * FPS * BEFORE_S) + 100)):
+        begin_s = time.perf_counter()
+        data = compressed(raw) or raw
+        durations_ms.append(1e3 * (time.perf_counter() - begin_s))
+        message = BagMessage('/camera/compressed', COMPRESSED_TYPE, 0, data)
+        ring.add(SortedMessage(message, 0, None), number / (2 * FPS))
+    megabytes = ring.bytes / 1e6
+    return Case(
+        'ring',
+        parameters={'seconds': BEFORE_S, 'ring_mb': round(megabytes, 1)},
+        counts={'frames': len(ring)},
+        series_ms={'compress': durations_ms},
+        goals={f'at most {GOAL_MB:g} MB': megabytes <= GOAL_MB},
+    )
+
+
+def image_message(frame: np.ndarray) -> bytes:
+    """Return the CDR bytes of a sensor_msgs/Image."""
+    writer = CdrWriter()
+    writer.pack(STAMP, 0, 0, align=4)
+    writer.string('camera', 256)
+    writer.pack(SIZE, *frame.shape[:2], align=4)
+    writer.string('rgb8', 256)
+    writer.pack(struct.Struct('<B'), 0, align=1)
+    writer.pack(struct.Struct('<I'), frame.shape[1] * frame.shape[2], align=4)
+    writer.block(frame.tobytes(), 1 << 28, 'data')
+    return writer.finish()
+
+
+def beside_a_recorder(folder: Path) -> Case:
+    """Compare the control steps of blocks with a recorder and without one."""
+    runtime = NodeRuntime([])
+    states: list[EdgeState] = []
+    actions: list[ExecutedAction] = []
+    try:
+        node = SteadyClockNode('bench_recorder', context=runtime.context)
+        edge = f'{ROBOT}/edge_controller'
+        node.create_subscription(EdgeState, f'{edge}/state', states.append, qos.STATE)
+        node.create_subscription(
+            ExecutedAction, f'{edge}/executed_action', actions.append, qos.EXECUTED_ACTION
+        )
+        runtime.add(node)
+        runtime.spin_in_background()
+        policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
+        arm = command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH)
+        with (
+            child(policy, folder / 'recording_server.log'),
+            child(arm, folder / 'recording_arm.log'),
+            child(command('edge_controller', ROBOT), folder / 'recording_edge.log'),
+        ):
+            wait_until_streaming(states)
+            return compare(folder, actions)
+    finally:
+        runtime.close()
+
+
+def compare(folder: Path, actions: list[ExecutedAction]) -> Case:
+    intervals: dict[bool, list[float]] = {False: [], True: []}
+    shares, bags = [], folder / 'recording_bags'
+    for number in range(2 * BLOCKS):
+        # off on, on off: a drift of the machine is in both
+        is_on = number % 4 in (1, 2)
+        shutil.rmtree(bags, ignore_errors=True)
+        words = [str(executable_path('lerobot-serve')), 'record', str(bags)]
+        words += ['--strategy', STRATEGY]
+        log = folder / f'recording_{number}.log'
+        with child(words, log) if is_on else nullcontext() as process:
+            time.sleep(SETTLE_S)
+            begin, begin_cpu_s = len(actions), cpu_s(process.pid) if process else 0.0
+            time.sleep(BLOCK_S)
+            intervals[is_on] += step_intervals_ms(actions[begin:])
+            if process:
+                shares.append((cpu_s(process.pid) - begin_cpu_s) / BLOCK_S)
+    size_mb = sum(file.stat().st_size for file in bags.rglob('*.mcap')) / 1e6
+    shutil.rmtree(bags, ignore_errors=True)
+    off, on = (summarize(intervals[key])['p99'] for key in (False, True))
+    return Case(
+        'control steps',
+        parameters={
+            'strategy': STRATEGY,
+            'blocks': BLOCKS,
+            'block_s': BLOCK_S,
+            'recorder_share_of_a_core': round(sum(shares) / len(shares), 3),
+            'last_block_mb': round(size_mb, 1),
+        },
+        series_ms={'interval without': intervals[False], 'interval with': intervals[True]},
+        ratios={'with to without': {'p99': round(on / off, 4)}},
+        goals={f'p99 at most {GOAL_RATIO:g} x': on / off <= GOAL_RATIO},
+    )
+
+
+def step_intervals_ms(actions: list[ExecutedAction]) -> list[float]:
+    """Return the time between the commands of consecutive control steps."""
+    stamps = {
+        each.control_step: each.stamp.sec * 1e3 + each.stamp.nanosec / 1e6 for each in actions
+    }
+    return [stamps[n] - stamps[n - 1] for n in stamps if n - 1 in stamps]

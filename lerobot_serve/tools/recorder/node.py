@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The node recorder: records robots into bags, by a strategy. It is off the path of actions: it only
+subscribes.
+
+The executor thread deposits messages, `frames` compresses those of cameras for a highlight,
+`writing` writes, `keys` reads the terminal.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+
+from lerobot_serve.ros.node.trigger_services import create_trigger_services
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.bags.message import BagError, BagMessage
+from lerobot_serve.tools.bags.message_decoding import STATE_TYPE
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.bags.recording.node import (
+    connect_to_zenoh,
+    share_folder,
+    TopicFilter,
+    TopicRecorderNode,
+)
+from lerobot_serve.tools.bags.recording.type_definitions import type_definition
+from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.recorder.frames import (
+    COMPRESSED_TYPE,
+    FrameCompressor,
+    RAW_TYPE,
+    SUFFIX,
+)
+from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots
+from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
+from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
+from lerobot_serve.zenoh.settings import ZenohSettings
+
+KEY_POLL_S = 0.5
+
+
+class RecorderNode(TopicRecorderNode):
+    """Records until the runtime ends. Built in the main thread."""
+
+    sim_time_refusal = 'a bag holds the times at which messages were sent and received'
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        settings: RecorderSettings,
+        zenoh: ZenohSettings | None = None,
+    ) -> None:
+        """
+        Open the folder; `zenoh` has the endpoints whose requests and replies are recorded, too.
+        Raises BagError and UserError.
+        """
+        # before the bag: an endpoint that is not reached leaves no folder
+        link = connect_to_zenoh(zenoh) if zenoh else None
+        try:
+            self.writer = make_writer(settings, self._log)
+        except BagError:
+            if link:
+                link.close()
+            raise
+        self.settings = settings
+        # what the executor thread knows of robots, to choose topics
+        self._heard = KnownRobots(settings.robot)
+        self._compressor: FrameCompressor | None = None
+        recording = WriteQueue(self.writer, settings.limits, on_end=runtime.stop_requested.set)
+        if isinstance(self.writer, HighlightWriter):
+            self._compressor = self._start_compressor(runtime, recording)
+        chosen = TopicFilter(settings.topics, settings.all_topics)
+        selection = chosen if settings.topics or settings.all_topics else self._heard
+        super().__init__(runtime, 'recorder', recording, selection, link)
+        if isinstance(self.writer, HighlightWriter):
+            create_trigger_services(self, {'save': self._save})
+            if sys.stdin is not None and sys.stdin.isatty():
+                runtime.thread('keys', lambda: self._watch_keys(runtime))
+
+    def _start_compressor(self, runtime: NodeRuntime, recording: WriteQueue) -> FrameCompressor:
+        compressor = FrameCompressor(recording.put)
+        thread = runtime.thread('frames', compressor.run, compressor.close)
+
+        def finish() -> None:
+            compressor.close()
+            thread.join()
+
+        # before the queue closes: its last frames are written
+        runtime.before_shutdown(finish)
+        return compressor
+
+    def _log(self, text: str) -> None:
+        # before the node is built, and from the writing thread
+        print(f'recorder: {text}', file=sys.stderr, flush=True)
+
+    # executor thread
+
+    def deposit(self, message: ReceivedMessage, kind: str) -> None:
+        if kind == STATE_TYPE or is_robot_file(message.topic, kind):
+            self._heard.learn(BagMessage(message.topic, kind, message.received_ns, message.data))
+        if self._compressor and kind == RAW_TYPE:
+            self._compressor.put(message)
+        else:
+            self.recording.put(message)
+
+    def _add(self, topic: BagTopic) -> None:
+        super()._add(topic)
+        if self._compressor and topic.type == RAW_TYPE:
+            encoding, text = type_definition(COMPRESSED_TYPE, share_folder)
+            name = topic.name + SUFFIX
+            super()._add(BagTopic(name, COMPRESSED_TYPE, encoding, text, topic.profiles))
+
+    def _save(self) -> tuple[bool, str]:
+        assert isinstance(self.writer, HighlightWriter)
+        self.writer.save()
+        rules = self.settings.highlights
+        return True, f'saving {rules.before_s:g} s before and {rules.after_s:g} s after now'
+
+    # its own thread
+
+    def _watch_keys(self, runtime: NodeRuntime) -> None:
+        """Save a highlight at each Enter."""
+        print('Enter saves a highlight', file=sys.stderr, flush=True)
+        while not runtime.stop.is_set():
+            ready, _, _ = select.select([sys.stdin], [], [], KEY_POLL_S)
+            if ready:
+                if not sys.stdin.readline():
+                    return
+                print(self._save()[1], file=sys.stderr, flush=True)
+
+    def dropped(self) -> dict[str, int]:
+        """Return what was dropped, by topic: in the queue of the disk, or of the compressor."""
+        lost = self.recording.dropped_by_topic
+        return dict(lost + self._compressor.dropped if self._compressor else lost)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The edge controllers that were heard, their topics, and whose a message is.
+
+Each thread has its own: the executor to choose topics, the writing thread to sort messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.tools.bags.fleet_decoding import (
+    decode_divergence,
+    decode_outcome,
+    DIVERGENCE_TYPE,
+    OUTCOME_TYPE,
+)
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, PACKAGE
+from lerobot_serve.tools.bags.message_decoding import (
+    DECISION_TYPE,
+    decode_decision,
+    decode_state,
+    EXECUTED_TYPE,
+    STATE_TYPE,
+)
+from lerobot_serve.tools.bags.service_events import is_service_event
+from lerobot_serve.tools.recorder.robots.robot_topics import robot_topics, TEXT_LIMIT
+from lerobot_serve.wire.cdr import CdrReader
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+
+TEXT_TYPE, ROBOT_FILE = 'std_msgs/msg/String', 'robot_file'
+DIAGNOSTICS = '/diagnostics'
+ROBOTS_LIMIT = 1000
+NO_ROBOT: frozenset[str] = frozenset()
+# message types that name their robot
+CLIENTS: dict[str, Callable[[bytes], str]] = {
+    OBSERVATION: lambda raw: read_envelope(raw).client_id,
+    CHUNK: lambda raw: read_envelope(raw).client_id,
+    DIVERGENCE_TYPE: lambda raw: decode_divergence(raw).client_id,
+    DECISION_TYPE: lambda raw: decode_decision(raw).client_id,
+    OUTCOME_TYPE: lambda raw: decode_outcome(raw).client_id,
+}
+
+
+@dataclass(slots=True)
+class KnownRobot:
+    """One edge controller: the name of its robot, and the topics that its robot file names."""
+
+    client_id: str = ''
+    topics: dict[str, str] = field(default_factory=dict)
+
+
+class KnownRobots:
+    """
+    Learns from ~/state and ~/robot_file. `wanted` is the name of one robot, of its edge controller
+    or of its namespace; empty for all.
+    """
+
+    def __init__(self, wanted: str = '') -> None:
+        self.wanted = wanted
+        self.robots: dict[str, KnownRobot] = {}
+        self._by_topic: dict[str, frozenset[str]] = {}
+
+    def is_wanted(self, node: str) -> bool:
+        """Return whether to record the robot of an edge controller."""
+        names = (self.client_id(node), node, parent(node), parent(node).removeprefix('/'))
+        return not self.wanted or self.wanted in names
+
+    def wants(self, owners: frozenset[str] | None) -> bool:
+        """Return whether to record a message of these edge controllers; None: of all."""
+        return not self.wanted or owners is None or any(map(self.is_wanted, owners))
+
+    def client_id(self, node: str) -> str:
+        """Return the name of a robot, that of its node until its state was heard."""
+        robot = self.robots.get(node)
+        return (robot.client_id if robot else '') or node
+
+    def takes(self, topic: str, kind: str) -> bool:
+        """Return whether to subscribe to a topic."""
+        if any(token.startswith('_') for token in topic.split('/')):
+            return is_service_event(topic, kind)
+        if is_robot_file(topic, kind) or kind == STATE_TYPE:
+            return True
+        if kind == EXECUTED_TYPE:
+            return self.is_wanted(parent(topic))
+        if kind.partition('/')[0] == PACKAGE or topic == DIAGNOSTICS:
+            return True
+        return any(
+            self.robots[node].topics.get(topic) == kind
+            for node in self._by_topic.get(topic, NO_ROBOT)
+            if self.is_wanted(node)
+        )
+
+    def learn(self, message: BagMessage) -> str:
+        """Learn from a message; return what is wrong with it, in words."""
+        node = parent(message.topic)
+        is_file = is_robot_file(message.topic, message.type)
+        if not (is_file or message.type == STATE_TYPE):
+            return ''
+        if node not in self.robots and len(self.robots) >= ROBOTS_LIMIT:
+            return f'{node} is not recorded: {ROBOTS_LIMIT} robots are known'
+        try:
+            if is_file:
+                self._learn_topics(node, message.data)
+            else:
+                state = decode_state(message.data)
+                self.robots.setdefault(node, KnownRobot()).client_id = state.client_id
+        except (Malformed, RobotFileError) as error:
+            return str(error)
+        return ''
+
+    def _learn_topics(self, node: str, raw: bytes) -> None:
+        text = CdrReader(raw).string(4 * TEXT_LIMIT, ROBOT_FILE)
+        topics = robot_topics(text, node)
+        robot = self.robots.setdefault(node, KnownRobot())
+        if topics == robot.topics:
+            return
+        robot.topics = topics
+        by_topic: dict[str, set[str]] = {}
+        for name, each in self.robots.items():
+            for topic in each.topics:
+                by_topic.setdefault(topic, set()).add(name)
+        self._by_topic = {topic: frozenset(nodes) for topic, nodes in by_topic.items()}
+
+    def owners(self, message: BagMessage) -> frozenset[str] | None:
+        """Return the edge controllers whose message it is; None for one that concerns all."""
+        topic, kind = message.topic, message.type
+        if kind in (EXECUTED_TYPE, STATE_TYPE) or is_robot_file(topic, kind):
+            return frozenset((parent(topic),))
+        if topic in self._by_topic:
+            return self._by_topic[topic]
+        if kind not in CLIENTS:
+            return None
+        try:
+            client = CLIENTS[kind](message.data)
+        except Malformed:
+            return NO_ROBOT
+        if not client and kind == OUTCOME_TYPE:
+            # a judge beside the robot need not name it
+            return frozenset(node for node in self.robots if parent(node) == parent(topic))
+        return frozenset(n for n, robot in self.robots.items() if robot.client_id == client)
+
+
+def is_robot_file(topic: str, kind: str) -> bool:
+    """Return whether it is ~/robot_file of an edge controller."""
+    return kind == TEXT_TYPE and topic.rpartition('/')[2] == ROBOT_FILE
+
+
+def parent(name: str) -> str:
+    """Return the node of a topic `~/...`, or the namespace of a node."""
+    return name.rpartition('/')[0]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The topics that the robot file of an edge controller names: inputs, a person's device, commands.
+
+The text comes from the network: it is bounded, and nothing that it names is opened. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
+from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
+from lerobot_serve.edge.robot.intervention import JOY, TYPES
+from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, RobotFileError, shortened
+from lerobot_serve.wire.names import is_topic
+
+TEXT_LIMIT = 1 << 18
+TOPICS_LIMIT = 64
+
+
+def robot_topics(text: str, node: str) -> dict[str, str]:
+    """
+    Return full name and type of each topic, as the node of this full name resolves them. Raises
+    RobotFileError.
+    """
+    place = f'{node}/robot_file'
+    if len(text) > TEXT_LIMIT:
+        raise RobotFileError(f'{place}: {len(text)} characters, at most {TEXT_LIMIT} are allowed')
+    found: dict[str, str] = {}
+    for name, kind, allowed in _named(parse_yaml(text, place)):
+        topic = resolved(name, node) if isinstance(name, str) else ''
+        if not is_topic(topic):
+            raise RobotFileError(f'{place}: {shortened(name)} is not the name of a topic')
+        if kind not in allowed:
+            listed = ', '.join(allowed)
+            raise RobotFileError(f'{place}: {topic} must be of {listed}, got {shortened(kind)}')
+        found[topic] = '/msg/'.join(kind.split('/'))
+        if len(found) > TOPICS_LIMIT:
+            raise RobotFileError(f'{place}: more than {TOPICS_LIMIT} topics')
+    return found
+
+
+def resolved(name: str, node: str) -> str:
+    """Return the full name of a topic that a node names."""
+    if name.startswith('/'):
+        return name
+    if name.startswith('~/'):
+        return node + name[1:]
+    return f'{node.rpartition("/")[0]}/{name}'
+
+
+def _named(content: Any) -> Iterator[tuple[Any, Any, list[str]]]:
+    """Yield name, type and the allowed types of each topic that is named."""
+    top = _mapping(content)
+    state = top.get('state')
+    for each in state if isinstance(state, list) else []:
+        yield *_topic(each, JOINT_STATE), list(STATE_KEYS)
+    for each in _mapping(top.get('cameras')).values():
+        yield *_topic(each, CAMERA_TYPES[0]), CAMERA_TYPES
+    commands = list(COMMAND_TYPES)
+    if command := _mapping(top.get('command')):
+        yield *_topic(command, commands[0]), commands
+    if device := _mapping(top.get('intervention')):
+        yield *_topic(device, TYPES[0]), TYPES
+        if 'topic' in (deadman := _mapping(device.get('deadman'))):
+            yield deadman['topic'], JOY, [JOY]
+
+
+def _topic(content: Any, kind: str) -> tuple[Any, Any]:
+    table = _mapping(content)
+    return table.get('topic'), table.get('type', kind)
+
+
+def _mapping(content: Any) -> dict[Any, Any]:
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a recorder, and the writer of its strategy. Plain; the main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import os
+from pathlib import Path
+import time
+
+from lerobot_serve.parameters import parameter
+from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
+from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.strategies.continuous import ContinuousWriter
+from lerobot_serve.tools.recorder.strategies.episodic import (
+    EpisodeRules,
+    EpisodicWriter,
+    keep_interventions,
+)
+from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
+from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules
+from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+
+CONTINUOUS, EPISODIC, SENTRY = 'continuous', 'episodic', 'sentry'
+HIGHLIGHT, DAGGER = 'highlight', 'dagger'
+# what each is for, in the order of the help
+STRATEGIES = {
+    CONTINUOUS: 'all the time, into one bag',
+    EPISODIC: 'one bag for each episode of each robot',
+    SENTRY: 'all the time, one bag after the other',
+    HIGHLIGHT: 'some seconds before and after what is worth a look',
+    DAGGER: 'as episodic; only episodes with commands of a person stay',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderOptions:
+    """Options of `lerobot-serve record` that a launch file takes."""
+
+    folder: str = parameter('bags', 'folder of the bags')
+    strategy: str = parameter(EPISODIC, 'what becomes a bag', choices=tuple(STRATEGIES))
+    robot: str = parameter('', 'only this robot, by name or namespace; empty for all')
+    slice_size: float = parameter(0.0, 'sentry: size of a slice; 0 for no bound', unit='MB', low=0)
+    slice_time: float = parameter(
+        0.0, 'sentry: duration of a slice; 0 for no bound', unit='s', low=0
+    )
+    keep_slices: int = parameter(0, 'sentry: delete older slices; 0 keeps all', low=0)
+
+
+Writer = ContinuousWriter | StrategyWriter
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """What to record, how and where; empty `robot` and `topics`: all of robots."""
+
+    folder: Path
+    strategy: str = CONTINUOUS
+    robot: str = ''
+    topics: frozenset[str] = frozenset()
+    all_topics: bool = False
+    limits: RecordingLimits = NO_LIMITS
+    slices: SliceRules = field(default_factory=SliceRules)
+    episodes: EpisodeRules = field(default_factory=EpisodeRules)
+    highlights: HighlightRules = field(default_factory=HighlightRules)
+
+
+def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Writer:
+    """Return the writer; cut bags of its folder are completed. Raises BagError."""
+    robots = KnownRobots(settings.robot)
+    if settings.strategy == CONTINUOUS:
+        bag = BagWriter(settings.folder, distro=os.environ.get('ROS_DISTRO', ''))
+        return ContinuousWriter(bag, robots)
+    is_dagger = settings.strategy == DAGGER
+    folder = (
+        BagFolder(settings.folder, keep_interventions) if is_dagger else BagFolder(settings.folder)
+    )
+    for each in folder.recovered:
+        what = 'completed' if each.is_kept else 'removed: it holds nothing that is kept'
+        log(f'{each.folder.name} was cut by the end of its recorder; {what}')
+    common = {'clock': time.monotonic, 'log': log}
+    if settings.strategy == SENTRY:
+        return SentryWriter(settings.slices, folder, robots, **common)
+    if settings.strategy == HIGHLIGHT:
+        return HighlightWriter(settings.highlights, folder, robots, **common)
+    return EpisodicWriter(settings.episodes, folder, robots, **common)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who commanded the robot when, in one episode: the file intervals.json of its bag. Any thread."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+import json
+from pathlib import Path
+
+from lerobot_serve.atomic_file import replacement_of, sync_folder
+from lerobot_serve.tools.bags.message_decoding import ExecutedAction
+
+INTERVALS_FILE = 'intervals.json'
+PERSON = 'person'
+
+
+@dataclass(slots=True)
+class Interval:
+    """Consecutive control steps of one source; times are by the clock of the edge."""
+
+    source: str
+    first_step: int
+    last_step: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class EpisodeSummary:
+    """What intervals.json says of an episode."""
+
+    robot: str
+    node: str
+    episode_id: str
+    outcome: str = ''
+    ended: str = ''
+    intervals: list[Interval] = field(default_factory=list)
+
+    @property
+    def has_person(self) -> bool:
+        """Return whether a person commanded the robot."""
+        return any(each.source == PERSON for each in self.intervals)
+
+    def add(self, action: ExecutedAction) -> None:
+        """Count one executed action of this episode."""
+        last = self.intervals[-1] if self.intervals else None
+        if last and last.source == action.source:
+            last.last_step, last.end_ns = action.control_step, action.stamp_ns
+        else:
+            step, stamp_ns = action.control_step, action.stamp_ns
+            self.intervals.append(Interval(action.source, step, step, stamp_ns, stamp_ns))
+
+    def as_json(self) -> str:
+        """Return the content of the file."""
+        return json.dumps({**asdict(self), 'intervention': self.has_person}, indent=1) + '\n'
+
+
+def write_summary(folder: Path, summary: EpisodeSummary) -> None:
+    """Write intervals.json into the folder of a bag. Raises OSError."""
+    with replacement_of(folder / INTERVALS_FILE, durable=True) as part:
+        part.write_text(summary.as_json())
+        sync_folder(part)
+
+
+def read_summary(folder: Path) -> EpisodeSummary | None:
+    """Return what intervals.json of a running episode says of it; None without a whole one."""
+    try:
+        content = json.loads((folder / INTERVALS_FILE).read_text())
+        robot, node, episode_id = (str(content[key]) for key in ('robot', 'node', 'episode_id'))
+        return EpisodeSummary(robot, node, episode_id)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Completes the bags of a recorder that was killed: all whole messages are written into a new file,
+which then takes the place of the old one. A kill in between changes nothing. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import os
+from pathlib import Path
+import shutil
+from typing import NamedTuple
+
+from lerobot_serve.tools.bags import mcap_file
+from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, OUTCOME_TYPE
+from lerobot_serve.tools.bags.mcap_file import StoredMessage
+from lerobot_serve.tools.bags.message import BagError
+from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE
+from lerobot_serve.tools.bags.recording.qos_profiles import from_yaml
+from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder, RECORDING
+from lerobot_serve.tools.recorder.robots.known_robots import parent
+from lerobot_serve.tools.recorder.storage.intervals import (
+    EpisodeSummary,
+    read_summary,
+    write_summary,
+)
+from lerobot_serve.wire.errors import Malformed
+
+# the new file in the making is in this folder inside that of its bag
+COPY = 'recovered'
+KILLED = 'recorder killed'
+Keeps = Callable[[EpisodeSummary], bool]
+
+
+class Recovered(NamedTuple):
+    """One bag that was completed; one without messages, or not wanted, is removed: `is_kept`."""
+
+    folder: Path
+    is_kept: bool
+    messages: int
+
+
+def recover_all(root: Path, keeps: Keeps) -> list[Recovered]:
+    """
+    Complete the cut bags of a folder; remove episodes that `keeps` does not want. Raises OSError
+    and BagError.
+    """
+    cut = sorted(each for each in root.glob(f'*{RECORDING}') if each.is_dir())
+    return [recover(each, keeps) for each in cut]
+
+
+def recover(folder: Path, keeps: Keeps) -> Recovered:
+    """Complete one cut bag, and give its folder its name. Raises OSError and BagError."""
+    final = folder.with_name(folder.name.removesuffix(RECORDING))
+    if final != folder and final.exists():
+        final = free_name(final)
+    if (folder / METADATA_FILE).is_file():
+        # killed between the end of the bag and its new name
+        finish_folder(folder, final)
+        return Recovered(final, True, 0)
+    copy = folder / COPY
+    shutil.rmtree(copy, ignore_errors=True)
+    files = sorted(folder.glob('*.mcap'))
+    summary = read_summary(folder)
+    if summary:
+        summary.ended = KILLED
+    count = _rewrite(files[0], copy, summary) if files else 0
+    if not count or (summary and not keeps(summary)):
+        shutil.rmtree(folder)
+        return Recovered(final, False, count)
+    if summary:
+        write_summary(folder, summary)
+    _replace(files[0], copy)
+    finish_folder(folder, final)
+    return Recovered(final, True, count)
+
+
+def free_name(folder: Path) -> Path:
+    """Return this path, or one with a number that neither a bag nor a running one has."""
+    number, found = 1, folder
+    while found.exists() or found.with_name(found.name + RECORDING).exists():
+        number += 1
+        found = folder.with_name(f'{folder.name}-{number}')
+    return found
+
+
+def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None) -> int:
+    """Write the whole messages of a file into a bag named like it; return their number."""
+    writer = BagWriter(copy / file.stem.removesuffix('_0'))
+    try:
+        for stored in _whole_messages(file):
+            writer.add_topic(_bag_topic(stored))
+            writer.write(
+                stored.channel.topic,
+                stored.data,
+                received_ns=stored.received_ns,
+                sent_ns=stored.sent_ns,
+            )
+            if summary:
+                _add(stored, summary)
+        writer.close()
+    except OSError:
+        writer.abort()
+        raise
+    return writer.contents.messages
+
+
+def _whole_messages(file: Path) -> Iterator[StoredMessage]:
+    """Yield the messages of a file, none of one that was killed before its first bytes."""
+    try:
+        yield from mcap_file.read_stored(file, lambda _: None)
+    except BagError:
+        return
+
+
+def _bag_topic(stored: StoredMessage) -> BagTopic:
+    about, schema = stored.channel.metadata, stored.schema
+    return BagTopic(
+        stored.channel.topic,
+        stored.kind,
+        schema.encoding if schema else '',
+        schema.data.decode(errors='replace') if schema else '',
+        from_yaml(about.get('offered_qos_profiles', '')),
+        about.get('topic_type_hash', ''),
+    )
+
+
+def _add(stored: StoredMessage, summary: EpisodeSummary) -> None:
+    """Count an executed action, or note the outcome, of an episode."""
+    try:
+        if stored.kind == EXECUTED_TYPE and parent(stored.channel.topic) == summary.node:
+            summary.add(decode_executed(stored.data))
+        elif stored.kind == OUTCOME_TYPE:
+            outcome = decode_outcome(stored.data)
+            if outcome.episode_id == summary.episode_id:
+                summary.outcome = outcome.outcome
+    except Malformed:
+        # it is in the bag as it came
+        return
+
+
+def _replace(file: Path, copy: Path) -> None:
+    """Put the new file in the place of the old one; metadata.yaml, the mark of its end, last."""
+    made = copy / file.stem.removesuffix('_0')
+    os.replace(made / file.name, file)
+    os.replace(made / METADATA_FILE, file.parent / METADATA_FILE)
+    shutil.rmtree(copy)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What all strategies share: topics, whose a message is, and what a new bag begins with.
+
+The writing thread; `clock` is monotonic [s].
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.service_events import is_service_event
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+
+# the calls of open_session that a new bag begins with, of each server
+CALLS = 256
+TRANSIENT_LOCAL = 'transient_local'
+
+
+class SortedMessage(NamedTuple):
+    """A message, when it was sent, and the edge controllers whose it is; None: of all."""
+
+    message: BagMessage
+    sent_ns: int
+    owners: frozenset[str] | None
+
+    def is_of(self, node: str) -> bool:
+        """Return whether it concerns the robot of an edge controller."""
+        return self.owners is None or node in self.owners
+
+
+class StrategyWriter(ABC):
+    """A MessageWriter that begins and ends bags. `bags` are the folders that were completed."""
+
+    def __init__(
+        self,
+        folder: BagFolder,
+        robots: KnownRobots,
+        *,
+        clock: Callable[[], float],
+        log: Callable[[str], None],
+    ) -> None:
+        self.folder, self.robots = folder, robots
+        self.clock, self.log = clock, log
+        self.topics: dict[str, BagTopic] = {}
+        self.counts: Counter[str] = Counter()
+        self.finished = 0
+        self._written_bytes = 0
+        self._latched: dict[str, deque[SortedMessage]] = {}
+        self._complaints: set[str] = set()
+
+    # as a MessageWriter
+
+    @property
+    def destination(self) -> str:
+        return str(self.folder.root)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._written_bytes + sum(bag.size_bytes for bag in self.open_bags())
+
+    def add_topic(self, topic: BagTopic) -> None:
+        self.topics[topic.name] = topic
+
+    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+        """Sort a message and hand it to the strategy. Raises OSError."""
+        message = BagMessage(topic, self.topics[topic].type, received_ns, data)
+        if complaint := self.robots.learn(message):
+            self._complain(complaint)
+        sorted_message = SortedMessage(message, sent_ns, self.robots.owners(message))
+        if self.robots.wants(sorted_message.owners):
+            self.record(sorted_message)
+            self._keep_latched(sorted_message)
+
+    def flush(self) -> None:
+        """Put all messages into their files; begin and end what is due. Raises OSError."""
+        self.poll()
+        for bag in self.open_bags():
+            bag.flush()
+
+    def abort(self) -> None:
+        for bag in self.open_bags():
+            bag.abort()
+        self.folder.close()
+
+    def close(self) -> None:
+        """End all bags. Raises OSError."""
+        self.end()
+        self.folder.close()
+
+    # of a strategy
+
+    @abstractmethod
+    def record(self, message: SortedMessage) -> None:
+        """Write a message where it belongs. Raises OSError."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Do what is due by now; called at least each second. Raises OSError."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End all bags. Raises OSError."""
+
+    @abstractmethod
+    def open_bags(self) -> list[BagWriter]:
+        """Return the bags that are being written."""
+
+    # for strategies
+
+    def write_into(
+        self, bag: BagWriter, message: SortedMessage, *, received_ns: int | None = None
+    ) -> None:
+        """Write a message into a bag; `received_ns` replaces its time of reception."""
+        topic, stamp_ns = message.message.topic, message.message.stamp_ns
+        bag.add_topic(self.topics[topic])
+        received_ns = stamp_ns if received_ns is None else received_ns
+        bag.write(topic, message.message.data, received_ns=received_ns, sent_ns=message.sent_ns)
+        self.counts[topic] += 1
+
+    def write_latched(self, bag: BagWriter, node: str | None, begin_ns: int) -> None:
+        """
+        Write what a late subscriber gets: all, or that of one robot. A bag of today does not begin
+        when a robot was started: they are received at its begin.
+        """
+        for message in self.latched(node):
+            self.write_into(bag, message, received_ns=begin_ns)
+
+    def latched(self, node: str | None) -> Iterator[SortedMessage]:
+        """Yield the last messages of latched topics: all, or those that concern one robot."""
+        for kept in self._latched.values():
+            yield from (each for each in kept if node is None or each.is_of(node))
+
+    def finish(self, bag: BagWriter) -> None:
+        """Complete a bag. Raises OSError."""
+        bag.close()
+        self._written_bytes += bag.size_bytes
+        self.finished += 1
+        self.log(f'{bag.folder.name}: {bag.contents.messages} messages')
+
+    def _keep_latched(self, message: SortedMessage) -> None:
+        topic = self.topics[message.message.topic]
+        if any(profile.durability == TRANSIENT_LOCAL for profile in topic.profiles):
+            length = CALLS if is_service_event(topic.name, topic.type) else 1
+            self._latched.setdefault(topic.name, deque(maxlen=length)).append(message)
+
+    def _complain(self, text: str) -> None:
+        """Log what is wrong with a message, once for each text, up to a bound."""
+        if text not in self._complaints and len(self._complaints) < 1000:
+            self._complaints.add(text)
+            self.log(text)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person takes over a real edge controller with a leader arm, and hands it back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import JointState, Joy
+from std_srvs.srv import Trigger
+from support.nodes.edge_rig import EDGE, EdgeRig, LIMIT_S
+from support.nodes.played_robot import HOME, JOINTS, ROBOT
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.service_call import call_service
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+LEADER, JOY = f'{ROBOT}/leader', f'{ROBOT}/joy'
+DEVICE = 'intervention: {topic: leader, timeout_s: 0.5, deadman: {topic: joy, button: 1}}\n'
+MAX_STEP = 0.15
+POSE = tuple(position + 0.6 for position in HOME)
+
+
+class Person:
+    """Holds the deadman and moves a leader arm; the executor's thread publishes."""
+
+    def __init__(self, rig: EdgeRig) -> None:
+        self._rig, self.pose, self.is_held, self.moves = rig, POSE, True, True
+        self._joints = rig.node.create_publisher(JointState, LEADER, qos.SENSOR)
+        self._joy = rig.node.create_publisher(Joy, JOY, qos.SENSOR)
+        rig.node.create_timer(0.02, self._publish)
+
+    def _publish(self) -> None:
+        if self.moves:
+            self._joints.publish(JointState(name=list(JOINTS), position=list(self.pose)))
+        self._joy.publish(Joy(buttons=[0, int(self.is_held)]))
+
+
+@pytest.fixture
+def person(edge_rig) -> Person:
+    edge_rig.robot += DEVICE
+    edge_rig.start_server()
+    made = Person(edge_rig)
+    edge_rig.start()
+    edge_rig.wait_for_play()
+    return made
+
+
+def call(rig: EdgeRig, service: str) -> tuple[bool, str]:
+    """Call a service of the edge; return what it says."""
+    client = rig.node.create_client(Trigger, f'{EDGE}/{service}')
+    response = call_service(client, Trigger.Request(), LIMIT_S)
+    rig.node.destroy_client(client)
+    return response.success, response.message
+
+
+def commands(executed: list[ExecutedAction]) -> np.ndarray:
+    return np.array([each.commanded for each in executed if len(each.commanded)])
+
+
+def assert_no_jump(rig: EdgeRig) -> None:
+    moves = np.abs(np.diff(commands(rig.seen.executed), axis=0))
+    assert moves.max() <= MAX_STEP * (1 + 1e-5)
+
+
+def wait_for_pose(rig: EdgeRig, pose: tuple[float, ...]) -> None:
+    rig.wait(
+        lambda: np.allclose(rig.seen.executed[-1].commanded, pose, atol=1e-5), f'the pose {pose}'
+    )
+
+
+def test_a_person_takes_over_moves_and_hands_back(edge_rig, person):
+    assert edge_rig.seen.last.intervention == EdgeState.INTERVENTION_NONE
+    done, text = call(edge_rig, 'take_over')
+    assert done, text
+    first = edge_rig.wait_for_rung(EdgeState.RUNG_PERSON)
+    assert (first.source, first.episode_id) == (
+        ExecutedAction.SOURCE_PERSON,
+        edge_rig.seen.last.episode_id,
+    )
+    wait_for_pose(edge_rig, POSE)
+    held = edge_rig.seen.executed[-1]
+    # the policy goes on, and each row says what it would have done
+    assert len(held.policy_action) == len(JOINTS)
+    # state, and the device
+    assert len(held.input_ids) == 2
+    assert all(held.input_ids)
+    assert edge_rig.seen.last.intervention == EdgeState.INTERVENTION_COMMANDING
+    epoch = max(each.seq for each in edge_rig.seen.played)
+    done, text = call(edge_rig, 'hand_back')
+    assert done, text
+    begin = len(edge_rig.seen.executed)
+    edge_rig.wait_for_play()
+    later = [each for each in edge_rig.seen.executed[begin:] if each.seq]
+    assert min(each.seq for each in later) > epoch
+    assert edge_rig.seen.last.stalls == 0
+    assert_no_jump(edge_rig)
+
+
+def test_a_deadman_that_is_let_go_descends_the_ladder_until_it_is_held_again(edge_rig, person):
+    call(edge_rig, 'take_over')
+    wait_for_pose(edge_rig, POSE)
+    person.is_held = False
+    lost = edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
+    assert (lost.source, lost.reason) == (ExecutedAction.SOURCE_LADDER, 'ramp: person_lost')
+    state = edge_rig.wait(
+        lambda: edge_rig.seen.last.intervention == EdgeState.INTERVENTION_LOST
+        and edge_rig.seen.last,
+        'the state says so',
+    )
+    assert 'deadman released on joy' in state.reason
+    played = len(edge_rig.seen.played)
+    edge_rig.wait_for_ticks()
+    assert len(edge_rig.seen.played) == played
+    person.pose, person.is_held = HOME, True
+    wait_for_pose(edge_rig, HOME)
+    assert_no_jump(edge_rig)
+
+
+def test_a_leader_that_falls_silent_or_sends_nonsense_commands_nothing(edge_rig, person):
+    call(edge_rig, 'take_over')
+    wait_for_pose(edge_rig, POSE)
+    person.pose = (float('nan'), *HOME[1:])
+    edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
+    edge_rig.wait(lambda: edge_rig.seen.drops().get('not_finite'), 'nonsense is counted')
+    person.pose = HOME
+    wait_for_pose(edge_rig, HOME)
+    person.moves = False
+    edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
+    assert np.isfinite(commands(edge_rig.seen.executed)).all()
+
+
+def test_two_leaders_are_refused_and_stop_a_takeover(edge_rig, person):
+    call(edge_rig, 'take_over')
+    wait_for_pose(edge_rig, POSE)
+    second = edge_rig.node.create_publisher(JointState, LEADER, qos.SENSOR)
+    edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
+    done, text = call(edge_rig, 'take_over')
+    assert not done
+    assert text == (
+        'Not taken over. more than one publisher on leader. Stop all but one, then call again'
+    )
+    edge_rig.node.destroy_publisher(second)
+    edge_rig.wait_for_rung(EdgeState.RUNG_PERSON)
+
+
+def test_a_robot_without_a_device_says_how_to_get_one(edge_rig):
+    edge_rig.start()
+    edge_rig.wait_for_ticks(1)
+    done, text = call(edge_rig, 'take_over')
+    assert not done
+    assert 'add `intervention` to its robot file' in text
+    done, text = call(edge_rig, 'hand_back')
+    assert not done
+    assert text.startswith('Not taken over.')

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorder in a process of its own beside a real edge: episodes, kills, a full disk, buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import json
+from pathlib import Path
+import random
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from std_srvs.srv import Trigger
+from support.nodes.edge_rig import EDGE, EdgeRig
+from support.nodes.played_robot import ROBOT
+from support.tools.recorder_rig import bags, messages
+
+from lerobot_serve.ros.contract.service_call import call_service
+from lerobot_serve.tools.bags.mcap_file import read_stored
+from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+pytestmark = pytest.mark.long
+
+LIMIT_S = 30.0
+JOINT_TOPIC, COMMAND_TOPIC = f'{ROBOT}/joint_states', f'{ROBOT}/command'
+KILLS = 4
+
+
+class Recorder:
+    """The process, and what it printed."""
+
+    def __init__(self, process: subprocess.Popen, log: Path) -> None:
+        self.process, self._log = process, log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(LIMIT_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+
+@contextmanager
+def recorder(root: Path, *words: str, **options: object) -> Iterator[Recorder]:
+    """Start a recorder; it is ended whatever happens."""
+    log = root.with_name(f'{root.name}.{len(list(root.parent.glob("*.log")))}.log')
+    command = [str(executable_path('lerobot-serve')), 'record', str(root), *words]
+    with log.open('w') as file:
+        process = subprocess.Popen(end_with_parent(command), stdout=file, stderr=file, **options)
+    try:
+        yield Recorder(process, log)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def rig(edge_rig, tmp_path) -> EdgeRig:
+    edge_rig.start_server()
+    edge_rig.start(run_on_start=False)
+    edge_rig.wait(lambda: edge_rig.seen.states, 'the state of the edge')
+    return edge_rig
+
+
+def wait_until_heard(rig: EdgeRig, process: Recorder) -> None:
+    """
+    Wait until a recorder has read the robot file and hears the inputs that it names. Not by the
+    graph: it lists the subscriptions of a killed recorder for a while.
+    """
+    for topic in (f'{EDGE}/executed_action', JOINT_TOPIC):
+        rig.wait(lambda t=topic: f'recording {t} ' in process.log, f'{topic} is recorded')
+
+
+def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUCCESS) -> None:
+    run = rig.run(episode_id=episode_id, task='reach')
+    rig.wait_for_play(10)
+    rig.judge(outcome, episode_id)
+    run.result()
+
+
+def executed(bag: Path) -> list:
+    return [decode_executed(each.data) for each in messages(bag, EXECUTED_TYPE)]
+
+
+def check_inputs(bag: Path) -> None:
+    """Each step finds the message that it acted on, by its source timestamp."""
+    (file,) = bag.glob('*.mcap')
+    stored = list(read_stored(file, pytest.fail))
+    sent = {each.sent_ns for each in stored if each.channel.topic == JOINT_TOPIC}
+    steps = [decode_executed(each.data) for each in stored if each.kind == EXECUTED_TYPE]
+    assert steps
+    missing = [each for each in steps if not {i for i in each.input_ids if i} <= sent]
+    assert not missing, (len(missing), len(steps), missing[0].input_ids)
+
+
+def test_episodes_hold_all_that_the_robot_saw_and_did(rig, tmp_path):
+    root = tmp_path / 'bags'
+    with recorder(root, '--strategy', 'episodic') as process:
+        wait_until_heard(rig, process)
+        # from its end on, edge and recorder have found each other
+        run_episode(rig, 'ep-0')
+        rig.wait(lambda: bags(root), 'the first bag is whole')
+        run_episode(rig, 'ep-1')
+        run_episode(rig, 'ep-2', EpisodeOutcome.FAILURE)
+        rig.wait(lambda: len(bags(root)) == 3, 'all bags are whole')
+        with recorder(root, '--strategy', 'sentry') as second:
+            assert second.process.wait(LIMIT_S) == 1
+            assert 'in use by another recorder' in second.log
+        assert process.stop() == 0, process.log
+    seen = {each.control_step: each for each in rig.seen.executed if each.episode_id}
+    for bag, episode, outcome in zip(
+        bags(root)[1:], ('ep-1', 'ep-2'), ('success', 'failure'), strict=True
+    ):
+        steps = executed(bag)
+        assert {each.episode_id for each in steps} == {episode}
+        wanted = [step for step, each in sorted(seen.items()) if each.episode_id == episode]
+        assert [each.control_step for each in steps] == wanted
+        topics = {each.topic for each in messages(bag)}
+        assert {f'{EDGE}/robot_file', f'{EDGE}/state', COMMAND_TOPIC, JOINT_TOPIC} <= topics
+        check_inputs(bag)
+        about = json.loads((bag / 'intervals.json').read_text())
+        assert (about['outcome'], about['episode_id']) == (outcome, episode)
+        assert not about['intervention']
+
+
+def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, tmp_path):
+    root, draw = tmp_path / 'bags', random.Random(7)
+    whole: dict[str, list[int]] = {}
+    for number in range(KILLS):
+        with recorder(root, '--strategy', 'episodic', '--outcome-wait', '0.5') as process:
+            wait_until_heard(rig, process)
+            run_episode(rig, f'ended-{number}')
+            run = rig.run(episode_id=f'cut-{number}')
+            rig.wait_for_play(draw.randrange(1, 60))
+            process.kill()
+            last = rig.seen.played[-1].control_step
+            run.cancel()
+            run.result()
+        ended = [bag for bag in bags(root) if f'_ended-{number}_' in bag.name]
+        for bag in ended:
+            whole[bag.name] = [each.control_step for each in executed(bag)]
+        # of the running one at most the last second is gone, and the next start completes it
+        for cut in root.glob('*.recording'):
+            found = [m for m in Bag(cut).read() if m.type == EXECUTED_TYPE]
+            steps = [decode_executed(each.data).control_step for each in found]
+            if f'_cut-{number}_' in cut.name and steps:
+                assert steps == list(range(steps[0], steps[0] + len(steps)))
+                assert last - steps[-1] <= 45
+    with recorder(root, '--strategy', 'episodic') as process:
+        rig.wait(lambda: not list(root.glob('*.recording')), 'cut bags are completed')
+        assert process.stop() == 0, process.log
+    found = {bag.name: [each.control_step for each in executed(bag)] for bag in bags(root)}
+    assert whole.items() <= found.items()
+    assert sum('_ended-' in name for name in found) == KILLS
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='RLIMIT_FSIZE with SIGXFSZ is of Linux')
+def test_a_full_disk_stops_the_recorder_and_not_the_robot(rig, tmp_path):
+    root = tmp_path / 'bags'
+
+    def limit() -> None:
+        # no file may grow beyond this, as on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    with recorder(root, '--strategy', 'episodic', preexec_fn=limit) as process:
+        wait_until_heard(rig, process)
+        run_episode(rig, 'whole')
+        rig.wait(lambda: bags(root), 'the first bag is whole')
+        run = rig.run(episode_id='too-long')
+        rig.wait(lambda: process.process.poll() is not None, 'the recorder has stopped')
+        assert process.process.returncode == 1
+        assert 'cannot be written: File too large' in process.log
+    rig.wait_for_play(10)
+    run.cancel()
+    run.result()
+    (bag,) = bags(root)
+    assert '_whole_' in bag.name
+    check_inputs(bag)
+
+
+def test_a_button_and_a_failure_save_highlights(rig, tmp_path):
+    root = tmp_path / 'bags'
+    words = ('--strategy', 'highlight', '--before', '3', '--after', '0.5', '--namespace', 'lab')
+    with recorder(root, *words) as process:
+        wait_until_heard(rig, process)
+        run = rig.run(episode_id='ep')
+        rig.wait_for_play(30)
+        client = rig.node.create_client(Trigger, '/lab/recorder/save')
+        assert client.wait_for_service(LIMIT_S)
+        answer = call_service(client, Trigger.Request(), LIMIT_S)
+        assert answer.message == 'saving 3 s before and 0.5 s after now'
+        rig.wait(lambda: len(bags(root)) == 1, 'the highlight of the button')
+        assert '_button_' in bags(root)[0].name
+        rig.judge(EpisodeOutcome.FAILURE, 'ep')
+        run.result()
+        rig.wait(lambda: len(bags(root)) == 2, 'the highlight of the failure')
+        assert process.stop() == 0, process.log
+    for bag in bags(root):
+        assert len(executed(bag)) >= 20
+        assert {JOINT_TOPIC, f'{EDGE}/robot_file'} <= {each.topic for each in messages(bag)}
+
+
+def test_options_without_effect_are_refused(tmp_path):
+    for words, text in (
+        (['--slice-size', '3'], '--slice-size has no effect on strategy continuous'),
+        (['--strategy', 'sentry', '--before', '3'], '--before has no effect on strategy sentry'),
+        (['--strategy', 'episodic', '--topic', '/a'], '--topic has no effect on'),
+        (['--strategy', 'highlight', '--after', '0'], '--after must be in [0.1, 600]'),
+    ):
+        with recorder(tmp_path / 'bags', *words) as process:
+            assert process.process.wait(LIMIT_S) == 1
+            assert text in process.log

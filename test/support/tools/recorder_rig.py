@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of a robot as CDR bytes, and a writer of a strategy with a clock, without ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lerobot_serve.tools.bags.fleet_decoding import OUTCOME_TYPE, OUTCOMES
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message_decoding import (
+    CAGE_RESULTS,
+    EDGE_COUNTS,
+    EDGE_FLAGS,
+    EDGE_TIMES,
+    EXECUTED_HEAD,
+    EXECUTED_TYPE,
+    INTERVENTIONS,
+    SOURCES,
+    STAMP,
+    STATE_TYPE,
+    STATES,
+)
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
+from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
+from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+from lerobot_serve.wire.cdr import CdrWriter
+
+EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
+SECOND_NS = 10**9
+LATCHED = (OfferedProfile(durability='transient_local'),)
+ROBOT_FILE = """
+name: arm
+state:
+- {topic: joint_states, joints: [a], max_age_s: 0.5}
+cameras:
+  top: {topic: /cam/image, max_age_s: 0.5}
+command: {topic: ~/command, type: std_msgs/Float64MultiArray}
+intervention:
+  topic: leader/joint_states
+  type: sensor_msgs/JointState
+  deadman: {topic: joy, button: 4}
+"""
+JOINTS, JOINTS_TYPE = '/arm/joint_states', 'sensor_msgs/msg/JointState'
+CAMERA, CAMERA_TYPE = '/cam/image', 'sensor_msgs/msg/Image'
+
+
+def text(content: str) -> bytes:
+    writer = CdrWriter()
+    writer.string(content, 1 << 24)
+    return writer.finish()
+
+
+def executed(
+    episode_id: str,
+    step: int,
+    *,
+    source: str = 'policy',
+    cage_result: str = 'pass',
+    stamp_ns: int = 0,
+    client_id: str = ROBOT,
+) -> bytes:
+    writer = CdrWriter()
+    numbers = (step, 1, 1, 1, 0, 0.0, CAGE_RESULTS.index(cage_result), 0, SOURCES.index(source))
+    writer.pack(EXECUTED_HEAD, *divmod(stamp_ns, SECOND_NS), *numbers, align=8)
+    for each in (client_id, episode_id, 'prod', 'p@1', ''):
+        writer.string(each, 256)
+    for _ in range(4):
+        writer.count(0, 1, 'nothing')
+    return writer.finish()
+
+
+def state(
+    episode_id: str,
+    *,
+    state: str = 'streaming',
+    intervention: str = 'none',
+    stalls: int = 0,
+    stamp_ns: int = 0,
+    client_id: str = ROBOT,
+) -> bytes:
+    writer = CdrWriter()
+    writer.pack(STAMP, *divmod(stamp_ns, SECOND_NS), align=4)
+    for each in (client_id, '/policy_server', episode_id, 'reach', 'prod', 'p@1'):
+        writer.string(each, 256)
+    writer.pack(EDGE_FLAGS, STATES.index(state), 0, 0, INTERVENTIONS.index(intervention), align=1)
+    writer.string('', 256)
+    writer.pack(EDGE_TIMES, 0.0, 0.0, 0.0, 0.0, align=4)
+    writer.pack(EDGE_COUNTS, 0, 0, 0, 0, 0, stalls, 0, align=8)
+    writer.count(0, 1, 'dropped')
+    return writer.finish()
+
+
+def outcome(episode_id: str, result: str, client_id: str = ROBOT) -> bytes:
+    writer = CdrWriter()
+    writer.pack(STAMP, 1, 0, align=4)
+    writer.string(client_id, 128)
+    writer.string(episode_id, 128)
+    writer._append(bytes([OUTCOMES.index(result)]), 1)
+    writer.pack(STAMP, 0, 0, align=4)
+    writer.string('', 1024)
+    return writer.finish()
+
+
+class RecorderRig:
+    """
+    Feeds a writer. `now_s` is the monotonic clock and the age of all stamps; `wall_ns` is added to
+    the times of reception.
+    """
+
+    def __init__(self) -> None:
+        self.now_s, self.wall_ns, self.step = 100.0, 1_700_000_000 * SECOND_NS, 0
+        self.lines: list[str] = []
+        self.writer: StrategyWriter | None = None
+        self.sent = 0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    @property
+    def options(self) -> dict[str, object]:
+        return {'clock': self.clock, 'log': self.lines.append}
+
+    @property
+    def stamp_ns(self) -> int:
+        return self.wall_ns + int(self.now_s * 1e9)
+
+    def send(self, topic: str, kind: str, data: bytes, *, is_latched: bool = False) -> None:
+        profiles = LATCHED if is_latched else (OfferedProfile(),)
+        if topic not in self.writer.topics:
+            self.writer.add_topic(BagTopic(topic, kind, profiles=profiles))
+        self.sent += 1
+        # the source timestamp identifies a message, whatever its time of reception
+        self.writer.write(topic, data, received_ns=self.stamp_ns, sent_ns=self.sent)
+
+    def introduce(self, edge: str = EDGE, client_id: str = ROBOT) -> None:
+        """Send what an edge latches when it starts."""
+        self.send(f'{edge}/robot_file', TEXT_TYPE, text(ROBOT_FILE), is_latched=True)
+        self.report('', edge, client_id=client_id)
+
+    def report(self, episode_id: str, edge: str = EDGE, **fields: object) -> None:
+        raw = state(episode_id, **{'stamp_ns': self.stamp_ns, **fields})
+        self.send(f'{edge}/state', STATE_TYPE, raw, is_latched=True)
+
+    def act(self, episode_id: str, edge: str = EDGE, **fields: object) -> None:
+        self.step += 1
+        raw = executed(episode_id, self.step, **{'stamp_ns': self.stamp_ns, **fields})
+        self.send(f'{edge}/executed_action', EXECUTED_TYPE, raw)
+
+    def judge(self, episode_id: str, result: str = 'success', **fields: object) -> None:
+        self.send('/arm/episode_outcome', OUTCOME_TYPE, outcome(episode_id, result, **fields))
+
+    def joints(self, data: bytes = b'joints') -> None:
+        self.send(JOINTS, JOINTS_TYPE, data)
+
+    def run(self, episode_id: str, steps: int = 5, **fields: object) -> None:
+        """Play some control steps at 10 Hz, each with its input before it."""
+        for _ in range(steps):
+            self.joints()
+            self.act(episode_id, **fields)
+            self.wait(0.1)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in steps of the flush."""
+        while seconds > 1e-9:
+            self.now_s += min(0.25, seconds)
+            seconds -= 0.25
+            self.writer.flush()
+
+
+def bags(root: Path) -> list[Path]:
+    """Return the folders of whole bags, in the order of their names."""
+    return sorted(each.parent for each in root.glob('*/metadata.yaml'))
+
+
+def messages(bag: Path, kind: str = '') -> Iterator[BagMessage]:
+    found = Bag(bag)
+    yield from (each for each in found.read() if not kind or each.type == kind)
+    assert found.is_complete, found.damage

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who commands: the table of takeover, and what counts as a command of a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from support.edge.controller_rig import arm
+
+from lerobot_serve.edge.control.authority import Intervention
+from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput
+from lerobot_serve.edge.takeover.person_input import (
+    COMMAND,
+    DEADMAN,
+    DeviceState,
+    PersonInput,
+)
+from lerobot_serve.edge.takeover.takeover import intervention_of, NOT_CONFIGURED, Takeover
+from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+TIMEOUT_NS = 200_000_000
+LEADER = InterventionInput('leader', 'sensor_msgs/JointState', TIMEOUT_NS / 1e9)
+HELD = replace(LEADER, deadman=Deadman('joy', 4))
+
+
+class Messages:
+    """A command is its own value; a deadman is pressed when its message says so."""
+
+    def person_target(self, raw: object, robot: object) -> PersonTarget:
+        if raw is None:
+            raise Malformed('not_finite', 'no number')
+        return PersonTarget(np.array([float(raw)]))
+
+    def is_button_pressed(self, raw: object, topic: str, button: int) -> bool:
+        assert (topic, button) == ('joy', 4)
+        if raw == 'broken':
+            raise Malformed('wrong_shape', 'no button')
+        return raw == 'held'
+
+
+def device(description: InterventionInput = LEADER) -> tuple[PersonInput, list[str]]:
+    dropped: list[str] = []
+    robot = replace(arm(), intervention=description)
+    return PersonInput(robot, description, Messages(), count_dropped=dropped.append), dropped
+
+
+@pytest.mark.parametrize(('state', 'taken'), product(DeviceState, (False, True)))
+def test_the_table_of_every_combination(state, taken):
+    if not taken:
+        expected = Intervention.NONE
+    elif state is DeviceState.READY:
+        expected = Intervention.COMMANDING
+    else:
+        expected = Intervention.LOST
+    assert intervention_of(state, is_taken_over=taken) is expected
+
+
+def test_the_values_are_those_of_the_messages():
+    for each in Intervention:
+        assert getattr(EdgeState, f'INTERVENTION_{each.name}') == each.value
+
+
+def test_the_sources_are_the_parts_with_control_authority():
+    from lerobot_serve.edge.control.authority import ControlAuthority
+
+    for each in ControlAuthority:
+        assert getattr(ExecutedAction, f'SOURCE_{each.name}') == each.value
+
+
+def test_a_command_counts_until_its_timeout():
+    person, _ = device()
+    assert person.read(0).state is DeviceState.NO_COMMAND
+    person.deposit([COMMAND], 0.5, 10, 77)
+    reading = person.read(10 + TIMEOUT_NS)
+    assert (reading.state, reading.target.values.tolist(), reading.input_ids) == (
+        DeviceState.READY,
+        [0.5],
+        (77,),
+    )
+    late = person.read(11 + TIMEOUT_NS)
+    assert (late.state, late.target, late.input_ids) == (DeviceState.NO_COMMAND, None, (77,))
+
+
+@pytest.mark.parametrize(
+    ('message', 'age_ns', 'expected'),
+    [
+        ('held', 0, DeviceState.READY),
+        ('held', TIMEOUT_NS, DeviceState.READY),
+        ('held', TIMEOUT_NS + 1, DeviceState.NO_DEADMAN),
+        ('free', 0, DeviceState.RELEASED),
+        ('broken', 0, DeviceState.NO_DEADMAN),
+    ],
+)
+def test_a_deadman_must_be_held_now(message, age_ns, expected):
+    person, dropped = device(HELD)
+    person.deposit([COMMAND], 0.5, TIMEOUT_NS, 1)
+    person.deposit([DEADMAN], message, TIMEOUT_NS - age_ns, 2)
+    assert [person.read(TIMEOUT_NS).state for _ in range(2)] == [expected] * 2
+    # counted once, though it is read in each control step
+    assert dropped == (['wrong_shape'] if message == 'broken' else [])
+
+
+def test_a_deadman_that_was_never_heard_of_is_not_held():
+    person, _ = device(HELD)
+    person.deposit([COMMAND], 0.5, 0, 1)
+    assert person.read(0).state is DeviceState.NO_DEADMAN
+
+
+def test_an_unusable_command_is_none_and_is_counted_once():
+    person, dropped = device()
+    person.deposit([COMMAND], None, 0, 1)
+    assert [person.read(1).state for _ in range(3)] == [DeviceState.UNUSABLE] * 3
+    assert dropped == ['not_finite']
+
+
+def test_two_sources_command_nothing():
+    person, _ = device()
+    takeover = Takeover(person)
+    person.deposit([COMMAND], 0.5, 0, 1)
+    takeover.is_taken_over = True
+    assert takeover.read(0).intervention is Intervention.COMMANDING
+    person.has_two_sources = True
+    assert takeover.read(0)[:2] == (Intervention.LOST, None)
+    assert takeover.lost_reason == 'more than one publisher on leader'
+    assert 'Stop all but one' in takeover.refusal()
+
+
+def test_without_a_takeover_a_device_moves_nothing():
+    person, _ = device()
+    person.deposit([COMMAND], 0.5, 0, 1)
+    assert Takeover(person).read(0)[:2] == (Intervention.NONE, None)
+
+
+def test_a_robot_without_a_device_refuses():
+    takeover = Takeover(None)
+    assert takeover.refusal() == NOT_CONFIGURED
+    assert takeover.read(0) == (Intervention.NONE, None, ())
+    assert not takeover.lost_reason
+
+
+def test_rates_move_positions_from_where_they_are_and_set_velocities():
+    is_velocity, here = np.array([False, True]), np.array([1.0, 9.0])
+    target = PersonTarget(np.array([2.0, 3.0]))
+    assert target.at(here, is_velocity, 0.1).tolist() == [2.0, 3.0]
+    rate = target._replace(is_rate=True)
+    assert rate.at(here, is_velocity, 0.1).tolist() == [1.2, 3.0]

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When episodes begin and end, what their bags hold, and which of them stay."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+from support.tools.recorder_rig import bags, CAMERA, CAMERA_TYPE, JOINTS, messages, RecorderRig
+
+from lerobot_serve.tools.bags.message_decoding import (
+    decode_executed,
+    EXECUTED_TYPE,
+    STATE_TYPE,
+)
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.strategies.episode_states import Event, NEXT, Phase, RUNNING
+from lerobot_serve.tools.recorder.strategies.episodic import (
+    EpisodeRules,
+    EpisodicWriter,
+    keep_interventions,
+)
+
+OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
+
+
+@pytest.fixture
+def rig(tmp_path):
+    yield from started(tmp_path, EpisodeRules())
+
+
+@pytest.fixture
+def dagger(tmp_path):
+    yield from started(tmp_path, EpisodeRules(keep_interventions))
+
+
+def started(folder, rules, wanted=''):
+    rig = RecorderRig()
+    rig.root = folder / 'bags'
+    rig.writer = EpisodicWriter(rules, BagFolder(rig.root), KnownRobots(wanted), **rig.options)
+    yield rig
+    rig.writer.close()
+
+
+def steps(bag) -> list[int]:
+    return [decode_executed(each.data).control_step for each in messages(bag, EXECUTED_TYPE)]
+
+
+def intervals(bag) -> dict:
+    return json.loads((bag / 'intervals.json').read_text())
+
+
+def test_the_table_has_every_event_in_every_phase():
+    assert {phase: set(events) for phase, events in NEXT.items()} == {
+        phase: set(Event) for phase in Phase
+    }
+
+
+@given(st.lists(st.sampled_from(Event)))
+def test_a_closed_episode_stays_closed_and_an_ended_one_never_runs(events):
+    phase = Phase.RUNNING
+    for event in events:
+        before, phase = phase, NEXT[phase][event]
+        assert before is not Phase.CLOSED or phase is Phase.CLOSED
+        assert before in RUNNING or phase not in RUNNING
+        if event is Event.GONE:
+            assert phase is Phase.CLOSED
+
+
+@pytest.mark.parametrize('phase', [Phase.ENDED, Phase.RUNNING])
+def test_only_an_outcome_or_time_completes(phase):
+    end = [Event.RUNS_NOT, Event.OUTCOME, Event.SETTLED]
+    for event in end:
+        phase = NEXT[phase][event]
+    assert phase is Phase.CLOSED
+
+
+def test_each_episode_is_a_bag_of_its_own(rig):
+    rig.introduce()
+    rig.run('ep-1')
+    rig.run('ep-2')
+    rig.report('')
+    rig.wait(3.0)
+    first, second = bags(rig.root)
+    assert first.name.startswith('arm_1_ep-1_')
+    assert (steps(first), steps(second)) == ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+    assert not list(rig.root.glob('*.recording'))
+    # what a late subscriber gets is in each
+    for bag in (first, second):
+        assert len(list(messages(bag, TEXT_TYPE))) == 1
+        assert list(messages(bag, STATE_TYPE))
+    assert intervals(first)['ended'] == 'runs not'
+
+
+def test_the_inputs_before_the_first_step_are_in_the_bag(rig):
+    rig.introduce()
+    rig.report('')
+    rig.send(CAMERA, CAMERA_TYPE, b'old frame')
+    rig.joints(b'too old')
+    rig.wait(2.0)
+    rig.joints(b'newest')
+    rig.wait(0.1)
+    rig.act('ep')
+    rig.writer.close()
+    (bag,) = bags(rig.root)
+    found = [each.data for each in messages(bag) if each.topic in (JOINTS, CAMERA)]
+    # an input that seldom comes is there too, as old as it is
+    assert found == [b'old frame', b'newest']
+
+
+def test_stragglers_of_the_last_step_and_the_outcome_are_in_the_bag(rig):
+    rig.introduce()
+    rig.run('ep')
+    rig.report('')
+    rig.joints(b'straggler')
+    rig.wait(0.75)
+    rig.joints(b'later')
+    rig.judge('ep', 'failure')
+    rig.wait(0.75)
+    (bag,) = bags(rig.root)
+    found = [each.data for each in messages(bag)]
+    assert b'straggler' in found
+    assert b'later' not in found
+    assert len(list(messages(bag, OUTCOME_TYPE))) == 1
+    assert intervals(bag)['outcome'] == 'failure'
+
+
+def test_an_outcome_of_another_episode_or_robot_is_not_its_own(rig):
+    rig.introduce()
+    rig.run('ep')
+    rig.judge('other')
+    rig.judge('ep', client_id='arm_2')
+    rig.report('')
+    rig.wait(1.0)
+    assert not bags(rig.root)
+    rig.wait(1.5)
+    (bag,) = bags(rig.root)
+    assert not list(messages(bag, OUTCOME_TYPE))
+    assert intervals(bag)['outcome'] == ''
+
+
+def test_reports_out_of_order_end_nothing(rig):
+    rig.introduce()
+    before_ns = rig.stamp_ns
+    rig.wait(0.1)
+    rig.act('ep-1')
+    # a state from before the first step
+    rig.report('', stamp_ns=before_ns)
+    rig.run('ep-1')
+    rig.act('ep-2')
+    rig.report('ep-1', stamp_ns=before_ns)
+    rig.writer.close()
+    first, second = bags(rig.root)
+    assert (len(steps(first)), len(steps(second))) == (6, 1)
+
+
+def test_a_state_alone_begins_no_episode(rig):
+    rig.introduce()
+    rig.report('the next one')
+    rig.joints()
+    rig.writer.close()
+    assert not bags(rig.root)
+
+
+def test_a_clock_that_steps_back_ends_nothing(rig):
+    rig.introduce()
+    rig.run('ep-1')
+    rig.wall_ns -= 3600 * 10**9
+    rig.run('ep-1')
+    rig.report('')
+    rig.wait(3.0)
+    (bag,) = bags(rig.root)
+    assert len(steps(bag)) == 10
+
+
+def test_a_robot_that_disappears_ends_its_episode(rig):
+    rig.introduce()
+    rig.run('ep')
+    rig.wait(4.5)
+    assert not bags(rig.root)
+    rig.wait(1.0)
+    (bag,) = bags(rig.root)
+    assert intervals(bag)['ended'] == 'gone'
+    assert len(steps(bag)) == 5
+
+
+def test_an_episode_of_one_row(rig):
+    rig.introduce()
+    rig.act('ep')
+    rig.report('')
+    rig.wait(3.0)
+    (bag,) = bags(rig.root)
+    assert steps(bag) == [1]
+
+
+def test_two_robots_do_not_mix(rig):
+    other = '/two/edge_controller'
+    rig.introduce()
+    rig.introduce(other, 'arm_2')
+    for _ in range(3):
+        rig.act('a')
+        rig.act('b', other, client_id='arm_2')
+        rig.joints()
+        rig.send('/two/joint_states', 'sensor_msgs/msg/JointState', b'two')
+        # both robots name this camera
+        rig.send(CAMERA, CAMERA_TYPE, b'frame')
+        rig.wait(0.1)
+    rig.writer.close()
+    first, second = bags(rig.root)
+    topics = [{each.topic for each in messages(bag)} for bag in (first, second)]
+    assert JOINTS in topics[0] - topics[1]
+    assert '/two/joint_states' in topics[1] - topics[0]
+    assert CAMERA in topics[0] & topics[1]
+    assert (steps(first), steps(second)) == ([1, 3, 5], [2, 4, 6])
+
+
+def test_names_are_safe_and_nothing_is_overwritten(rig):
+    evil = '../../etc/passwd'
+    rig.introduce(client_id=evil)
+    for number in range(2):
+        # the same id in the same second, after a while that was long enough to forget it
+        rig.writer._robots.clear()
+        rig.act('../x', client_id=evil)
+        rig.report('', client_id=evil)
+        rig.writer.end()
+        assert len(bags(rig.root)) == number + 1
+    assert [each.parent for each in bags(rig.root)] == [rig.root] * 2
+
+
+def test_one_robot_only(tmp_path):
+    for rig in started(tmp_path, EpisodeRules(), 'arm_2'):
+        rig.introduce()
+        rig.introduce('/two/edge_controller', 'arm_2')
+        rig.act('a')
+        rig.act('b', '/two/edge_controller', client_id='arm_2')
+        rig.writer.end()
+        (bag,) = bags(rig.root)
+        assert bag.name.startswith('arm_2_b_')
+
+
+def test_dagger_keeps_episodes_with_a_person(dagger):
+    dagger.introduce()
+    dagger.run('alone')
+    dagger.run('helped', 2)
+    dagger.run('helped', 3, source='person')
+    dagger.run('helped', 1)
+    dagger.report('')
+    dagger.wait(3.0)
+    (bag,) = bags(dagger.root)
+    assert bag.name.startswith('arm_1_helped_')
+    assert not list(dagger.root.glob('*alone*'))
+    assert dagger.writer.discarded == 1
+    found = intervals(bag)
+    assert [
+        (each['source'], each['first_step'], each['last_step']) for each in found['intervals']
+    ] == [('policy', 6, 7), ('person', 8, 10), ('policy', 11, 11)]
+    assert found['intervention'] is True
+
+
+def test_the_end_of_the_recorder_keeps_what_runs(rig):
+    rig.introduce()
+    rig.run('ep')
+    rig.writer.close()
+    (bag,) = bags(rig.root)
+    assert intervals(bag)['ended'] == 'recorder stopped'
+    assert Bag(bag).is_complete
+
+
+def test_malformed_messages_do_no_harm(rig):
+    rig.introduce()
+    rig.run('ep')
+    for topic in ('state', 'executed_action', 'robot_file'):
+        for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 40):
+            kind = rig.writer.topics[f'/arm/edge_controller/{topic}'].type
+            rig.send(f'/arm/edge_controller/{topic}', kind, raw)
+    rig.run('ep')
+    rig.report('')
+    rig.wait(3.0)
+    (bag,) = bags(rig.root)
+    assert len(steps(bag)) == 10
+    assert rig.lines

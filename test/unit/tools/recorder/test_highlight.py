@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of the strategy highlight, and what triggers a bag."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+from support.tools.recorder_rig import (
+    bags,
+    executed,
+    JOINTS,
+    messages,
+    outcome,
+    RecorderRig,
+    state,
+)
+
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
+from lerobot_serve.tools.recorder.strategies.highlight_states import (
+    Act,
+    HighlightEvent,
+    HighlightPhase,
+    NEXT,
+    Triggers,
+)
+from lerobot_serve.tools.recorder.strategies.memory_ring import MemoryRing
+from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+
+OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
+
+
+@pytest.fixture
+def rig(tmp_path):
+    rig = RecorderRig()
+    rig.root = tmp_path
+    rules = HighlightRules(before_s=2.0, after_s=1.0)
+    rig.writer = HighlightWriter(rules, BagFolder(tmp_path), KnownRobots(), **rig.options)
+    rig.introduce()
+    yield rig
+    rig.writer.close()
+
+
+def sorted_message(data: bytes, owners=None) -> SortedMessage:
+    return SortedMessage(BagMessage('/a', 'a/msg/B', 1, data), 1, owners)
+
+
+def reasons(*found: tuple[str, bytes]) -> list[str]:
+    triggers = Triggers()
+    return [triggers.find(BagMessage('/x/y', kind, 1, raw)) for kind, raw in found]
+
+
+def test_the_table_has_every_event_in_every_phase():
+    for phase in HighlightPhase:
+        assert set(NEXT[phase]) == set(HighlightEvent)
+    acts = {act for events in NEXT.values() for _, act in events.values()}
+    assert acts == set(Act)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 400)), max_size=60))
+def test_the_ring_keeps_what_is_young_within_its_bytes(steps):
+    ring, now, kept = MemoryRing(10.0, 1000), 0.0, []
+    for gap, size in steps:
+        now += gap / 10
+        message = sorted_message(bytes(size))
+        ring.add(message, now)
+        kept = [(at, each) for at, each in kept if now - at <= 10.0] + [(now, message)]
+        while sum(len(each.message.data) for _, each in kept) > 1000:
+            kept.pop(0)
+    assert [id(each) for each in ring.of('/any')] == [id(each) for _, each in kept]
+    assert ring.bytes == sum(len(each.message.data) for _, each in kept)
+
+
+def test_a_condition_that_lasts_is_one_trigger():
+    def act(cage: str, source: str = 'policy') -> tuple[str, bytes]:
+        return EXECUTED_TYPE, executed('ep', 1, cage_result=cage, source=source)
+
+    assert reasons(act('pass'), act('clamped'), act('held'), act('pass'), act('stopped')) == [
+        '',
+        'cage_trip',
+        '',
+        '',
+        'cage_trip',
+    ]
+    assert reasons(act('pass', 'person'), act('pass', 'person'), act('pass')) == [
+        'takeover',
+        '',
+        '',
+    ]
+
+
+def test_states_and_outcomes_that_trigger():
+    def told(**fields: object) -> tuple[str, bytes]:
+        return STATE_TYPE, state('ep', **fields)
+
+    assert reasons(told(), told(state='stalled'), told(state='stalled'), told()) == [
+        '',
+        'stall',
+        '',
+        '',
+    ]
+    # over before it was reported
+    assert reasons(told(stalls=3), told(stalls=4), told(stalls=4)) == ['', 'stall', '']
+    assert reasons(told(intervention='commanding'), told(intervention='lost')) == ['takeover', '']
+    assert reasons((OUTCOME_TYPE, outcome('ep', 'failure')), (OUTCOME_TYPE, b'')) == [
+        'failure',
+        '',
+    ]
+    assert reasons((OUTCOME_TYPE, outcome('ep', 'success'))) == ['']
+
+
+def play(rig: RecorderRig, count: int, **fields: object) -> None:
+    for _ in range(count):
+        rig.joints(b'%d' % rig.step)
+        rig.act('ep', **fields)
+        rig.wait(0.25)
+
+
+def test_a_trip_saves_what_was_before_and_after(rig):
+    play(rig, 40)
+    assert not bags(rig.root)
+    assert not list(rig.root.glob('*.recording'))
+    play(rig, 1, cage_result='held')
+    play(rig, 12)
+    (bag,) = bags(rig.root)
+    assert bag.name.startswith('arm_1_cage_trip_')
+    steps = [int(each.data) for each in messages(bag) if each.topic == JOINTS]
+    # 2 s before the 40th, 1 s after
+    assert steps == list(range(32, 44))
+    assert len({each.topic for each in messages(bag)}) == 4
+
+
+def test_a_trigger_within_a_highlight_extends_it(rig):
+    play(rig, 4)
+    for cage_result in ('held', 'pass', 'held', 'pass', 'held'):
+        play(rig, 1, cage_result=cage_result)
+    play(rig, 8)
+    (bag,) = bags(rig.root)
+    steps = [int(each.data) for each in messages(bag) if each.topic == JOINTS]
+    assert steps == list(range(12))
+
+
+def test_the_button_saves_each_robot(rig):
+    rig.introduce('/two/edge_controller', 'arm_2')
+    play(rig, 4)
+    rig.writer.save()
+    play(rig, 8)
+    assert [each.name.partition('_button_')[0] for each in bags(rig.root)] == ['arm_1', 'arm_2']
+
+
+def test_a_highlight_that_runs_at_the_end_is_whole(rig):
+    play(rig, 4)
+    rig.judge('ep', 'failure')
+    rig.writer.close()
+    (bag,) = bags(rig.root)
+    assert bag.name.startswith('arm_1_failure_')
+    assert len(list(messages(bag, OUTCOME_TYPE))) == 1

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a robot file makes the recorder record, and what a hostile one does not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+from support.paths import REPOSITORY
+from support.tools.recorder_rig import EDGE, ROBOT_FILE, state, text
+
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.input_topics import input_topics
+from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.recorder.robots.known_robots import (
+    KnownRobots,
+    parent,
+    ROBOTS_LIMIT,
+    TEXT_TYPE,
+)
+from lerobot_serve.tools.recorder.robots.robot_topics import resolved, robot_topics
+
+SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))
+
+
+def learned(wanted: str = '', content: str = ROBOT_FILE) -> KnownRobots:
+    robots = KnownRobots(wanted)
+    robots.learn(BagMessage(f'{EDGE}/robot_file', TEXT_TYPE, 1, text(content)))
+    robots.learn(BagMessage(f'{EDGE}/state', STATE_TYPE, 1, state('ep')))
+    return robots
+
+
+def test_topics_are_resolved_as_the_edge_does():
+    assert robot_topics(ROBOT_FILE, EDGE) == {
+        '/arm/joint_states': 'sensor_msgs/msg/JointState',
+        '/cam/image': 'sensor_msgs/msg/Image',
+        '/arm/edge_controller/command': 'std_msgs/msg/Float64MultiArray',
+        '/arm/leader/joint_states': 'sensor_msgs/msg/JointState',
+        '/arm/joy': 'sensor_msgs/msg/Joy',
+    }
+
+
+@pytest.mark.parametrize('path', SHIPPED, ids=lambda path: path.stem)
+def test_each_shipped_robot_file_is_understood(path):
+    robot = load(path)
+    wanted = {resolved(each.topic, EDGE) for each in input_topics(robot).values()}
+    wanted.add(resolved(robot.command.topic, EDGE))
+    if robot.intervention:
+        wanted.add(resolved(robot.intervention.topic, EDGE))
+    assert wanted <= set(robot_topics(path.read_text(), EDGE))
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        '[',
+        'state: [{topic: "/a b"}]',
+        'state: [{topic: ../../x}]',
+        'state: [{topic: a, type: std_msgs/String}]',
+        'state: [{topic: 7}]',
+        'state: [{topic: a, type: [1]}]',
+        'cameras: {a: {topic: "/x/_hidden__y"}}',
+        'command: {topic: "' + 'a' * 300 + '"}',
+        'cameras: {' + ', '.join(f'c{i}: {{topic: t{i}}}' for i in range(100)) + '}',
+        '- ' * 3000,
+        'a: ' + 'x' * 300_000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_hostile_robot_file_is_refused(content):
+    with pytest.raises(RobotFileError, match='robot_file'):
+        robot_topics(content, EDGE)
+    robots = learned(content=content)
+    assert not robots.robots[EDGE].topics
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(content):
+    complaint = KnownRobots().learn(
+        BagMessage(f'{EDGE}/robot_file', TEXT_TYPE, 1, text(content.replace('\0', '')))
+    )
+    assert isinstance(complaint, str)
+
+
+def test_a_file_outside_is_not_opened():
+    assert robot_topics('urdf: /etc/passwd\nstate: [{topic: a}]', EDGE)
+
+
+def test_the_number_of_robots_is_bounded():
+    robots = KnownRobots()
+    for number in range(ROBOTS_LIMIT + 1):
+        complaint = robots.learn(BagMessage(f'/r{number}/e/state', STATE_TYPE, 1, state('ep')))
+    assert f'{ROBOTS_LIMIT} robots' in complaint
+    assert len(robots.robots) == ROBOTS_LIMIT
+
+
+@pytest.mark.parametrize('wanted', ['', 'arm_1', '/arm/edge_controller', 'arm', 'arm_2'])
+def test_which_topics_are_recorded(wanted):
+    robots = learned(wanted)
+    is_wanted = wanted != 'arm_2'
+    for topic, kind, expected in (
+        ('/arm/joint_states', 'sensor_msgs/msg/JointState', is_wanted),
+        # another type than the robot file says
+        ('/cam/image', 'sensor_msgs/msg/CompressedImage', False),
+        ('/other/joint_states', 'sensor_msgs/msg/JointState', False),
+        (f'{EDGE}/executed_action', EXECUTED_TYPE, is_wanted),
+        (f'{EDGE}/state', STATE_TYPE, True),
+        ('/diagnostics', 'diagnostic_msgs/msg/DiagnosticArray', True),
+        ('/_hidden/x', 'lerobot_serve_interfaces/msg/EdgeState', False),
+    ):
+        assert robots.takes(topic, kind) is expected, topic
+    assert parent(EDGE) == '/arm'

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a recorder: cut bags are completed, one recorder at a time, a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+import tempfile
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcap.reader import make_reader
+import pytest
+from support.tools.recorder_rig import bags, messages, RecorderRig
+import yaml
+
+from lerobot_serve.tools.bags.message import BagError
+from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
+from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
+from lerobot_serve.tools.recorder.strategies.episodic import (
+    EpisodeRules,
+    EpisodicWriter,
+    keep_interventions,
+)
+
+TOPIC = BagTopic('/a', 'std_msgs/msg/String')
+WRITE = 'lerobot_serve.tools.bags.recording.writer.os.write'
+
+
+def record(root: Path, source: str = 'policy') -> RecorderRig:
+    """Record a whole episode and one that is being written."""
+    rig = RecorderRig()
+    rig.root = root
+    rig.writer = EpisodicWriter(EpisodeRules(), BagFolder(root), KnownRobots(), **rig.options)
+    rig.introduce()
+    rig.run('whole')
+    rig.judge('whole')
+    rig.run('cut', 20, source=source)
+    rig.writer.flush()
+    return rig
+
+
+def kill(rig: RecorderRig) -> None:
+    """End a writer as SIGKILL does: nothing is finished, the lock goes."""
+    rig.writer.abort()
+
+
+@pytest.mark.parametrize('source', ['policy', 'person'])
+def test_a_cut_episode_is_completed(tmp_path, source):
+    rig = record(tmp_path, source)
+    kill(rig)
+    (before,) = tmp_path.glob('*.recording')
+    written = [each.data for each in Bag(before).read()]
+    folder = BagFolder(tmp_path)
+    cut, _ = bags(tmp_path)
+    assert [(each.folder, each.is_kept) for each in folder.recovered] == [(cut, True)]
+    assert [each.data for each in messages(cut)] == written
+    assert len(list(messages(cut, EXECUTED_TYPE))) == 20
+    about = yaml.safe_load((cut / 'metadata.yaml').read_text())['rosbag2_bagfile_information']
+    assert about['message_count'] == len(written)
+    assert about['relative_file_paths'] == [f'{cut.name}_0.mcap']
+    found = json.loads((cut / 'intervals.json').read_text())
+    assert (found['ended'], found['episode_id']) == ('recorder killed', 'cut')
+    assert [(each['source'], each['first_step']) for each in found['intervals']] == [(source, 6)]
+    # nothing is left to do
+    folder.close()
+    assert not BagFolder(tmp_path).recovered
+
+
+def test_both_times_and_the_profiles_survive(tmp_path):
+    rig = record(tmp_path)
+    kill(rig)
+    (before,) = tmp_path.glob('*.recording/*.mcap')
+    BagFolder(tmp_path).close()
+    with open(bags(tmp_path)[0] / before.name, 'rb') as stream:
+        reader = make_reader(stream, validate_crcs=True)
+        found = [(m.log_time, m.publish_time, c.metadata) for _, c, m in reader.iter_messages()]
+    # what is latched, the inputs of the half second before, and all of the episode
+    assert sorted(sent for _, sent, _ in found) == [1, 2, 3, 5, 7, 9, 11, *range(14, 54)]
+    assert any('transient_local' in about['offered_qos_profiles'] for *_, about in found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_bag_cut_anywhere_is_completed(data):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        kill(record(root))
+        (file,) = root.glob('*.recording/*.mcap')
+        whole = [each.data for each in Bag(file.parent).read()]
+        size = data.draw(st.integers(0, file.stat().st_size))
+        os.truncate(file, size)
+        recovered = BagFolder(root).recovered
+        kept = [each.data for bag in bags(root) for each in messages(bag)]
+        if recovered[0].is_kept:
+            count = recovered[0].messages
+            assert kept[:count] == whole[:count]
+        # the whole episode is there in any case
+        assert bags(root)[-1].name.startswith('arm_1_whole_')
+        assert not list(root.glob('*.recording'))
+
+
+# metadata.yaml of the copy, intervals.json, the file, metadata.yaml
+@pytest.mark.parametrize('failing', [1, 2, 3, 4])
+def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
+    kill(record(tmp_path))
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    whole = [each.data for each in Bag(file.parent).read()]
+    replace, calls = os.replace, []
+
+    def fail(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'replace', fail)
+    with pytest.raises(BagError, match='cannot be completed'):
+        BagFolder(tmp_path)
+    monkeypatch.undo()
+    BagFolder(tmp_path).close()
+    assert [each.data for each in messages(bags(tmp_path)[0])] == whole
+    assert not list(tmp_path.glob('*.recording'))
+
+
+def test_dagger_removes_a_cut_episode_without_a_person(tmp_path):
+    for source, count in (('policy', 1), ('person', 2)):
+        root = tmp_path / source
+        kill(record(root, source))
+        BagFolder(root, keep_interventions)
+        assert len(bags(root)) == count
+
+
+def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
+    code = (
+        'import sys; from pathlib import Path; '
+        'from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock; '
+        'lock = FolderLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()'
+    )
+    process = subprocess.Popen(
+        [sys.executable, '-c', code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout.readline() == b'held\n'
+    with pytest.raises(BagError, match='in use by another recorder'):
+        BagFolder(tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    FolderLock(tmp_path).release()
+
+
+def test_a_full_disk_keeps_the_whole_episodes(tmp_path, monkeypatch):
+    rig = record(tmp_path)
+    rig.wait(2.0)
+    before = [list(messages(bag)) for bag in bags(tmp_path)]
+    queue = WriteQueue(rig.writer)
+
+    def no_room(handle: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(WRITE, no_room)
+    queue.put(ReceivedMessage('/arm/joint_states', bytes(100), rig.stamp_ns, 1))
+    queue.close()
+    queue.run()
+    assert queue.failed
+    assert queue.ended == f'{tmp_path} cannot be written: No space left on device'
+    monkeypatch.undo()
+    assert [list(messages(bag)) for bag in bags(tmp_path)] == before
+    # and the lock is free: the next start completes the other one
+    BagFolder(tmp_path)
+    assert len(bags(tmp_path)) == 2
+
+
+def test_no_room_for_a_new_bag_is_an_error_of_the_disk(tmp_path, monkeypatch):
+    rig = record(tmp_path)
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr('lerobot_serve.tools.bags.recording.writer.os.open', no_room)
+    with pytest.raises(OSError, match='No space left'):
+        rig.run('next')
+    monkeypatch.undo()
+    kill(rig)
+
+
+def test_drops_are_counted_by_topic(tmp_path):
+    rig = record(tmp_path)
+    queue = WriteQueue(rig.writer, waiting_limit_bytes=1000)
+    for topic in ('/a', '/a', '/b', '/b'):
+        queue.put(ReceivedMessage(topic, bytes(400), 1, 1))
+    assert (dict(queue.dropped_by_topic), queue.dropped) == ({'/b': 2}, 2)
+    kill(rig)
+
+
+def test_profiles_are_read_as_they_were_written():
+    profiles = (OfferedProfile(), OfferedProfile(depth=3, deadline_ns=1_500_000_000))
+    assert from_yaml(as_yaml(profiles)) == profiles
+    for text in ('', '[', '- 1', '{}', '- {history: 1}'):
+        assert from_yaml(text) in ((OfferedProfile(),), ())
