@@ -28,13 +28,17 @@ KILLS, KILLED_EPISODES, KILLED_STEPS, SEED = 100, 4, 40, 1
 SMALL = (120, 160)
 LARGE = (480, 640)
 GOAL_S_PER_GB = 300.0
+ABOUT = 'conversion of bags into a dataset'
 PARAMETERS = {'bag_bytes': BAG_BYTES, 'kills': KILLS, 'seed': SEED}
 
 
-def measure(folder: Path, *, bag_bytes: int = BAG_BYTES, kills: int = KILLS) -> list[Case]:
-    """Return the cases: raw images, JPEG, and kills. Main thread. Raises CalledProcessError."""
-    speeds = [measure_speed(folder, bag_bytes, compressed=packed) for packed in (False, True)]
-    return [*speeds, measure_kills(folder, kills)]
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """
+    Return the cases: raw images, JPEG, and kills; `rounds` has no effect. Main thread. Raises
+    CalledProcessError.
+    """
+    speeds = [measure_speed(folder, BAG_BYTES, compressed=packed) for packed in (False, True)]
+    return [*speeds, measure_kills(folder, KILLS)]
 
 
 def measure_speed(folder: Path, bag_bytes: int, *, compressed: bool) -> Case:
@@ -130,12 +134,3 @@ def write_bag(
         bag.episode(f'e{number}', steps, target_xy=(x_m, y_m), change=change)
         number += 1
     return bag.close()
-
-
-if __name__ == '__main__':
-    import json
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as temporary:
-        for case in measure(Path(temporary)):
-            print(json.dumps(case.as_json(), indent=2))

@@ -8,86 +8,43 @@ Everything that decides is known after the first pass; the second pass only deco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Protocol
 
 from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
+from lerobot_serve.tools.dataset.agreement import agreed_features
 from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.features import (
-    differences,
     Features,
-    features_of,
     FrameShape,
     shape_of,
     SUCCESS,
 )
 from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed, UnusableMessageError
-from lerobot_serve.tools.dataset.lerobot_writer import EpisodeWriter
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import (
     all_messages,
     bag_bytes,
     BagIndex,
-    CountBytes,
     index_bags,
     TopicMessages,
 )
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.filters import Filter, is_selected
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
+from lerobot_serve.tools.dataset.plans.filters import is_selected
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
+from lerobot_serve.tools.dataset.settings import Report, Result, Settings
 from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve.wire.errors import Malformed
 
-VIDEO = 'video'
 # numbers of a frame
 STORED = ('uint8', 'uint16')
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What to convert and how; `robot_file` samples bags without ExecutedAction."""
-
-    bags: tuple[Path, ...]
-    out: Path
-    append: bool = False
-    check: bool = False
-    filters: tuple[Filter, ...] = ()
-    robot_name: str = ''
-    robot_file: Path | None = None
-    task: str = ''
-    vcodec: str = 'h264'
-
-
-class Report(Protocol):
-    """Shows progress and notes; implemented by the verb."""
-
-    def begin(self, what: str, total_bytes: int) -> CountBytes:
-        """Begin a phase; return what counts its bytes."""
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-
-
-@dataclass(slots=True)
-class Result:
-    """What a conversion did."""
-
-    episodes: int = 0
-    rows: int = 0
-    known: int = 0
-    filtered: int = 0
-    cut: int = 0
-    without_rows: int = 0
-    total_episodes: int = 0
-    total_rows: int = 0
-    faults: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -102,11 +59,13 @@ class _Planned:
 def convert(settings: Settings, values: MessageValues, report: Report) -> Result:
     """Convert the bags. Raises DatasetError, BagError, WrongCommandLine, OSError."""
     bags = _in_time_order([Bag(path) for path in settings.bags])
-    if settings.out.exists() and not settings.append:
-        raise DatasetError(f'{settings.out} exists already; name a new folder, or --append to it')
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     with Staging(settings.out) as staging:
         try:
+            if settings.out.exists() and not (settings.append or staging.was_published):
+                raise DatasetError(
+                    f'{settings.out} exists already; name a new folder, or --append to it'
+                )
             lerobot_writer.load_lerobot(staging.folder / 'cache')
             return _Conversion(settings, values, report, bags, staging).run()
         finally:
@@ -138,7 +97,9 @@ class _Conversion:
             plans = self._select(planned)
             if not plans:
                 return self._finish_without(planned)
-            features = self._features(plans, planned.shapes)
+            features = agreed_features(
+                plans, planned.shapes, self._there, self._settings, self._report.note
+            )
             names = [self._staged_name(plan, features) for plan in plans]
             try:
                 self._write(plans, names, features, planned.shapes)
@@ -251,56 +212,6 @@ class _Conversion:
         if plan.left_out:
             self._report.note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
 
-    def _features(
-        self, plans: Sequence[EpisodePlan], shapes: dict[str, dict[str, FrameShape]]
-    ) -> Features:
-        """Return the features of all episodes. Raises DatasetError where they differ."""
-        unlabelled = [plan for plan in plans if plan.label is None]
-        is_labelled = not unlabelled
-        if self._there:
-            is_labelled &= SUCCESS in self._there.features
-        if unlabelled and len(unlabelled) < len(plans):
-            self._report.note(
-                f'no column {SUCCESS}: {len(unlabelled)} of {len(plans)} episodes have no outcome '
-                '(--filter success failure keeps those that have one)'
-            )
-
-        def of(robot: RecordedRobot) -> Features:
-            is_sampled = self._settings.robot_file is not None
-            return features_of(
-                robot, shapes[robot.digest], is_labelled=is_labelled, is_sampled=is_sampled
-            )
-
-        first = plans[0]
-        features = of(first.robot)
-        for plan in plans:
-            found = differences(features, of(plan.robot), fps=(first.fps, plan.fps))
-            if first.robot.description.name != plan.robot.description.name:
-                found.append(f'robot: {plan.robot.description.name!r}')
-            if found:
-                raise DatasetError(
-                    f'{plan.title} differs from {first.title}; convert one robot at a time with '
-                    '--robot-name:\n' + '\n'.join(f'  {line}' for line in found)
-                )
-        if self._there:
-            self._check_existing(features, first)
-        return features
-
-    def _check_existing(self, features: Features, first: EpisodePlan) -> None:
-        """Raise DatasetError with how the existing dataset differs."""
-        assert self._there
-        found = differences(features, self._there.features, fps=(first.fps, self._there.fps))
-        name = first.robot.description.name
-        if self._there.robot_type != name:
-            found.append(f'robot: {self._there.robot_type!r} in the dataset, {name!r} in the bags')
-        for column, feature in self._there.features.items():
-            codec = lerobot_writer.video_codec(feature)
-            if feature['dtype'] == VIDEO and codec not in ('', self._settings.vcodec):
-                found.append(f'{column}: --vcodec {codec} in the dataset')
-        if found:
-            lines = '\n'.join(f'  {line}' for line in found)
-            raise DatasetError(f'{self._settings.out} has other features:\n{lines}')
-
     def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
         about = json.dumps([plan.digest, features, self._settings.vcodec], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()[:32]
@@ -323,7 +234,7 @@ class _Conversion:
         if not waiting:
             return
         count = self._report.begin('converting', bag_bytes(self._bags))
-        sink = _StagingSink(self._staging, waiting, features, self._settings.vcodec)
+        sink = EpisodeSink(self._staging, waiting, features, self._settings.vcodec)
         feed = RowFeed(
             [plan for plan in plans if plan.digest in waiting],
             shapes,
@@ -370,50 +281,6 @@ class _Conversion:
         there = records.Existing.read(self._settings.out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result
-
-
-class _StagingSink:
-    """Writes each episode into its staged dataset; several at a time for several robots."""
-
-    def __init__(
-        self, staging: Staging, names: dict[str, str], features: Features, vcodec: str
-    ) -> None:
-        self._staging, self._features, self._vcodec = staging, features, vcodec
-        self.left = dict(names)
-        self._open: dict[str, EpisodeWriter] = {}
-        self._digests: dict[int, str] = {}
-
-    def add(self, plan: EpisodePlan, row: dict[str, Any]) -> None:
-        digest = self._digests.setdefault(id(plan), plan.digest)
-        if digest not in self._open:
-            self._open[digest] = EpisodeWriter(
-                self._staging.part(self.left[digest]),
-                self._features,
-                fps=plan.fps,
-                robot_type=plan.robot.description.name,
-                rows=len(plan.rows),
-                vcodec=self._vcodec,
-            )
-        self._open[digest].add(row)
-
-    def end(self, plan: EpisodePlan) -> None:
-        digest = self._digests[id(plan)]
-        name = self.left[digest]
-        writer = self._open[digest]
-        writer.finish()
-        del self._open[digest]
-        faults = check_dataset(self._staging.part(name), decode=False)
-        if faults:
-            raise DatasetError(f'{plan.title} is not whole: ' + '; '.join(faults))
-        self._staging.commit(name, records.episode_record(plan, digest))
-        del self.left[digest]
-
-    def close(self) -> None:
-        """Give up the episodes that are not at their end."""
-        for digest, writer in self._open.items():
-            writer.abort()
-            self._staging.discard(self.left[digest])
-        self._open.clear()
 
 
 def _all_topics(indexes: Sequence[BagIndex]) -> dict[str, TopicMessages]:

@@ -22,7 +22,7 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
 SUFFIX, PART = '.staging', '.part'
 RECORD = 'episode.json'
-MERGED, PREVIOUS = 'merged', 'previous'
+MERGED, PREVIOUS, PUBLISHED = 'merged', 'previous', 'published'
 
 
 class Staging:
@@ -31,6 +31,7 @@ class Staging:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.folder = out.with_name(out.name + SUFFIX)
+        self.was_published = False
         self._handle = -1
 
     def __enter__(self) -> Staging:
@@ -54,7 +55,10 @@ class Staging:
 
     def _recover(self) -> None:
         """Undo what a killed conversion left half done."""
-        previous = self.folder / PREVIOUS
+        previous, published = self.folder / PREVIOUS, self.folder / PUBLISHED
+        # killed between the last rename and the removal of this folder
+        self.was_published = published.exists() and not self.merged.exists()
+        published.unlink(missing_ok=True)
         if previous.exists() and not self.out.exists():
             previous.rename(self.out)
         for name in (MERGED, PREVIOUS):
@@ -103,6 +107,7 @@ class Staging:
     def publish(self) -> None:
         """Put the merged dataset into its place, then remove the staging folder."""
         sync_tree(self.merged)
+        (self.folder / PUBLISHED).touch()
         if self.out.exists():
             self.out.rename(self.folder / PREVIOUS)
         self.merged.rename(self.out)

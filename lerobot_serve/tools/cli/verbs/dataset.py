@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.dataset.convert import Result, Settings
+    from lerobot_serve.tools.dataset.settings import Result, Settings
 
 HELP = 'make a LeRobotDataset of bags'
 EXAMPLE = (
@@ -88,8 +88,8 @@ def main(options: argparse.Namespace) -> int:
 def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Settings:
     """Return the settings of a conversion. Raises WrongCommandLine."""
     from lerobot_serve.errors import WrongCommandLine
-    from lerobot_serve.tools.dataset.convert import Settings
     from lerobot_serve.tools.dataset.plans.filters import parse_filter
+    from lerobot_serve.tools.dataset.settings import Settings
 
     if options.robot_file and options.robot_name:
         raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')

@@ -292,6 +292,17 @@ def test_a_kill_between_the_renames_loses_nothing(bag, tmp_path, monkeypatch):
         assert len(rows_of(out)) == 14
 
 
+def test_a_kill_behind_the_last_rename_is_a_finished_conversion(bag, tmp_path, capsys):
+    out = tmp_path / 'out'
+    assert dataset(bag, out) == 0
+    staging = out.with_name('out.staging')
+    staging.mkdir()
+    (staging / 'published').touch()
+    assert dataset(bag, out) == 0
+    assert '0 episodes added, 0 rows; 3 in the dataset before' in capsys.readouterr().out
+    assert not staging.exists() and dataset(bag, out) == 1
+
+
 def test_two_conversions_of_one_dataset_are_refused(bag, tmp_path, capsys):
     with Staging(tmp_path / 'out'):
         assert dataset(bag, tmp_path / 'out') == 1
