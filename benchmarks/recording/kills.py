@@ -134,7 +134,7 @@ def record_and_kill(
     begin = len(robot.sent)
     with child(command(root), log) as process:
         wait_for(lambda: '/executed_action ' in log.read_text(), 'the recorder hears the robot')
-        time.sleep(draw.uniform(0.0, 4.0))
+        time.sleep(draw.uniform(0.0, 2.0))
         process.kill()
         killed_s = time.monotonic()
         process.wait()

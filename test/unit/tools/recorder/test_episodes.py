@@ -150,12 +150,13 @@ def test_reports_out_of_order_end_nothing(rig):
     rig.act('ep-1')
     # a state from before the first step
     rig.report('', stamp_ns=before_ns)
-    rig.run('ep-1')
+    # longer than an ended episode waits for its outcome
+    rig.run('ep-1', 40)
     rig.act('ep-2')
     rig.report('ep-1', stamp_ns=before_ns)
     rig.writer.close()
     first, second = bags(rig.root)
-    assert (len(steps(first)), len(steps(second))) == (6, 1)
+    assert (len(steps(first)), len(steps(second))) == (41, 1)
 
 
 def test_a_state_alone_begins_no_episode(rig):
