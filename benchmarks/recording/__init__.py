@@ -8,9 +8,7 @@ from pathlib import Path
 from benchmarks.results.parts import measure_parts
 from benchmarks.results.report import Case
 
-ABOUT = (
-    'what a recorder costs a robot, what it holds in memory, what a kill leaves, and conversion'
-)
+ABOUT = 'what a recorder costs a robot and holds in memory, what a kill leaves, and conversion'
 PARTS = ('recorder', 'kills', 'converter')
 PARAMETERS: dict[str, object] = {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LeRobot's own programs take the dataset: it trains an ACT, which is then served."""
+"""LeRobot's own programs take the dataset: Rerun shows it, and an ACT is trained and served."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from lerobot_serve.tools.cli.main import main
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow
 
-# lerobot-train, where torchvision's compiled operators may be missing and it has no video reader
-TRAIN = """
+# a program of LeRobot, where torchvision has no video reader and may lack compiled operators
+PROGRAM = """
+import importlib
 import sys
 import av
 import torch
@@ -43,8 +44,8 @@ def decode(path, timestamps, tolerance_s, backend=None):
 
 
 lerobot_dataset.decode_video_frames = decode
-from lerobot.scripts.lerobot_train import main
-sys.exit(main())
+name = sys.argv.pop(1)
+sys.exit(importlib.import_module(f'lerobot.scripts.{name}').main())
 """
 
 
@@ -54,16 +55,21 @@ def test_lerobot_trains_an_act_that_is_served(tmp_path):
         made.episode(f'e{number}', 20, target_xy=(0.25, y_m))
     data, run = tmp_path / 'data', tmp_path / 'run'
     assert main(['dataset', str(made.close()), str(data), '--check']) == 0
-    train(data, run)
+    run_program('lerobot_dataset_viz', tmp_path, *view_options(data, tmp_path / 'rerun'))
+    assert list((tmp_path / 'rerun').glob('*.rrd'))
+    run_program('lerobot_train', tmp_path, *training_options(data, run))
     checkpoint = run / 'checkpoints/last/pretrained_model'
     assert (checkpoint / 'model.safetensors').is_file()
     chunk = predict(checkpoint)
     assert chunk.shape[1] == 6 and np.isfinite(chunk).all()
 
 
-def train(data: Path, run: Path) -> None:
-    script = run.with_name('train.py')
-    script.write_text(TRAIN)
+def view_options(data: Path, out: Path) -> list[str]:
+    episode = ['--repo-id', 'local/data', '--root', str(data), '--episode-index', '1']
+    return [*episode, '--save', '1', '--output-dir', str(out), '--num-workers', '0']
+
+
+def training_options(data: Path, run: Path) -> list[str]:
     sizes = {
         'dim_model': 32,
         'n_heads': 2,
@@ -74,7 +80,7 @@ def train(data: Path, run: Path) -> None:
         'chunk_size': 8,
         'n_action_steps': 8,
     }
-    options = [
+    return [
         '--dataset.repo_id=local/data',
         f'--dataset.root={data}',
         '--policy.type=act',
@@ -89,9 +95,13 @@ def train(data: Path, run: Path) -> None:
         '--num_workers=0',
         '--wandb.enable=false',
     ]
-    done = subprocess.run(
-        [sys.executable, str(script), *options], capture_output=True, text=True, timeout=240
-    )
+
+
+def run_program(name: str, folder: Path, *options: str) -> None:
+    script = folder / 'program.py'
+    script.write_text(PROGRAM)
+    command = [sys.executable, str(script), name, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
