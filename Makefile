@@ -28,7 +28,7 @@ help:
 	@echo "make clean   remove what was built and installed"
 	@echo
 	@echo "ROS=kilted   another distribution than jazzy, when none is sourced"
-	@echo "TEST_JOBS=0  tests one after the other; default: one more at once than there are cores"
+	@echo "TEST_JOBS=0  tests one after the other; default: two more at once than there are cores"
 	@echo "TORCH=none   no torch (a robot needs none); TORCH=cuda for a GPU"
 
 demo:

@@ -7,8 +7,19 @@ from setuptools import find_packages, setup
 NAME = 'lerobot_serve'
 # of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
 VERBS = (
-    *('audit', 'dashboard', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge', 'gateway'),
-    *('keys', 'link', 'outcome', 'plan', 'record', 'replay', 'rerun', 'restore', 'robot'),
+    *('audit', 'dashboard', 'dataset', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge'),
+    *(
+        'gateway',
+        'keys',
+        'link',
+        'outcome',
+        'plan',
+        'record',
+        'replay',
+        'rerun',
+        'restore',
+        'robot',
+    ),
     *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'up'),
 )
 

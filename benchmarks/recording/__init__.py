@@ -8,8 +8,10 @@ from pathlib import Path
 from benchmarks.results.parts import measure_parts
 from benchmarks.results.report import Case
 
-ABOUT = 'what a recorder costs a robot, what it holds in memory, and what a kill leaves'
-PARTS = ('recorder', 'kills')
+ABOUT = (
+    'what a recorder costs a robot, what it holds in memory, what a kill leaves, and conversion'
+)
+PARTS = ('recorder', 'kills', 'converter')
 PARAMETERS: dict[str, object] = {}
 
 

@@ -330,15 +330,21 @@ class RouterCore:
             return False
         candidate = self.slots[CANDIDATE]
         candidate.unmet_requirements = self.unmet_requirements(candidate.policy)
+        candidate.waived_requirements = self.qualification.waived_requirements(
+            candidate.policy, *self._shadow_requirements
+        )
         with self.table.lock:
             facts = self.canary.facts(self.table, self.qualification.of(candidate.policy))
         return self.canary.update(self.now_ns, facts)
 
     def unmet_requirements(self, policy: str) -> str:
         """Return the unmet shadow requirements of a policy; empty when there are none."""
-        hours = self.parameters.shadow_minimum_hours
-        episodes = self.parameters.shadow_minimum_episodes
-        return self.qualification.unmet_requirements(policy, hours, episodes)
+        return self.qualification.unmet_requirements(policy, *self._shadow_requirements)
+
+    @property
+    def _shadow_requirements(self) -> tuple[float, int]:
+        """Hours and episodes in shadow."""
+        return self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
 
     def run_canary_command(self, command: str, reason: str, *, at_once: bool = False) -> str:
         """Run a command; return a status text. Raises CanaryCommandRejected and NotDurable."""

@@ -65,7 +65,7 @@ def lerobot() -> LeRobot:
     hardening.disable_network()
     try:
         with suppress_output():
-            _import_torchvision()
+            import_torchvision()
             parts = _import_parts()
             hardening.disable_network()
             hardening.refuse_code()
@@ -170,7 +170,7 @@ def _import_parts() -> LeRobot:
     )
 
 
-def _import_torchvision() -> None:
+def import_torchvision() -> None:
     """
     Import torchvision, even if its compiled operators do not fit the installed torch.
 

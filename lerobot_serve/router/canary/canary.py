@@ -335,7 +335,11 @@ class Canary:
         record.begin_step(0, self.terms)
         record.comparison.passed = False
         self._reset_observations()
-        self._transition(event, 'restarted', f'counts reset; {why}')
+        if event is CanaryTrigger.START:
+            # nothing was counted before
+            self._transition(event, 'planned', why)
+        else:
+            self._transition(event, 'restarted', f'counts reset; {why}')
 
     def _reset_observations(self) -> None:
         # whether the candidate was healthy in this process; the reason that blocks a promotion

@@ -72,7 +72,7 @@ def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState
         slot=slot.name,
         policy=slot.policy,
         state=slot_state_code(slot),
-        text=slot.text[:TEXT_LIMIT],
+        text='; '.join(filter(None, (slot.text, slot.waived_requirements)))[:TEXT_LIMIT],
         share_percent=share_percent,
         consecutive_failures=slot.health.failures,
         episodes=stats.episodes,

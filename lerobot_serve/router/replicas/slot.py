@@ -75,6 +75,8 @@ class Slot:
         self.incompatibility = ''
         # unmet shadow requirements of the policy
         self.unmet_requirements = ''
+        # those that it may begin without, and who decided so
+        self.waived_requirements = ''
         # before activation the policy follows the order of the list, not of the reports
         self.is_policy_pinned = False
 

@@ -4,7 +4,7 @@ The shadow record of each policy, and its unmet requirements before it may be a 
 
 The time in shadow is the sum of the gaps between compared samples, each limited to GAP_LIMIT_NS:
 an idle shadow gains none. Records survive a restart. Owned by the thread `shadow`;
-`unmet_requirements` and `of` any thread.
+`unmet_requirements`, `waived_requirements` and `of` any thread.
 """
 
 from __future__ import annotations
@@ -139,21 +139,28 @@ class Qualification:
         self._keep(policy, record_to_json(record))
 
     def unmet_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
-        """Return the unmet requirements of a policy; empty when there are none."""
-        record = self.of(policy)
-        if record.waiver:
-            return ''
-        unmet = []
+        """Return the unmet requirements of a policy; empty when there are none, or a waiver."""
+        unmet = self._unmet(policy, minimum_hours, minimum_episodes)
+        return (
+            f'unmet shadow requirements of {policy or "the policy"}: {unmet}'
+            if unmet and not self.of(policy).waiver
+            else ''
+        )
+
+    def waived_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
+        """Return the unmet requirements that a policy may begin without, and who decided so."""
+        waiver = self.of(policy).waiver
+        unmet = self._unmet(policy, minimum_hours, minimum_episodes) if waiver else ''
+        return f'shadow requirements waived ({unmet}) by {waiver}' if unmet else ''
+
+    def _unmet(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
+        record, unmet = self.of(policy), []
         if record.hours < minimum_hours:
             # rounded down: an unmet requirement must not be shown as met
             unmet.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
         if record.episodes < minimum_episodes:
             unmet.append(f'{record.episodes} of {minimum_episodes} episodes')
-        return (
-            f'unmet shadow requirements of {policy or "the policy"}: {", ".join(unmet)}'
-            if unmet
-            else ''
-        )
+        return ', '.join(unmet)
 
     def save_periodically(self, now_ns: int) -> None:
         """Store changed records, at most once per SAVE_PERIOD_NS."""

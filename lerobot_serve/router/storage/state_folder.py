@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.ros_home import ros_home
 from lerobot_serve.wire.names import file_name
 
 
@@ -19,8 +19,7 @@ def state_folder(given: str, node_name: str) -> Path:
     if given:
         folder = Path(given)
     else:
-        home = os.environ.get('ROS_HOME') or Path.home() / '.ros'
-        folder = Path(home) / 'lerobot_serve' / file_name(node_name.strip('/'))
+        folder = ros_home() / 'lerobot_serve' / file_name(node_name.strip('/'))
     try:
         folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,9 @@ def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     text for each part that cannot be read. Raises BagError for a file that is not MCAP, OSError.
     """
     for found in read_stored(path, on_damage):
-        yield BagMessage(found.channel.topic, found.kind, found.received_ns, found.data)
+        yield BagMessage(
+            found.channel.topic, found.kind, found.received_ns, found.data, found.sent_ns
+        )
 
 
 def read_stored(path: Path, on_damage: ReportDamage) -> Iterator[StoredMessage]:

@@ -18,10 +18,11 @@ class BagError(ValueError):
 class BagMessage(NamedTuple):
     """
     One recorded message: the full names of topic and type, its reception time (nanoseconds since
-    1970) and its CDR bytes.
+    1970), its CDR bytes, and the source timestamp that its writer gave it, 0 for unknown (SQLite).
     """
 
     topic: str
     type: str
     stamp_ns: int
     data: bytes
+    sent_ns: int = 0

@@ -13,7 +13,7 @@ from math import isfinite
 import sys
 from typing import Any, TYPE_CHECKING
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
@@ -93,13 +93,13 @@ def find_router(client: FleetClient, options: argparse.Namespace) -> RouterView:
 def confirm(options: argparse.Namespace, node: str, text: str, *, asks: bool) -> None:
     """
     Print what the verb will do, and ask once when it moves traffic. Raises UserError without
-    a yes.
+    a yes, WrongCommandLine without --yes where nobody can be asked.
     """
     print(without_controls(f'{node}: will {text}'), file=sys.stderr)
     if options.yes or not asks:
         return
     if not sys.stdin.isatty():
-        raise UserError(
+        raise WrongCommandLine(
             'this moves episodes or a robot, and there is no terminal to ask on: add --yes. '
             'Nothing was changed'
         )

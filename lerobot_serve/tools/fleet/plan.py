@@ -18,6 +18,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
+from lerobot_serve.ros_home import expanded
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
@@ -347,7 +348,7 @@ class _Planner:
             return value
         try:
             # without `..`: a server compares policy_root with the path of its policy
-            return normpath((self._folder / Path(value).expanduser()).absolute())
+            return normpath((self._folder / expanded(value)).absolute())
         except RuntimeError:
             # ~ of a user who does not exist
             raise ParameterError(f'{name} is no path of a user of this machine: {value}') from None

@@ -111,9 +111,6 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _counts(robots: Sequence[RobotView]) -> str:
-    counts = Counter(robot.state for robot in robots)
-    parts = [f'{count} {state}' for state, count in counts.items() if count]
-    paused = sum(robot.paused and not robot.is_silent for robot in robots)
-    return (
-        f'{len(robots)} robots: {", ".join([*parts, *([f"{paused} paused"] if paused else [])])}'
-    )
+    counts = Counter(map(_state, robots))
+    parts = [f'{count} {state}' for state, count in counts.items()]
+    return f'{len(robots)} robots: {", ".join(parts)}'

@@ -7,6 +7,8 @@ An escape sequence moves the cursor or recolours a screen, and a line end forges
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 import re
 
 COLOUR = re.compile(r'\x1b\[[0-9;]*m')
@@ -22,6 +24,11 @@ def printable(value: str) -> str:
 def without_controls(text: str) -> str:
     """Return the text as one line without control characters."""
     return ''.join(each if each.isprintable() else REPLACEMENT for each in text)
+
+
+def sources_line(paths: Iterable[Path | str]) -> str:
+    """Return the line that names what a text was made from."""
+    return without_controls(f'from {", ".join(map(str, paths))}')
 
 
 def log_line(line: str, *, colours: bool) -> str:

@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-import os
-from pathlib import Path
 import re
-import shlex
 import signal
-import subprocess
 
 import pytest
+from support.docs.walk import Walk
 from support.paths import REPOSITORY
 from support.waiting import wait_until
-
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 pytestmark = pytest.mark.slow
 pytest.importorskip('torch', reason='the shipped policies run on torch')
 SECTION = 'Walk through it'
-START_S, STEP_S, END_S = 120.0, 180.0, 90.0
+START_S, END_S = 120.0, 90.0
 
 
 def walked_commands() -> list[str]:
@@ -33,40 +27,6 @@ def walked_commands() -> list[str]:
         for block in re.findall(r'```\n(.*?)```', section, re.DOTALL)
         for line in block.splitlines()
     ]
-
-
-class Walk:
-    """A person with two terminals and a home of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._environment = {**os.environ, 'ROS_HOME': str(folder / 'ros'), 'HOME': str(folder)}
-        self._log = folder / 'up.log'
-
-    def _start(self, line: str, output: object) -> subprocess.Popen[bytes]:
-        program, *words = shlex.split(line)
-        return subprocess.Popen(
-            end_with_parent([str(executable_path(program)), *words]),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=self._environment,
-            cwd=self._folder,
-        )
-
-    def up(self, line: str) -> subprocess.Popen[bytes]:
-        with self._log.open('w') as log:
-            return self._start(line, log)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors='replace')
-
-    def types(self, line: str) -> tuple[int, str]:
-        """Run a command; return its exit status and what it prints."""
-        process = self._start(line, subprocess.PIPE)
-        printed, _ = process.communicate(timeout=STEP_S)
-        return process.returncode, printed.decode()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ START = {
     'sim_robot': {},
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -94,7 +94,8 @@ def test_reset_and_close_reach_both_slots(client, slots):
     request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
     assert client.reset(request).acknowledged
     for name in ('a', 'b'):
-        assert slots.steering(name).events('reset')
+        steering = slots.steering(name)
+        slots.wait(lambda steering=steering: steering.events('reset'), f'the reset of slot {name}')
     assert client.close().closed
     assert not client.close().closed
     slots.wait(lambda: slots.state.sessions == 0, 'no robot is left')

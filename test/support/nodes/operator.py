@@ -55,6 +55,10 @@ class Operator:
         """Run a verb with this time limit, which must be refused; return the error."""
         return self.ends_with(1, *words, '--timeout-s', timeout_s)
 
+    def needs_yes(self, *words: str) -> str:
+        """Run a verb that asks, which must be refused without a terminal; return the error."""
+        return self.ends_with(2, *words, '--timeout-s', TIMEOUT[1])
+
     def ends_with(self, status: int, *words: str) -> str:
         """Run a verb without a question, which must end so; return the error."""
         assert self(*words) == status, (self.out, self.error)

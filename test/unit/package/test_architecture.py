@@ -13,7 +13,8 @@ import pytest
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
-GROUND = {'arrays', 'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
+GROUND = {'arrays', 'wire', 'parameters', 'errors', 'trace', 'telemetry'}
+GROUND |= {'atomic_file', 'ros_home'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway'}
 ALLOWED = {
     'arrays': set(),
@@ -21,6 +22,7 @@ ALLOWED = {
     'parameters': set(),
     'errors': set(),
     'atomic_file': set(),
+    'ros_home': set(),
     'shared_memory': set(),
     'requirements': set(),
     'entry_points': {'errors', 'shared_memory', 'requirements'},

@@ -49,6 +49,11 @@ KEYS = {
     'safetensors': None,
     'onnxruntime': None,
     'lerobot': None,
+    'av': None,
+    'datasets': None,
+    'pyarrow': None,
+    'PIL': None,
+    'tqdm': None,
     'tokenizers': None,
     'torchvision': None,
     'transformers': None,
@@ -71,6 +76,7 @@ def tracked(repository) -> list[str]:
 
 # import name -> name on PyPI where they differ
 PACKAGES = {
+    'PIL': 'pillow',
     'google': 'protobuf',
     'grpc': 'grpcio',
     'grpc_health': 'grpcio-health-checking',

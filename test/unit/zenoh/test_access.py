@@ -36,6 +36,7 @@ TRIED = [pair for pair in CELLS if pair != OVER_ROS]
 NODE, SUBJECT, WITNESS = '/node', '/subject', '/witness'
 # no link opens
 NEVER_CONNECTED = ('expired robot', 'robot of another site', 'no key')
+pytestmark = pytest.mark.long
 
 
 def client_keys(at: ServerKeys, role: str, name: str) -> ClientKeys:

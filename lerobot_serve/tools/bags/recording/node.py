@@ -107,6 +107,7 @@ class TopicRecorderNode(SteadyClockNode):
         self._poll_graph()
         if self._zenoh:
             self._zenoh.begin(self._add_zenoh_topic, recording.put)
+            self.get_logger().info(f'{self.does} what passes over Zenoh')
 
     def _add_zenoh_topic(self, name: str, kind: str) -> None:
         """Add a topic that passes over Zenoh. A thread of Zenoh."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.rollout.steering import with_router
+from lerobot_serve.tools.output.text import sources_line
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -102,12 +103,15 @@ def print_history(options: argparse.Namespace) -> int:
     since_s = options.since
     if options.hours:
         since_s = time.time() - options.hours * HOUR_S
+    traces = options.traces or [_trace_folder(options)]
     try:
-        found = history.read_history(options.traces or [_trace_folder(options)], since_s)
+        found = history.read_history(traces, since_s)
     except TraceError as error:
         raise UserError(str(error)) from error
     operator_options.print_found(
-        options, history.as_json(found), lambda: history_text.as_text(found)
+        options,
+        {'traces': list(map(str, traces)), **history.as_json(found)},
+        lambda: f'{sources_line(traces)}\n{history_text.as_text(found)}',
     )
     return 0
 

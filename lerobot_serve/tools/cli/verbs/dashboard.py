@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lerobot_serve.ros_home import ros_home
 from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def main(options: argparse.Namespace) -> int:
 
 def dashboard_settings(options: argparse.Namespace) -> DashboardSettings:
     """Return the settings of a command line. Raises UserError."""
-    import os
     import sys
 
     from lerobot_serve.tools.dashboard.settings import DashboardSettings, TOKENS
@@ -85,9 +85,8 @@ def dashboard_settings(options: argparse.Namespace) -> DashboardSettings:
     zenoh = observer_settings(options)
     if zenoh:
         configuration(zenoh)
-    home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
     return DashboardSettings(
-        tokens=(options.token_file or home / TOKENS).expanduser().absolute(),
+        tokens=(options.token_file or ros_home() / TOKENS).expanduser().absolute(),
         address=options.address,
         port=options.port,
         host_names=tuple(options.host_names),

@@ -30,6 +30,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.bags.reader import split_bags_and_traces
     from lerobot_serve.tools.bags.trace_view import BagTrace
     from lerobot_serve.tools.cli.progress import show_reading
+    from lerobot_serve.tools.output.text import sources_line
     from lerobot_serve.tools.stats.collect import collect_stats
     from lerobot_serve.tools.stats.html_report import html_report
     from lerobot_serve.tools.stats.report import as_json, as_text
@@ -44,5 +45,8 @@ def main(options: argparse.Namespace) -> int:
             options.html.write_text(html_report(stats), errors='replace')
     except (TraceError, BagError, OSError) as error:
         raise ParameterError(str(error)) from error
-    print(json.dumps(as_json(stats), indent=2) if options.json else as_text(stats))
+    if options.json:
+        print(json.dumps({'paths': options.paths, **as_json(stats)}, indent=2))
+    else:
+        print(sources_line(options.paths), as_text(stats), sep='\n')
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.ros_home import ros_home
 
 if TYPE_CHECKING:
     import subprocess
@@ -46,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the fleet until a signal, or print it. Raises UserError."""
-    import os
-
     from lerobot_serve.tools.fleet.fleet_file import read_fleet
     from lerobot_serve.tools.fleet.own_state import with_own_state
     from lerobot_serve.tools.fleet.plan import fleet_plan
@@ -60,8 +59,7 @@ def main(options: argparse.Namespace) -> int:
     if options.print_file:
         print(text, end='')
         return 0
-    home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
-    plan = with_own_state(plan, path, home.absolute())
+    plan = with_own_state(plan, path, ros_home().absolute())
     if options.print_launch:
         from lerobot_serve.tools.fleet.output.launch_file import launch_text
 

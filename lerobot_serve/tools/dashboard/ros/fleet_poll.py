@@ -24,8 +24,8 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     WatchedSource,
 )
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
-from lerobot_serve.tools.operate.fleet_client import OUTCOMES
 from lerobot_serve.tools.operate.message_views import router_view, shadow_view
+from lerobot_serve.tools.operate.service_calls import OUTCOMES
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import (
     CanaryState,

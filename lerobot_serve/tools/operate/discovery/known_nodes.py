@@ -18,6 +18,7 @@ from pathlib import Path
 import time
 
 from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.ros_home import ros_home
 
 # a robot that is not found for longer is no longer listed
 KEEP_S = 3600.0
@@ -65,10 +66,9 @@ class KnownNodes:
 
 def known_nodes() -> KnownNodes:
     """Return the nodes of the domain of this process, below ROS_HOME."""
-    home = Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
     # rcl refuses one that is no number
     domain = ''.join(filter(str.isdigit, os.environ.get('ROS_DOMAIN_ID', ''))) or '0'
-    return KnownNodes(home / 'lerobot_serve' / 'known_nodes' / f'domain_{domain}.json')
+    return KnownNodes(ros_home() / 'lerobot_serve' / 'known_nodes' / f'domain_{domain}.json')
 
 
 def _time(value: object) -> float:

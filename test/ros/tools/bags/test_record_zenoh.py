@@ -61,6 +61,9 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
         recorder = subprocess.Popen(end_with_parent(command), stdout=log, stderr=log)
     try:
         edge_rig.wait((bag / 'bag_0.mcap').exists, 'the bag is there')
+        # the first call of a session is recorded, too
+        said = (tmp_path / 'record.log').read_text
+        edge_rig.wait(lambda: 'what passes over Zenoh' in said(), 'the recorder hears Zenoh')
         edge = edge_rig.start(link='zenoh', trace_folder=tmp_path / 'trace', **site.robot)
         edge_rig.wait_for_play(90)
         edge_rig.stop(edge)

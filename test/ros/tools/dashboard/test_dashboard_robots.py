@@ -8,12 +8,14 @@ import json
 import signal
 from urllib.parse import quote
 
+import pytest
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from support.processes.stopped_process import halt
 
 from lerobot_serve_interfaces.msg import EdgeState
 
 ROBOT = '/robot_1/edge_controller'
+pytestmark = pytest.mark.long
 STATE = QoSProfile(
     history=HistoryPolicy.KEEP_LAST,
     depth=1,

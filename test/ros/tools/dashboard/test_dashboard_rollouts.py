@@ -15,6 +15,7 @@ from lerobot_serve_interfaces.msg import CanaryState, RouterState
 
 # [steps] of the robot; more than a chunk of 60 and any action that may be played later has
 LONGER_THAN_BUFFERS = 150
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from lerobot_serve.tools.cli.main import main
 
 SECONDS = ['--seconds', '2']
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

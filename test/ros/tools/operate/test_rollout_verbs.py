@@ -23,6 +23,7 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 
+pytestmark = pytest.mark.long
 # a shell that runs the tests in its background lets them ignore SIGINT
 CODE = """
 import signal, sys
@@ -80,7 +81,7 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'did you mean steered?' in operator.is_refused('rollout', 'start', 'stered', '--yes')
     assert 'no rollout runs' in operator.is_refused('rollout', 'abort', '--yes')
     policy_hash = router_rig.slot('b').policy.partition('@')[2][:6]
-    refusal = operator.is_refused('rollout', 'start', policy_hash, '--plan', '50,100')
+    refusal = operator.needs_yes('rollout', 'start', policy_hash, '--plan', '50,100')
     assert 'add --yes' in refusal and 'Nothing was changed' in refusal
     assert router_rig.get('canary.plan') == []
 

@@ -76,7 +76,7 @@ try:
     load({options})
 except PolicyError as error:
     print(error)
-compat._import_torchvision()
+compat.import_torchvision()
 hardening.disable_network()
 hardening.refuse_code()
 """
@@ -84,7 +84,7 @@ hardening.refuse_code()
 EACH = """
 import os, sys
 from lerobot_serve.policies.lerobot import compat
-compat._import_torchvision()
+compat.import_torchvision()
 compat._import_parts()
 from transformers import AutoTokenizer
 for name, code in {codes!r}.items():

@@ -10,6 +10,7 @@ from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import NAMES, run_slot_command, SlotCommandRejected
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.monitoring.reports import slot_state
 from lerobot_serve.router.storage.decisions import UNKNOWN_AUTHOR
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -77,7 +78,8 @@ def test_a_rollout_is_started_for_the_policy_of_slot_b_by_an_operator(rig):
     assert phase(rig) is CanaryPhase.RUNNING
     assert rig.core.canary.canary.record.planned_policy == 'act@b'
     (event, why), *_ = rig.core.recorder.events
-    assert event == 'restarted' and why.endswith(f'; by: {BY}')
+    # nothing was counted before
+    assert event == 'planned' and why.startswith('new plan') and why.endswith(f'; by: {BY}')
     stored = rig.core.writer.decisions['parameter', 'canary.plan']
     assert stored['by'] == f'by {BY}'
 
@@ -198,6 +200,9 @@ def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(tmp_path
     again.core.update_canary()
     assert again.slots['b'].text == ''
     assert again.core.qualification.of('act@b').waiver == BY
+    # an operator sees it in the state of the slot
+    state = slot_state(again.core.table, again.slots['b'], 0)
+    assert state.text == f'shadow requirements waived (0 of 5 episodes) by {BY}'
     again.close()
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from playwright.sync_api import expect
+import pytest
 from support.dashboard.browser import opened_tab
 from support.dashboard.example_fleet import (
     fleet,
@@ -25,6 +26,7 @@ from support.dashboard.page_server import now_ms, TOKEN
 
 VIEWS = ('fleet', 'rollout', 'servers', 'incidents', 'robot', 'verdicts')
 NAMES = '.cell-name a'
+pytestmark = pytest.mark.long
 ROBOT_BOUND = 300
 # 25 elements a row, and the frame
 NODE_BOUND = 25 * ROBOT_BOUND + 500

@@ -28,6 +28,18 @@ def plan(text: str, folder: Path = Path('/nowhere')) -> dict[str, FleetProcess]:
     return {process.name: process for process in fleet_plan(file, folder)}
 
 
+def test_a_path_begins_at_the_folder_of_ros_of_the_user_or_of_the_file(monkeypatch):
+    monkeypatch.setenv('ROS_HOME', '/data/ros')
+    monkeypatch.setenv('HOME', '/home/kim')
+    for given, path in (
+        ('$ROS_HOME/traces', '/data/ros/traces'),
+        ('~/traces', '/home/kim/traces'),
+        ('../traces', '/fleets/traces'),
+    ):
+        text = f"servers: {{v1: {{policy: '{NULL}', trace_folder: {given}}}}}"
+        assert plan(text, Path('/fleets/here'))['v1'].values['trace_folder'] == path
+
+
 def test_servers_a_router_and_simulated_robots():
     planned = plan(f"""
         robots: {{count: 2, simulated: true, task: reach}}

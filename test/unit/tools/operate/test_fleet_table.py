@@ -76,7 +76,7 @@ def test_the_table_has_a_line_for_each_robot_and_counts():
     lines = as_text(robots).splitlines()
     assert lines[0].split()[:3] == ['ROBOT', 'STATE', 'RUNG']
     assert [line.split()[0] for line in lines[1:-1]] == ['robot_2', 'robot_1', 'robot_3']
-    assert lines[-1] == '3 robots: 1 DEAD, 2 STREAMING, 1 paused'
+    assert lines[-1] == '3 robots: 1 DEAD, 1 STREAMING, 1 STREAMING (paused)'
     # the remedy stands at the end of a reason
     assert lines[1].endswith('  ' + 'x' * 200)
     assert [each['name'] for each in as_json(robots)] == ['robot_2', 'robot_1', 'robot_3']
@@ -114,7 +114,7 @@ HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_tri
 def test_a_silent_robot_comes_first_with_its_age_and_without_old_values(silent, reason):
     lines = as_text([robot(1, rung='STOP_SERVICE'), silent]).splitlines()
     assert lines[1].split()[:2] == ['robot_9', 'SILENT']
-    assert lines[1].endswith(reason) and lines[-1] == '2 robots: 1 SILENT, 1 STREAMING'
+    assert lines[1].endswith(reason) and lines[-1] == '2 robots: 1 SILENT, 1 STREAMING (stopped)'
     assert not re.search(r'1\.5 s|40 ms|stop_service', lines[1])
     (first, _) = as_json([robot(1), silent])
     assert (first['state'], first['queue_remaining_s'], first['rung']) == (SILENT, None, None)

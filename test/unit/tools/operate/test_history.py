@@ -96,9 +96,9 @@ def test_the_verb_reads_a_folder_without_ros(tmp_path, capsys):
     out = capsys.readouterr().out
     assert '/router  rollout started, 25 % to slot b: step 1' in out
     assert main(['rollout', 'history', str(tmp_path), '--hours', '1']) == 0
-    assert capsys.readouterr().out == 'no decision\n'
+    assert capsys.readouterr().out == f'from {tmp_path}\nno decision\n'
     assert main(['rollout', 'history', str(tmp_path), '--since', '1970-01-03']) == 0
-    assert capsys.readouterr().out == 'no decision\n'
+    assert capsys.readouterr().out == f'from {tmp_path}\nno decision\n'
 
 
 def a_night(folder) -> None:
@@ -229,7 +229,8 @@ def test_the_text_of_a_night_has_who_and_why_and_the_counts(tmp_path, capsys):
     assert main(['rollout', 'history', str(tmp_path), '--json']) == 0
     found = json.loads(capsys.readouterr().out)
     assert found['decisions'][6]['by'] == 'lee@desk'
-    assert set(found) == {'decisions', 'episodes', 'outcomes', 'robots', 'servers'}
+    assert found['traces'] == [str(tmp_path)]
+    assert set(found) == {'traces', 'decisions', 'episodes', 'outcomes', 'robots', 'servers'}
 
 
 def test_a_text_of_a_trace_controls_no_terminal(tmp_path, capsys):
@@ -242,7 +243,7 @@ def test_a_text_of_a_trace_controls_no_terminal(tmp_path, capsys):
     assert main(['rollout', 'history', str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert '\x1b' not in out
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 5
 
 
 @pytest.mark.parametrize('given', ['soon', '25:00', '2026-13-01', ''])

@@ -8,7 +8,7 @@ import io
 
 import pytest
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.cli.operator_options import confirm, seconds_argument
 from lerobot_serve.tools.cli.verbs.rollout import hours_argument
 
@@ -45,8 +45,9 @@ def test_nothing_is_asked(monkeypatch, capsys, given):
 
 def test_without_a_terminal_a_yes_is_needed(monkeypatch):
     monkeypatch.setattr('sys.stdin', io.StringIO('y\n'))
-    with pytest.raises(UserError, match='add --yes'):
+    with pytest.raises(WrongCommandLine, match='add --yes') as raised:
         confirm(Namespace(yes=False), '/policy_router', 'roll back v2', asks=True)
+    assert raised.value.exit_status == 2
 
 
 @pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan', 'inf', '3601'])

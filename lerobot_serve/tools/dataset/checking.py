@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Compare the frames of a dataset with its rows. One thread; reads with PyArrow and PyAV.
+
+LeRobot finds a frame by its time within a file that holds several episodes, so that one frame too
+few shifts all that follow. Each file must have as many frames as its episodes have rows, and each
+episode must begin where the last one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import json
+from pathlib import Path
+from typing import Any
+
+# of a frame: an episode begins at the time of its first
+BEGIN_TOLERANCE = 0.25
+
+
+def check_dataset(
+    root: Path, *, decode: bool, on_frames: Callable[[int], None] = lambda _: None
+) -> list[str]:
+    """
+    Return what is wrong, one line for each fault. Without `decode` frames are counted by their
+    packets, which takes a fraction of the time. Raises OSError.
+    """
+    try:
+        info = json.loads((root / 'meta/info.json').read_text())
+        episodes = _read_tables(root / 'meta/episodes')
+        rows = _read_tables(root / 'data', ['episode_index', 'frame_index', 'index'])
+    except (ValueError, KeyError, FileNotFoundError) as error:
+        return [f'{root} is not a whole LeRobotDataset: {error}']
+    faults = list(_row_faults(info, episodes, rows))
+    for key, feature in info['features'].items():
+        if feature['dtype'] == 'video':
+            faults += _video_faults(root, info, episodes, key, decode, on_frames)
+    return faults
+
+
+def _row_faults(
+    info: dict[str, Any], episodes: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> Iterator[str]:
+    wanted = [(one['episode_index'], i) for one in episodes for i in range(one['length'])]
+    if [(row['episode_index'], row['frame_index']) for row in rows] != wanted:
+        yield f'{len(rows)} rows do not fit {len(episodes)} episodes of {len(wanted)} rows'
+    if (info['total_frames'], info['total_episodes']) != (len(wanted), len(episodes)):
+        yield (
+            f'info.json has {info["total_frames"]} rows and {info["total_episodes"]} episodes, '
+            f'the dataset {len(wanted)} and {len(episodes)}'
+        )
+
+
+def _video_faults(
+    root: Path,
+    info: dict[str, Any],
+    episodes: list[dict[str, Any]],
+    key: str,
+    decode: bool,
+    on_frames: Callable[[int], None],
+) -> Iterator[str]:
+    files: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in episodes:
+        place = one[f'videos/{key}/chunk_index'], one[f'videos/{key}/file_index']
+        files.setdefault(place, []).append(one)
+    for (chunk, number), inside in files.items():
+        path = root / info['video_path'].format(
+            video_key=key, chunk_index=chunk, file_index=number
+        )
+        yield from _file_faults(path, inside, key, info['fps'], decode, on_frames)
+
+
+def _file_faults(
+    path: Path,
+    inside: list[dict[str, Any]],
+    key: str,
+    fps: float,
+    decode: bool,
+    on_frames: Callable[[int], None],
+) -> Iterator[str]:
+    rows = 0
+    for one in inside:
+        begin = one[f'videos/{key}/from_timestamp'] * fps
+        if abs(begin - rows) > BEGIN_TOLERANCE:
+            yield (
+                f'{path}: episode {one["episode_index"]} begins at frame {begin:.2f}, '
+                f'{rows} frames belong to episodes before it'
+            )
+        rows += one['length']
+    try:
+        times = list(frame_times(path, decode=decode))
+    except (OSError, ValueError) as error:
+        yield f'{path} cannot be read: {error}'
+        return
+    on_frames(len(times))
+    if len(times) != rows:
+        yield f'{path} has {len(times)} frames for {rows} rows'
+    shifted = [i for i, at_s in enumerate(sorted(times)) if abs(at_s * fps - i) > BEGIN_TOLERANCE]
+    if shifted:
+        yield f'{path}: frame {shifted[0]} is not at its time'
+
+
+def frame_times(path: Path, *, decode: bool) -> Iterator[float]:
+    """Yield the time of each frame [s]. Raises OSError, ValueError (as PyAV's errors are)."""
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = 'AUTO'
+        step = stream.time_base
+        if step is None:
+            raise ValueError('no time base')
+        found = container.decode(stream) if decode else container.demux(stream)
+        for one in found:
+            # the last packet is empty
+            if one.pts is not None:
+                yield float(one.pts * step)
+
+
+def _read_tables(folder: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of all Parquet files of a folder in order, without statistics."""
+    from pyarrow import parquet
+
+    rows: list[dict[str, Any]] = []
+    files = sorted(folder.glob('*/*.parquet'))
+    if not files:
+        raise FileNotFoundError(f'{folder} has no Parquet files')
+    for file in files:
+        names = columns or [
+            name for name in parquet.read_schema(file).names if not name.startswith('stats/')
+        ]
+        rows += parquet.read_table(file, columns=names).to_pylist()
+    return rows

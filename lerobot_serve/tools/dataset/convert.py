@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Convert bags into a dataset: index, plan, write each episode, join, check, replace. One thread.
+
+Everything that decides is known after the first pass; the second pass only decodes and encodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import hashlib
+import json
+from pathlib import Path
+
+from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.dataset import lerobot_writer, records
+from lerobot_serve.tools.dataset.agreement import agreed_features
+from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
+from lerobot_serve.tools.dataset.features import (
+    Features,
+    FrameShape,
+    shape_of,
+    SUCCESS,
+)
+from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed, UnusableMessageError
+from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
+from lerobot_serve.tools.dataset.plans.bag_index import (
+    all_messages,
+    bag_bytes,
+    BagIndex,
+    index_bags,
+    TopicMessages,
+)
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.executed import plan_recorded
+from lerobot_serve.tools.dataset.plans.filters import is_selected
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
+from lerobot_serve.tools.dataset.settings import Report, Result, Settings
+from lerobot_serve.tools.dataset.staging import Staging
+from lerobot_serve.wire.errors import Malformed
+
+# numbers of a frame
+STORED = ('uint8', 'uint16')
+
+
+@dataclass(slots=True)
+class _Planned:
+    """The plans of the bags, and the frames of each camera by the digest of the robot file."""
+
+    plans: list[EpisodePlan]
+    shapes: dict[str, dict[str, FrameShape]]
+    damage: list[str]
+
+
+def convert(settings: Settings, values: MessageValues, report: Report) -> Result:
+    """Convert the bags. Raises DatasetError, BagError, WrongCommandLine, OSError."""
+    bags = _in_time_order([Bag(path) for path in settings.bags])
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    with Staging(settings.out) as staging:
+        try:
+            if settings.out.exists() and not (settings.append or staging.was_published):
+                raise DatasetError(
+                    f'{settings.out} exists already; name a new folder, or --append to it'
+                )
+            lerobot_writer.load_lerobot(staging.folder / 'cache')
+            return _Conversion(settings, values, report, bags, staging).run()
+        finally:
+            staging.remove_if_empty()
+
+
+class _Conversion:
+    """One conversion under the lock of its staging folder."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        values: MessageValues,
+        report: Report,
+        bags: list[Bag],
+        staging: Staging,
+    ) -> None:
+        self._settings, self._values, self._report = settings, values, report
+        self._bags, self._staging = bags, staging
+        self._unusable: set[MessageKey] = set()
+        self._there = records.Existing.read(settings.out) if settings.out.exists() else None
+        self._result = Result()
+
+    def run(self) -> Result:
+        indexes = self._index()
+        while True:
+            self._result = Result()
+            planned = self._plan(indexes)
+            plans = self._select(planned)
+            if not plans:
+                return self._finish_without(planned)
+            features = agreed_features(
+                plans, planned.shapes, self._there, self._settings, self._report.note
+            )
+            names = [self._staged_name(plan, features) for plan in plans]
+            try:
+                self._write(plans, names, features, planned.shapes)
+            except UnusableMessageError as error:
+                self._report.note(f'a message cannot be used and counts as missing: {error}')
+                self._unusable.add(error.key)
+                continue
+            return self._join(plans, names)
+
+    def _index(self) -> list[BagIndex]:
+        count = self._report.begin('reading', bag_bytes(self._bags))
+        if self._settings.robot_file is None:
+            return [index_bags(self._bags, count)]
+        return [index_bags([bag], count) for bag in self._bags]
+
+    def _plan(self, indexes: list[BagIndex]) -> _Planned:
+        damage = [text for index in indexes for text in index.damage]
+        plans: list[EpisodePlan] = []
+        shapes: dict[str, dict[str, FrameShape]] = {}
+        if self._settings.robot_file is None:
+            plans = list(
+                plan_recorded(
+                    indexes[0],
+                    robot_name=self._settings.robot_name,
+                    task=self._settings.task,
+                    unusable=self._unusable,
+                )
+            )
+            if not indexes[0].episodes:
+                raise DatasetError(
+                    'the bags hold no episode: no executed_action with an episode id; for bags of '
+                    'other recorders name the robot file: --robot robot.yaml'
+                )
+            if not plans:
+                names = sorted({key.client_id for key in indexes[0].episodes})
+                raise DatasetError(
+                    f'no episode of {self._settings.robot_name!r}; the bags have {names}'
+                )
+        else:
+            plans = self._sampled(self._settings.robot_file, indexes)
+        topics = _all_topics(indexes)
+        for plan in plans:
+            if plan.rows and plan.robot.digest not in shapes:
+                shapes[plan.robot.digest] = self._shapes(plan, topics)
+        return _Planned(plans, shapes, damage)
+
+    def _sampled(self, path: Path, indexes: list[BagIndex]) -> list[EpisodePlan]:
+        try:
+            robot = parse_robot(read_text(path), str(path), '')
+        except (RobotFileError, UnicodeDecodeError) as error:
+            raise DatasetError(str(error)) from error
+        plans: list[EpisodePlan] = []
+        numbers: dict[str, int] = {}
+        for bag, index in zip(self._bags, indexes, strict=True):
+            plans += plan_sampled(
+                index,
+                robot,
+                bag_name=bag.path.stem,
+                task=self._settings.task,
+                first_numbers=dict(numbers),
+                unusable=self._unusable,
+            )
+            for topic, found in index.topics.items():
+                numbers[topic] = numbers.get(topic, 0) + len(found.received_ns)
+        return plans
+
+    def _shapes(
+        self, plan: EpisodePlan, topics: dict[str, TopicMessages]
+    ) -> dict[str, FrameShape]:
+        """Return the frames of each camera, by the first message of its topic."""
+        found = {}
+        for number, one in enumerate(plan.robot.inputs):
+            if not one.camera:
+                continue
+            topic = plan.rows[0].messages[number].topic
+            first = topics[topic]
+            try:
+                found[one.name] = shape_of(self._values.frame_of(first.first, topic, first.type))
+            except Malformed as error:
+                raise DatasetError(f'{topic}: the first frame cannot be read: {error}') from error
+            if found[one.name].dtype not in STORED:
+                raise DatasetError(
+                    f'{topic} has depth as {found[one.name].dtype}, which LeRobot cannot store '
+                    'without loss; record it as 16UC1 (millimetres)'
+                )
+        return found
+
+    def _select(self, planned: _Planned) -> list[EpisodePlan]:
+        for text in planned.damage:
+            self._report.note(text)
+        selected = []
+        known = self._there.digests if self._there else frozenset()
+        for plan in planned.plans:
+            if not is_selected(plan, self._settings.filters):
+                self._result.filtered += 1
+            elif not plan.rows:
+                self._result.without_rows += 1
+                self._report.note(f'{plan.title}: no row: {records.left_out_text(plan)}')
+            elif plan.digest in known:
+                self._result.known += 1
+            else:
+                selected.append(plan)
+                self._note(plan)
+        return selected
+
+    def _note(self, plan: EpisodePlan) -> None:
+        if plan.cut:
+            self._result.cut += 1
+            self._report.note(f'{plan.title}: {plan.cut}')
+        if plan.left_out:
+            self._report.note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
+
+    def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
+        about = json.dumps([plan.digest, features, self._settings.vcodec], sort_keys=True)
+        return hashlib.sha256(about.encode()).hexdigest()[:32]
+
+    def _write(
+        self,
+        plans: Sequence[EpisodePlan],
+        names: Sequence[str],
+        features: Features,
+        shapes: dict[str, dict[str, FrameShape]],
+    ) -> None:
+        waiting = {
+            plan.digest: name
+            for plan, name in zip(plans, names, strict=True)
+            if not self._staging.is_ready(name)
+        }
+        resumed = len(plans) - len(waiting)
+        if resumed:
+            self._report.note(f'{resumed} episodes were converted before')
+        if not waiting:
+            return
+        count = self._report.begin('converting', bag_bytes(self._bags))
+        sink = EpisodeSink(self._staging, waiting, features, self._settings.vcodec)
+        feed = RowFeed(
+            [plan for plan in plans if plan.digest in waiting],
+            shapes,
+            self._values,
+            is_labelled=SUCCESS in features,
+        )
+        try:
+            feed.run(all_messages(self._bags, count), sink)
+        finally:
+            sink.close()
+        if sink.left:
+            raise DatasetError('the bags changed while they were read; convert them again')
+
+    def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> Result:
+        staged = [self._staging.path(name) for name in names]
+        roots = [self._settings.out, *staged] if self._there else staged
+        lerobot_writer.merge(roots, self._staging.merged)
+        lines = [self._staging.record(name) for name in names]
+        records.write(
+            self._staging.merged,
+            self._there,
+            lines,
+            [plan.robot for plan in plans],
+            is_sampled=self._settings.robot_file is not None,
+        )
+        faults = check_dataset(self._staging.merged, decode=self._settings.check)
+        if faults:
+            raise DatasetError('the joined dataset is not whole:\n' + '\n'.join(faults))
+        self._staging.publish()
+        self._result.episodes, self._result.rows = len(plans), sum(len(p.rows) for p in plans)
+        return self._with_totals()
+
+    def _finish_without(self, planned: _Planned) -> Result:
+        if self._there is None:
+            raise DatasetError(
+                f'nothing to convert: of {len(planned.plans)} episodes {self._result.filtered} do '
+                f'not pass the filters and {self._result.without_rows} have no row'
+            )
+        if self._settings.check:
+            self._result.faults = check_dataset(self._settings.out, decode=True)
+        return self._with_totals()
+
+    def _with_totals(self) -> Result:
+        there = records.Existing.read(self._settings.out)
+        self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
+        return self._result
+
+
+def _all_topics(indexes: Sequence[BagIndex]) -> dict[str, TopicMessages]:
+    found: dict[str, TopicMessages] = {}
+    for index in indexes:
+        for topic, messages in index.topics.items():
+            found.setdefault(topic, messages)
+    return found
+
+
+def _in_time_order(bags: list[Bag]) -> list[Bag]:
+    """Return the bags by their first messages, each only once."""
+    resolved: dict[Path, Bag] = {}
+    for bag in bags:
+        resolved.setdefault(bag.path.resolve(), bag)
+    firsts = [
+        (next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())
+    ]
+    kept = list(resolved.values())
+    return [kept[i] for _, i in sorted(firsts)]
+
+
+def check_only(out: Path) -> list[str]:
+    """Return what is wrong with an existing dataset. Raises WrongCommandLine."""
+    if not out.is_dir():
+        raise WrongCommandLine(f'{out} is not a dataset; name its folder')
+    return check_dataset(out, decode=True)

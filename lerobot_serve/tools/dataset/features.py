@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of a dataset, and the values of one row. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import Float64Array
+from lerobot_serve.tools.bags import message_decoding
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
+from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
+
+ABOUT = 'complementary_info.'
+TEXTS = ('source', 'verdict', 'rung', 'slot', 'fingerprint')
+NUMBERS = ('seq', 'chunk_row', 'control_step')
+HAS_POLICY_ACTION = f'{ABOUT}has_policy_action'
+SUCCESS, DONE, INTERVENTION = 'next.success', 'next.done', 'intervention'
+# columns that LeRobot adds
+AUTOMATIC = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
+Feature = dict[str, Any]
+Features = dict[str, Feature]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameShape:
+    """Height, width, channels and number type of the frames of a camera."""
+
+    height: int
+    width: int
+    channels: int
+    dtype: str
+
+    @property
+    def is_depth(self) -> bool:
+        return self.dtype != 'uint8'
+
+    def __str__(self) -> str:
+        return f'{self.width}x{self.height}x{self.channels} {self.dtype}'
+
+
+def shape_of(frame: NDArray[Any]) -> FrameShape:
+    height, width, channels = frame.shape
+    return FrameShape(height, width, channels, str(frame.dtype.newbyteorder('=')))
+
+
+def camera_columns(robot: RecordedRobot, shapes: Mapping[str, FrameShape]) -> dict[str, str]:
+    """Return the column of each camera."""
+    names = zip(robot.description.cameras, robot.description.camera_names, strict=True)
+    return {
+        camera.name: column_of(camera.name, name, depth=shapes[camera.name].is_depth)
+        for camera, name in names
+    }
+
+
+def features_of(
+    robot: RecordedRobot,
+    shapes: Mapping[str, FrameShape],
+    *,
+    is_labelled: bool,
+    is_sampled: bool,
+) -> Features:
+    """Return the features of LeRobot; `is_labelled` adds next.success."""
+    description = robot.description
+    actions = list(description.action_names)
+    found: Features = {'observation.state': _vector(list(description.state_names))}
+    for camera, column in camera_columns(robot, shapes).items():
+        found[column] = _camera(shapes[camera])
+    found['action'] = _vector(actions)
+    if not is_sampled:
+        found[f'{ABOUT}policy_action'] = _vector(actions)
+        found |= {f'{ABOUT}{name}': _single('string') for name in TEXTS}
+        found |= {f'{ABOUT}{name}': _single('int64') for name in NUMBERS}
+        found[f'{ABOUT}age_s'] = _single('float32')
+        found[HAS_POLICY_ACTION] = _single('bool')
+        found[INTERVENTION] = _single('bool')
+    if is_labelled:
+        found[SUCCESS] = _single('bool')
+    found[DONE] = _single('bool')
+    return found
+
+
+def row_values(
+    plan: EpisodePlan,
+    number: int,
+    *,
+    state: Float64Array,
+    frames: Mapping[str, Any],
+    command: Float64Array | None,
+    is_labelled: bool,
+) -> dict[str, Any]:
+    """
+    Return one row; `command` is the sampled one, None for an executed row. State and actions get
+    the policy's units.
+    """
+    robot = plan.robot.description
+    row: dict[str, Any] = {
+        'observation.state': robot.state_units.to_policy(state).astype(np.float32),
+        **frames,
+        'task': plan.task,
+    }
+    if command is None:
+        row |= _executed_values(plan, plan.rows[number].executed)
+    else:
+        row['action'] = robot.action_units.to_policy(command).astype(np.float32)
+    is_last = number == len(plan.rows) - 1
+    row[DONE] = np.array([is_last and plan.is_whole])
+    if is_labelled:
+        row[SUCCESS] = np.array([is_last and plan.label is True])
+    return row
+
+
+def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
+    units = plan.robot.description.action_units
+    executed = message_decoding.decode_executed(data)
+    texts = (executed.source, executed.cage_result, executed.rung, executed.slot, executed.policy)
+    numbers = (executed.seq, executed.chunk_row, executed.control_step)
+    policy_action = executed.raw if executed.source == 'policy' else executed.policy_action
+    has_policy_action = policy_action.size == executed.commanded.size
+    if not has_policy_action:
+        # NaN would become null when LeRobot joins datasets, which its loader cannot read
+        policy_action = executed.commanded
+    return {
+        'action': units.to_policy(executed.commanded).astype(np.float32),
+        f'{ABOUT}policy_action': units.to_policy(policy_action).astype(np.float32),
+        **{f'{ABOUT}{name}': text for name, text in zip(TEXTS, texts, strict=True)},
+        **{
+            f'{ABOUT}{name}': np.array([number], np.int64)
+            for name, number in zip(NUMBERS, numbers, strict=True)
+        },
+        f'{ABOUT}age_s': np.array([executed.age_s], np.float32),
+        HAS_POLICY_ACTION: np.array([has_policy_action]),
+        INTERVENTION: np.array([executed.source == 'person']),
+    }
+
+
+def differences(wanted: Features, there: Features, *, fps: tuple[int, int]) -> list[str]:
+    """Return how the features of a dataset differ from those wanted, one line for each."""
+    found = []
+    if fps[0] != fps[1]:
+        found.append(f'fps: {fps[1]} in the dataset, {fps[0]} in the bags')
+    for name in sorted({*wanted, *there} - AUTOMATIC):
+        if name not in there:
+            found.append(f'{name}: not in the dataset')
+        elif name not in wanted:
+            found.append(f'{name}: not in the bags')
+        else:
+            found += [
+                f'{name}: {key} {_plain(there[name].get(key))} in the dataset, '
+                f'{_plain(wanted[name].get(key))} in the bags'
+                for key in ('dtype', 'shape', 'names')
+                if _plain(there[name].get(key)) != _plain(wanted[name].get(key))
+            ]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _vector(names: list[str]) -> Feature:
+    return {'dtype': 'float32', 'shape': (len(names),), 'names': names}
+
+
+def _single(dtype: str) -> Feature:
+    return {'dtype': dtype, 'shape': (1,), 'names': None}
+
+
+def _camera(shape: FrameShape) -> Feature:
+    if shape.is_depth:
+        return _picture('image', shape, 1)
+    return _picture('video', shape, 3)
+
+
+def _picture(dtype: str, shape: FrameShape, channels: int) -> Feature:
+    size = (shape.height, shape.width, channels)
+    return {'dtype': dtype, 'shape': size, 'names': ['height', 'width', 'channels']}

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The second pass over bags: gives each planned row its messages, in order. One thread.
+
+A message is kept from its reading until the last row that needs it, so memory holds what is in
+flight, not an episode.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import Float64Array
+from lerobot_serve.edge.robot.description import RobotDescription, StateSource
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.dataset.features import (
+    camera_columns,
+    FrameShape,
+    row_values,
+    shape_of,
+)
+from lerobot_serve.tools.dataset.plans.bag_index import numbered
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
+from lerobot_serve.wire.errors import Malformed
+
+
+class MessageValues(Protocol):
+    """Decodes messages; implemented by `ros.message_values`. Each raises Malformed."""
+
+    def state_values(self, raw: bytes, source: StateSource) -> Float64Array:
+        """Return the values of one state source."""
+
+    def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
+        """Return height x width x channels."""
+
+    def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
+        """Return the actions of a command."""
+
+
+class RowSink(Protocol):
+    """Takes the rows of the episodes, each episode in order."""
+
+    def add(self, plan: EpisodePlan, row: dict[str, Any]) -> None:
+        """Take the next row of an episode."""
+
+    def end(self, plan: EpisodePlan) -> None:
+        """Take the end of an episode."""
+
+
+class UnusableMessageError(Exception):
+    """A message that a row needs cannot be decoded; it counts as missing from now on."""
+
+    def __init__(self, key: MessageKey, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message in flight, what was decoded of it, and how many rows need it still."""
+
+    message: BagMessage
+    uses: int
+    decoded: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An episode and its next row."""
+
+    plan: EpisodePlan
+    columns: dict[str, str]
+    next_row: int = 0
+
+
+class RowFeed:
+    """See the module. `shapes` has the frames that each camera topic must have, by robot."""
+
+    def __init__(
+        self,
+        plans: Sequence[EpisodePlan],
+        shapes: Mapping[str, Mapping[str, FrameShape]],
+        values: MessageValues,
+        *,
+        is_labelled: bool,
+    ) -> None:
+        self._shapes, self._values, self._is_labelled = shapes, values, is_labelled
+        self._uses: Counter[MessageKey] = Counter()
+        self._waiting: dict[MessageKey, list[_Open]] = {}
+        self._held: dict[MessageKey, _Held] = {}
+        for plan in plans:
+            columns = camera_columns(plan.robot, shapes[plan.robot.digest])
+            for row in plan.rows:
+                self._uses.update(row.messages)
+            self._wait(_Open(plan, columns))
+
+    def run(self, messages: Iterable[BagMessage], sink: RowSink) -> None:
+        """Give all rows to the sink. Raises UnusableMessageError, and what the sink raises."""
+        for number, message in numbered(messages):
+            key = MessageKey(message.topic, number)
+            uses = self._uses.get(key, 0)
+            if not uses:
+                continue
+            self._held[key] = _Held(message, uses)
+            for one in self._waiting.pop(key, []):
+                self._advance(one, sink)
+            if not self._waiting:
+                return
+
+    def _wait(self, one: _Open) -> None:
+        """Wait for the first message that the next row lacks."""
+        row = one.plan.rows[one.next_row]
+        missing = next(key for key in row.messages if key not in self._held)
+        self._waiting.setdefault(missing, []).append(one)
+
+    def _advance(self, one: _Open, sink: RowSink) -> None:
+        rows = one.plan.rows
+        while one.next_row < len(rows):
+            keys = rows[one.next_row].messages
+            if any(key not in self._held for key in keys):
+                self._wait(one)
+                return
+            sink.add(one.plan, self._row(one))
+            for key in keys:
+                self._release(key)
+            one.next_row += 1
+        sink.end(one.plan)
+
+    def _release(self, key: MessageKey) -> None:
+        held = self._held[key]
+        held.uses -= 1
+        if not held.uses:
+            del self._held[key]
+
+    def _row(self, one: _Open) -> dict[str, Any]:
+        robot, keys = one.plan.robot, one.plan.rows[one.next_row].messages
+        states: dict[StateSource, Float64Array] = {}
+        frames: dict[str, Any] = {}
+        for source, key in zip(robot.inputs, keys, strict=False):
+            if source.camera:
+                frames[one.columns[source.name]] = self._frame(one, source, key)
+            else:
+                for state in source.sources:
+                    states[state] = self._state(state, key)
+        is_sampled = len(keys) > len(robot.inputs)
+        return row_values(
+            one.plan,
+            one.next_row,
+            state=np.concatenate([states[state] for state in robot.description.state]),
+            frames=frames,
+            command=self._command(one, keys[-1]) if is_sampled else None,
+            is_labelled=self._is_labelled,
+        )
+
+    def _frame(self, one: _Open, source: RobotInput, key: MessageKey) -> Any:
+        held = self._held[key]
+        if 'frame' not in held.decoded:
+            try:
+                frame = self._values.frame_of(held.message.data, key.topic, held.message.type)
+            except Malformed as error:
+                raise UnusableMessageError(key, str(error)) from error
+            held.decoded['frame'] = frame
+        frame = held.decoded['frame']
+        wanted = self._shapes[one.plan.robot.digest][source.name]
+        if shape_of(frame) != wanted:
+            raise UnusableMessageError(
+                key, f'{key.topic}: a frame of {shape_of(frame)} instead of {wanted}'
+            )
+        return for_lerobot(frame)
+
+    def _state(self, source: StateSource, key: MessageKey) -> Float64Array:
+        try:
+            return self._values.state_values(self._held[key].message.data, source)
+        except Malformed as error:
+            raise UnusableMessageError(key, str(error)) from error
+
+    def _command(self, one: _Open, key: MessageKey) -> Float64Array:
+        robot, data = one.plan.robot.description, self._held[key].message.data
+        try:
+            return self._values.command_values(data, robot, key.topic)
+        except Malformed as error:
+            raise UnusableMessageError(key, str(error)) from error
+
+
+def for_lerobot(frame: NDArray[Any]) -> Any:
+    """
+    Return a frame as LeRobot takes it: three channels of 8 bits, or an image of 16 bits, which it
+    stores as PNG, without loss.
+    """
+    if frame.dtype != np.uint8:
+        from PIL import Image
+
+        return Image.fromarray(frame[:, :, 0].astype(np.uint16))
+    return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame

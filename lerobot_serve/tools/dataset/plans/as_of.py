@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Plan rows for a bag without ExecutedAction: samples at the rate of a robot file. Pure.
+
+Each row has, of each input and of the command, the newest message received at or before its
+instant; never a later one. A command stays in force until the next. Where an input is older than
+its bound the episode ends, and another one begins once every input is fresh again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
+from lerobot_serve.tools.dataset.plans.episodes import (
+    DatasetError,
+    EpisodePlan,
+    MessageKey,
+    PlannedRow,
+)
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
+
+SECOND_NS = 10**9
+RULE = (
+    'sampled: of each input and of the command, the newest message received at or before the '
+    'instant of the row; rows are 1/fps apart; no message of the future'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """The messages of one input or command in the order of their reception."""
+
+    topic: str
+    max_age_ns: int | None
+    times_ns: list[int]
+    numbers: list[int]
+
+    def newest(self, now_ns: int) -> tuple[MessageKey, int] | None:
+        """Return the newest message received by now, and its age."""
+        at = bisect_right(self.times_ns, now_ns) - 1
+        if at < 0:
+            return None
+        return MessageKey(self.topic, self.numbers[at]), now_ns - self.times_ns[at]
+
+
+def plan_sampled(
+    index: BagIndex,
+    robot: RecordedRobot,
+    *,
+    bag_name: str,
+    task: str = '',
+    first_numbers: dict[str, int],
+    unusable: Set[MessageKey] = frozenset(),
+) -> Iterator[EpisodePlan]:
+    """
+    Yield the episodes of one bag. `first_numbers` has, for each topic, how many messages bags
+    before this one hold. Raises DatasetError for a bag without a topic of the robot file.
+    """
+    fps = robot.description.fps
+    if fps != round(fps):
+        raise DatasetError(f'fps is {fps:g}; LeRobot datasets have whole frames a second')
+    wanted = [(one.topics, one.max_age_ns) for one in robot.inputs]
+    found = [
+        _received(index, topics, bound, first_numbers, unusable, bag_name)
+        for topics, bound in [*wanted, ((robot.command_topic,), None)]
+    ]
+    rows: list[PlannedRow] = []
+    part, begin_ns = 1, max(one.times_ns[0] for one in found)
+    end_ns = max(one.times_ns[-1] for one in found)
+    for count in range((end_ns - begin_ns) * round(fps) // SECOND_NS + 1):
+        now_ns = begin_ns + count * SECOND_NS // round(fps)
+        newest = [one.newest(now_ns) for one in found]
+        old = next(
+            (one for one, got in zip(found, newest, strict=True) if _is_old(one, got)), None
+        )
+        if old is None:
+            keys = tuple(got[0] for got in newest if got)
+            rows.append(PlannedRow(keys, b'', now_ns))
+        elif rows:
+            yield _episode(robot, bag_name, part, rows, task, f'{old.topic} is too old')
+            part, rows = part + 1, []
+    if rows:
+        yield _episode(robot, bag_name, part, rows, task, '')
+
+
+def _is_old(one: _Received, got: tuple[MessageKey, int] | None) -> bool:
+    return got is None or (one.max_age_ns is not None and got[1] > one.max_age_ns)
+
+
+def _received(
+    index: BagIndex,
+    topics: tuple[str, ...],
+    max_age_ns: int | None,
+    first_numbers: dict[str, int],
+    unusable: Set[MessageKey],
+    bag_name: str,
+) -> _Received:
+    for topic in topics:
+        if topic not in index.topics:
+            continue
+        first = first_numbers.get(topic, 0)
+        times = index.topics[topic].received_ns
+        usable = sorted(
+            (at_ns, first + i)
+            for i, at_ns in enumerate(times)
+            if MessageKey(topic, first + i) not in unusable
+        )
+        if usable:
+            return _Received(
+                topic, max_age_ns, [at_ns for at_ns, _ in usable], [number for _, number in usable]
+            )
+    there = ', '.join(sorted(index.topics)) or 'none'
+    raise DatasetError(
+        f'{bag_name} has no message of {topics[0]}, which the robot file names; it has {there}'
+    )
+
+
+def _episode(
+    robot: RecordedRobot, bag_name: str, part: int, rows: list[PlannedRow], task: str, why: str
+) -> EpisodePlan:
+    return EpisodePlan(
+        robot.description.name,
+        f'{bag_name}#{part}',
+        robot,
+        tuple(rows),
+        round(robot.description.fps),
+        task=task,
+        is_whole=not why,
+        cut=f'ends after row {len(rows)}: {why}; the next episode begins behind the gap'
+        if why
+        else '',
+        left_out=Counter(),
+    )
+
+
+def input_of(robot: RecordedRobot, number: int) -> RobotInput | None:
+    """Return the input of a message of a row by its place; None for the command."""
+    return robot.inputs[number] if number < len(robot.inputs) else None

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a dataset is made of: rows that name the messages they need. Plain data; any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+import hashlib
+from typing import NamedTuple
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
+
+
+class DatasetError(UserError):
+    """Bags that cannot become this dataset; the text says why and what to do."""
+
+
+class MessageKey(NamedTuple):
+    """One message of the bags: its topic, and its number among the messages of that topic."""
+
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """
+    One row: the messages of the inputs in the order of the robot, the CDR bytes of its
+    ExecutedAction (empty for sampled rows, whose last message is the command), and its time.
+    """
+
+    messages: tuple[MessageKey, ...]
+    executed: bytes
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePlan:
+    """
+    The rows of one episode.
+
+    `is_whole`: its last row is the last of the attempt; `cut` says why it is not. `left_out`
+    counts rows that are not in the dataset, by reason.
+    """
+
+    client_id: str
+    episode_id: str
+    robot: RecordedRobot
+    rows: tuple[PlannedRow, ...]
+    fps: int
+    task: str = ''
+    outcome: str = ''
+    score: float = float('nan')
+    is_whole: bool = True
+    cut: str = ''
+    left_out: Counter[str] = field(default_factory=Counter)
+    slots: frozenset[str] = frozenset()
+    policies: frozenset[str] = frozenset()
+    intervened: bool = False
+
+    @property
+    def label(self) -> bool | None:
+        """Whether the attempt succeeded; None where this is not known."""
+        if self.cut or not self.is_whole or self.outcome not in ('success', 'failure'):
+            return None
+        return self.outcome == 'success'
+
+    @property
+    def digest(self) -> str:
+        """The identity of its content: every row, the robot file, the task and the outcome."""
+        content = hashlib.sha256()
+        about = (self.client_id, self.episode_id, self.robot.text, self.task, self.outcome)
+        for text in (*about, self.cut, str(self.is_whole), str(self.fps)):
+            content.update(f'{len(text)}:{text}'.encode())
+        for row in self.rows:
+            # an executed row names its messages by their source timestamps, a sampled one its time
+            numbers = [key.number for key in row.messages]
+            content.update(row.executed or f'{row.received_ns}:{numbers}'.encode())
+        return content.hexdigest()
+
+    @property
+    def title(self) -> str:
+        """The episode in a line of text; ids are of other machines."""
+        return f'{self.client_id!r} episode {self.episode_id!r}'

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conversion is asked for, how it reports, and what it did. Plain data; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
+from lerobot_serve.tools.dataset.plans.filters import Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to convert and how; `robot_file` samples bags without ExecutedAction."""
+
+    bags: tuple[Path, ...]
+    out: Path
+    append: bool = False
+    check: bool = False
+    filters: tuple[Filter, ...] = ()
+    robot_name: str = ''
+    robot_file: Path | None = None
+    task: str = ''
+    vcodec: str = 'h264'
+
+
+class Report(Protocol):
+    """Shows progress and notes; implemented by the verb."""
+
+    def begin(self, what: str, total_bytes: int) -> CountBytes:
+        """Begin a phase; return what counts its bytes."""
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a conversion did."""
+
+    episodes: int = 0
+    rows: int = 0
+    known: int = 0
+    filtered: int = 0
+    cut: int = 0
+    without_rows: int = 0
+    total_episodes: int = 0
+    total_rows: int = 0
+    faults: list[str] = field(default_factory=list)

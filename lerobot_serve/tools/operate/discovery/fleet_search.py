@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Find routers and robots, also those that are silent or were found before. The thread of a client.
+
+Only the graph is polled; every wait for a state has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+import time
+
+from rclpy.node import Node
+
+from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, STATE
+from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
+from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates, Received
+from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.tools.operate.message_views import robot_view
+from lerobot_serve_interfaces.msg import EdgeState, RouterState
+
+ROUTER_KIND, ROBOT_KIND = RouterState.__name__, EdgeState.__name__
+# a state that is older by its own clock is of a robot that hangs, or whose clock is off: a new one
+# decides. An edge publishes five times per second
+OLD_STATE_S, NEW_STATE_S = 2.0, 1.2
+# for the states of the last robots, after each that arrives
+LAST_STATES_S = 1.0
+
+
+class FleetSearch:
+    """`known` are the nodes that this machine has found before; `timeout_s` limits each wait."""
+
+    def __init__(self, node: Node, states: LatchedStates, known: KnownNodes | None) -> None:
+        self._node, self._states, self._known = node, states, known
+
+    def find_routers(
+        self, wanted: str, timeout_s: float, on_found: Callable[[str], None]
+    ) -> list[str]:
+        """Return the routers, at once when `wanted` is among them."""
+        is_wanted = partial(is_named, wanted) if wanted else None
+        found = self._graph_search(ROUTER_KIND).run(
+            timeout_s, on_found=on_found, is_wanted=is_wanted
+        )
+        if self._known and found and not wanted:
+            self._known.replace(ROUTER_KIND, found)
+        return found
+
+    def find_robot_names(self, timeout_s: float) -> list[str]:
+        """Return the names of the robots without waiting for their states."""
+        nodes = self._graph_search(ROBOT_KIND).run(timeout_s, on_found=lambda _: None)
+        return [RobotView(node).name for node in nodes]
+
+    def find_robots(self, wanted: str, timeout_s: float, *, may_be_none: bool) -> list[RobotView]:
+        """
+        Return the robots, without waiting for others when `wanted`, the name of a robot, its edge
+        or its client, is among them. One that publishes nothing, or was found before and is not
+        now, is SILENT. `may_be_none`: do not wait for a first one.
+        """
+        is_wanted = partial(self._is_robot, wanted) if wanted else None
+        nodes = self._graph_search(ROBOT_KIND).run(
+            timeout_s,
+            on_found=lambda node: self._states.watch(EdgeState, node + STATE),
+            is_wanted=is_wanted,
+            may_be_none=may_be_none,
+            lists_missing=True,
+        )
+        asked = [node for node in nodes if is_wanted and is_wanted(node)] or nodes
+        self._wait_for_states(asked, timeout_s)
+        self._wait_for_new_states(asked, timeout_s)
+        robots = [self._robot_now(node) for node in nodes]
+        return [*robots, *self._missing(nodes)]
+
+    def forget_robots(self) -> None:
+        """Forget the robots that were found before, so that none of them is missing."""
+        if self._known:
+            self._known.replace(ROBOT_KIND, ())
+
+    def _graph_search(self, kind: str) -> GraphSearch:
+        return GraphSearch(self._node, kind, self._known.seen(kind) if self._known else {})
+
+    def _is_robot(self, wanted: str, node: str) -> bool:
+        """Return whether a name means a robot, also by its client_id once its state is there."""
+        found = self._states.get(node + STATE)
+        return is_named(wanted, node) or bool(found and found.message.client_id == wanted)
+
+    def _wait_for_states(self, nodes: Sequence[str], timeout_s: float) -> None:
+        """Wait for a first state of each; for the last ones LAST_STATES_S after each arrival."""
+        while missing := self._count_missing(nodes):
+            limit_s = timeout_s if missing == len(nodes) else min(LAST_STATES_S, timeout_s)
+
+            def has_more(before: int = missing) -> bool:
+                return self._count_missing(nodes) < before
+
+            if not self._states.wait(has_more, limit_s):
+                return
+
+    def _count_missing(self, nodes: Sequence[str]) -> int:
+        return sum(self._states.get(node + STATE) is None for node in nodes)
+
+    def _wait_for_new_states(self, nodes: Sequence[str], timeout_s: float) -> None:
+        """Wait for a new state of those whose last one is old."""
+        found = {node: self._states.get(node + STATE) for node in nodes}
+        old = {node: state.arrivals for node, state in found.items() if state and is_old(state)}
+
+        def are_new() -> bool:
+            now = {node: self._states.get(node + STATE) for node in old}
+            return all(state and state.arrivals > old[node] for node, state in now.items())
+
+        self._states.wait(are_new, min(NEW_STATE_S, timeout_s))
+
+    def _robot_now(self, node: str) -> RobotView:
+        found = self._states.get(node + STATE)
+        if found is None:
+            return silent_robots.mute_robot(node)
+        robot = robot_view(node, found.message)
+        return silent_robots.hung_robot(robot, found.age_s) if is_old(found) else robot
+
+    def _missing(self, nodes: Sequence[str]) -> list[RobotView]:
+        """Return the robots that were found before and are not now; remember those of now."""
+        if not self._known:
+            return []
+        seen, now_s = self._known.seen(ROBOT_KIND), time.time()
+        self._known.add(ROBOT_KIND, nodes)
+        return [
+            silent_robots.missing_robot(node, now_s - at_s)
+            for node, at_s in seen.items()
+            if node not in nodes
+        ]
+
+
+def is_old(state: Received) -> bool:
+    """Return whether a state is old, or from the future of a clock that is off."""
+    return abs(state.age_s) > OLD_STATE_S
+
+
+def is_named(wanted: str, node: str) -> bool:
+    """Return whether a name means a node: its full name, or that of its namespace."""
+    name = wanted.strip('/')
+    return name in (node.strip('/'), node.rpartition('/')[0].strip('/'))

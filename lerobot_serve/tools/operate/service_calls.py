@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Call the services of routers, servers and robots, by a node that an executor spins.
+
+The thread of a client calls; every call has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.srv import GetParameters, SetParametersAtomically
+from rclpy.node import Node
+from rclpy.parameter import Parameter, parameter_value_to_python
+from std_srvs.srv import Trigger
+
+from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome
+
+# of ControlSlot
+REASON_LIMIT = 1024
+OUTCOMES = {
+    'success': EpisodeOutcome.SUCCESS,
+    'failure': EpisodeOutcome.FAILURE,
+    'aborted': EpisodeOutcome.ABORTED,
+}
+
+
+class ServiceCalls:
+    """
+    Each call raises NotReached when nothing was sent, ResultUnknown without a reply. `timeout_s`
+    limits finding the service, and the call.
+    """
+
+    def __init__(self, node: Node, timeout_s: float) -> None:
+        self._node, self.timeout_s = node, timeout_s
+
+    def control_slot(
+        self,
+        router: str,
+        command: str,
+        *,
+        slot: str = '',
+        at_once: bool = False,
+        reason: str,
+        split_percent: int = 0,
+        plan: Sequence[str] = (),
+        find_s: float | None = None,
+    ) -> tuple[bool, str]:
+        """
+        Run a command of ControlSlot, given by the name of its constant. `find_s`: the time limit
+        of finding the service, where `router` may be none.
+        """
+        request = ControlSlot.Request(
+            command=getattr(ControlSlot.Request, command),
+            slot=slot,
+            move_running_episodes=at_once,
+            reason=reason[:REASON_LIMIT],
+            split_percent=split_percent,
+            plan=list(plan),
+        )
+        reply = self._call(ControlSlot, f'{router}/control_slot', request, find_s=find_s)
+        return reply.success, reply.text
+
+    def report_outcome(
+        self, router: str, episode_id: str, outcome: str, text: str
+    ) -> tuple[bool, str]:
+        """Report the outcome of an episode, one of OUTCOMES."""
+        message = EpisodeOutcome(
+            stamp=self._node.get_clock().now().to_msg(),
+            episode_id=episode_id,
+            outcome=OUTCOMES[outcome],
+            score=float('nan'),
+            text=text,
+        )
+        request = ReportOutcome.Request(outcome=message)
+        reply = self._call(ReportOutcome, f'{router}/report_outcome', request)
+        return reply.accepted, reply.text
+
+    def trigger(self, node: str, service: str) -> tuple[bool, str]:
+        """Call a std_srvs/Trigger service of a node."""
+        reply = self._call(Trigger, f'{node}/{service}', Trigger.Request())
+        return reply.success, reply.message
+
+    def get_parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values of parameters."""
+        request = GetParameters.Request(names=list(names))
+        values = self._call(GetParameters, f'{node}/get_parameters', request).values
+        found = (parameter_value_to_python(value) for value in values)
+        return dict(zip(names, found, strict=False))
+
+    def set_parameters(self, node: str, values: Mapping[str, object]) -> str:
+        """Set parameters, all or none; return why they are rejected, empty when they are set."""
+        request = SetParametersAtomically.Request(
+            parameters=[_parameter(name, value) for name, value in values.items()]
+        )
+        reply = self._call(SetParametersAtomically, f'{node}/set_parameters_atomically', request)
+        return '' if reply.result.successful else reply.result.reason
+
+    def lifecycle_state(self, node: str) -> str:
+        """Return the label of the lifecycle state, for example 'active'."""
+        reply = self._call(GetState, f'{node}/get_state', GetState.Request())
+        label: str = reply.current_state.label
+        return label
+
+    def change_state(self, node: str, transition: str, timeout_s: float) -> bool:
+        """Run a lifecycle transition; return whether it succeeded."""
+        request = ChangeState.Request()
+        request.transition.label = transition
+        reply = self._call(ChangeState, f'{node}/change_state', request, timeout_s)
+        success: bool = reply.success
+        return success
+
+    def server_status(self, node: str) -> tuple[str, str]:
+        """Return the fingerprint of the policy of a server, and its state in words."""
+        status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
+        return status.policy, status.text
+
+    def _call(
+        self,
+        kind: type,
+        service: str,
+        request: Any,
+        timeout_s: float | None = None,
+        *,
+        find_s: float | None = None,
+    ) -> Any:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        client = self._node.create_client(kind, service)
+        try:
+            find_s = self.timeout_s if find_s is None else min(find_s, self.timeout_s)
+            if not client.wait_for_service(timeout_sec=find_s):
+                raise NotReached(f'{service} is not available; nothing was sent')
+            return call_service(client, request, limit_s)
+        except ServiceCallFailed as error:
+            raise ResultUnknown(str(error)) from error
+        finally:
+            self._node.destroy_client(client)
+
+
+def _parameter(name: str, value: object) -> Any:
+    """Return the message of a parameter; a list is one of texts."""
+    kind = Parameter.Type.STRING_ARRAY if isinstance(value, list) else None
+    return Parameter(name, kind, value).to_parameter_msg()

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows a bag gives, and which messages each row has; without LeRobot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tools.bag_rig import write_sqlite
+
+from benchmarks.recording.example_bag import EdgeBag, image, ROBOT_FILE, STEP_NS
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
+from lerobot_serve.tools.dataset.plans.executed import plan_recorded
+from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
+from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
+
+
+def index_of(*bags: Path) -> BagIndex:
+    return index_bags([Bag(bag) for bag in bags], lambda _: None)
+
+
+def plans_of(*bags: Path) -> list[EpisodePlan]:
+    return list(plan_recorded(index_of(*bags)))
+
+
+def test_a_row_names_the_newest_messages_of_its_step(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 6)
+    (plan,) = plans_of(bag.close())
+    assert [row.messages[0].number for row in plan.rows] == list(range(6))
+    assert [key.topic for key in plan.rows[0].messages] == [
+        '/arm/joint_states',
+        '/arm/camera/front/image_raw',
+        '/arm/camera/wrist/image_raw',
+    ]
+    assert (plan.task, plan.outcome, plan.label, plan.fps) == (
+        'reach the disc',
+        'success',
+        True,
+        30,
+    )
+
+
+def test_a_slow_camera_gives_the_same_frame_to_several_rows(tmp_path):
+    def every_third(step):
+        if step.number % 3:
+            step.frames['front'] = None
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 7, change=every_third)
+    (plan,) = plans_of(bag.close())
+    assert [row.messages[1].number for row in plan.rows] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_a_camera_that_stops_cuts_the_episode_and_takes_its_label(tmp_path):
+    def stop(step):
+        if step.number >= 10:
+            step.frames['wrist'] = None
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 60, change=stop)
+    (plan,) = plans_of(bag.close())
+    # rows 0 to 9, and those within half a second
+    assert 24 <= len(plan.rows) <= 25
+    assert 'wrist' in plan.cut and '0.5 s' in plan.cut
+    assert plan.label is None and not plan.is_whole
+
+
+def test_a_camera_that_begins_late_costs_the_rows_before(tmp_path):
+    def late(step):
+        if step.number < 4:
+            step.frames['front'] = None
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 8, change=late)
+    (plan,) = plans_of(bag.close())
+    assert len(plan.rows) == 4 and not plan.cut
+    assert sum(plan.left_out.values()) == 4
+
+
+def test_a_frame_that_the_recorder_lost_costs_its_row_only(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+
+    def lose(step):
+        if step.number == 3:
+            bag.put, kept = lose_one, bag.put
+            step.action.reason = 'lost'
+            restore.append(kept)
+
+    restore: list = []
+
+    def lose_one(topic, message, **options):
+        if topic.endswith('front/image_raw'):
+            bag.put = restore.pop()
+            return bag.clock_ns + 7
+        return restore[0](topic, message, **options)
+
+    bag.episode('one', 8, change=lose)
+    (plan,) = plans_of(bag.close())
+    assert len(plan.rows) == 7 and not plan.cut
+    assert [row.messages[0].number for row in plan.rows] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_step_without_a_command_is_no_row(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+
+    def pause(step):
+        if step.number in (2, 3):
+            step.commanded = np.zeros(0, np.float32)
+
+    bag.episode('one', 6, change=pause)
+    (plan,) = plans_of(bag.close())
+    assert len(plan.rows) == 4 and plan.left_out == {'no command was sent': 2}
+
+
+def test_rows_of_two_recordings_of_one_episode_are_joined(tmp_path):
+    whole = EdgeBag(tmp_path / 'whole')
+    whole.episode('one', 9)
+    whole.close()
+    again = EdgeBag(tmp_path / 'again')
+    again.episode('one', 9)
+    again.close()
+    (plan,) = plans_of(tmp_path / 'whole', tmp_path / 'again')
+    assert len(plan.rows) == 9
+    assert plan.digest == plans_of(tmp_path / 'whole')[0].digest
+
+
+def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 5)
+    bag.episode('two', 5, outcome=None)
+    # the recorder dies before the state that ends the episode
+    folder = bag.kill()
+    file = next(folder.glob('*.mcap'))
+    file.write_bytes(file.read_bytes()[:-300])
+    first, *_ = plans_of(folder)
+    assert first.is_whole and len(first.rows) == 5
+    assert index_of(folder).damage
+
+
+def test_without_an_outcome_there_is_no_label(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('none', 3, outcome=None)
+    bag.episode('aborted', 3, outcome=EpisodeOutcome.ABORTED)
+    bag.episode('failed', 3, outcome=EpisodeOutcome.FAILURE)
+    assert [plan.label for plan in plans_of(bag.close())] == [None, None, False]
+
+
+def test_filters_of_one_kind_are_alternatives_and_others_all_hold(tmp_path):
+    def by_person(step):
+        step.action.source = ExecutedAction.SOURCE_PERSON
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('good', 2)
+    bag.episode('bad', 2, outcome=EpisodeOutcome.FAILURE, slot='b', policy='sha256:bbbb')
+    bag.episode('helped', 2, change=by_person)
+    bag.episode('open', 2, outcome=None)
+    plans = plans_of(bag.close())
+
+    def chosen(*texts):
+        filters = [parse_filter(text) for text in texts]
+        return [plan.episode_id for plan in plans if is_selected(plan, filters)]
+
+    assert chosen('success') == ['good', 'helped']
+    assert chosen('success', 'failure') == ['good', 'bad', 'helped']
+    assert chosen('success', 'intervention') == ['helped']
+    assert chosen('slot=b') == chosen('policy=sha256:bb') == ['bad']
+    assert len(chosen()) == 4
+    for wrong in ('lucky', 'slot=', 'slot', 'success=1'):
+        with pytest.raises(WrongCommandLine):
+            parse_filter(wrong)
+
+
+@pytest.mark.parametrize(
+    ('text', 'says'),
+    [
+        ('', 'no robot file'),
+        ('name: x', 'not a robot file'),
+        ('[', 'not YAML'),
+        (ROBOT_FILE.replace('gripper.pos:', 'gripper.pos: {joint: gripper}\n  extra:'), 'joint'),
+    ],
+)
+def test_a_wrong_robot_file_is_refused_with_the_reason(tmp_path, text, says):
+    bag = EdgeBag(tmp_path / 'bag', robot_file=text)
+    bag.episode('one', 2)
+    with pytest.raises(DatasetError, match=says):
+        plans_of(bag.close())
+
+
+def test_a_robot_file_of_another_robot_is_refused(tmp_path):
+    fewer = ROBOT_FILE.replace(
+        '  gripper.pos: {joint: gripper, min: -3, max: 3, max_step: 0.3}\n', ''
+    )
+    assert fewer != ROBOT_FILE
+    bag = EdgeBag(tmp_path / 'bag', robot_file=fewer)
+    bag.episode('one', 2)
+    with pytest.raises(DatasetError, match='does not fit'):
+        plans_of(bag.close())
+
+
+def test_a_robot_file_may_name_a_urdf_that_is_not_here(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag', robot_file=f'urdf: nowhere.urdf\nlimits: urdf\n{ROBOT_FILE}')
+    bag.episode('one', 2)
+    assert len(plans_of(bag.close())[0].rows) == 2
+
+
+def test_a_bag_without_source_timestamps_is_refused(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 2)
+    file = write_sqlite(tmp_path / 'bag.db3', Bag(bag.close()).read())
+    with pytest.raises(DatasetError, match='source timestamps'):
+        plans_of(file)
+
+
+def test_hostile_ids_are_only_text(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('../../etc/\x1b[2J', 2, client='/tmp/x\n')
+    (plan,) = plans_of(bag.close())
+    assert '\x1b' not in plan.title and '\n' not in plan.title
+
+
+# bags of other recorders
+
+
+def sampling_robot() -> RecordedRobot:
+    return parse_robot(ROBOT_FILE, 'robot.yaml', '/arm/anything')
+
+
+def sampled(folder: Path) -> tuple[BagIndex, list[EpisodePlan]]:
+    index = index_of(folder)
+    return index, list(plan_sampled(index, sampling_robot(), bag_name='old', first_numbers={}))
+
+
+def test_a_sampled_row_never_has_a_message_of_its_future(tmp_path):
+    generator = np.random.default_rng(3)
+    bag = EdgeBag(tmp_path / 'bag')
+
+    def jitter(step):
+        bag.clock_ns += int(generator.integers(0, STEP_NS // 2))
+        if generator.random() < 0.3:
+            step.frames['front'] = None
+
+    bag.episode('ignored', 80, change=jitter)
+    index, plans = sampled(bag.close())
+    rows = [row for plan in plans for row in plan.rows]
+    assert len(rows) > 60
+    for row in rows:
+        for key in row.messages:
+            times = index.topics[key.topic].received_ns
+            assert times[key.number] <= row.received_ns
+            # the newest of those
+            later = times[key.number + 1 :]
+            assert not later or later[0] > row.received_ns
+    steps = np.diff([row.received_ns for row in plans[0].rows])
+    assert (np.abs(steps - STEP_NS) <= 1).all()
+
+
+def test_a_gap_divides_a_sampled_bag(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 10)
+    bag.clock_ns += 3 * 10**9
+    bag.episode('ignored', 10)
+    _, plans = sampled(bag.close())
+    assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
+    assert plans[0].cut and not plans[1].cut
+    assert all(plan.label is None for plan in plans)
+
+
+def test_a_sampled_bag_without_a_topic_is_refused_with_what_it_has(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.put('/arm/joint_trajectory_other', image(np.zeros((2, 2, 3), np.uint8)))
+    with pytest.raises(DatasetError, match=r'joint_states.*joint_trajectory_other'):
+        sampled(bag.close())
+
+
+def test_a_sqlite_bag_can_be_sampled(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 10)
+    file = write_sqlite(tmp_path / 'bag.db3', Bag(bag.close()).read())
+    _, plans = sampled(file)
+    assert len(plans) == 1 and len(plans[0].rows) >= 8
+
+
+def test_the_topics_are_those_of_the_namespace_of_the_edge():
+    robot = sampling_robot()
+    assert robot.command_topic == '/arm/joint_trajectory'
+    assert robot.inputs[0].topics == ('/arm/joint_states',)
+    assert {topic for one in robot.cameras for topic in one.topics} >= {
+        '/arm/camera/front/image_raw',
+        '/arm/camera/front/image_raw/compressed',
+    }

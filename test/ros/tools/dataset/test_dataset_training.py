@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LeRobot's own programs take the dataset: it trains an ACT, which is then served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.recording.example_bag import EdgeBag
+from lerobot_serve.tools.cli.main import main
+
+pytest.importorskip('lerobot')
+pytestmark = pytest.mark.slow
+
+# lerobot-train, where torchvision's compiled operators may be missing and it has no video reader
+TRAIN = """
+import sys
+import av
+import torch
+from lerobot_serve.policies.lerobot.compat import import_torchvision
+import_torchvision()
+from lerobot.datasets import lerobot_dataset
+
+
+def decode(path, timestamps, tolerance_s, backend=None):
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = {
+            round(float(f.pts * stream.time_base), 3): f.to_ndarray(format='rgb24')
+            for f in container.decode(stream)
+        }
+    times = sorted(frames)
+    found = []
+    for at_s in timestamps:
+        nearest = min(times, key=lambda t: abs(t - at_s))
+        assert abs(nearest - at_s) < 1e-3, (nearest, at_s)
+        found.append(torch.from_numpy(frames[nearest]).permute(2, 0, 1).float() / 255)
+    return torch.stack(found)
+
+
+lerobot_dataset.decode_video_frames = decode
+from lerobot.scripts.lerobot_train import main
+sys.exit(main())
+"""
+
+
+def test_lerobot_trains_an_act_that_is_served(tmp_path):
+    made = EdgeBag(tmp_path / 'bag', size=(64, 64))
+    for number, y_m in enumerate((0.1, -0.1, 0.05)):
+        made.episode(f'e{number}', 20, target_xy=(0.25, y_m))
+    data, run = tmp_path / 'data', tmp_path / 'run'
+    assert main(['dataset', str(made.close()), str(data), '--check']) == 0
+    train(data, run)
+    checkpoint = run / 'checkpoints/last/pretrained_model'
+    assert (checkpoint / 'model.safetensors').is_file()
+    chunk = predict(checkpoint)
+    assert chunk.shape[1] == 6 and np.isfinite(chunk).all()
+
+
+def train(data: Path, run: Path) -> None:
+    script = run.with_name('train.py')
+    script.write_text(TRAIN)
+    sizes = {
+        'dim_model': 32,
+        'n_heads': 2,
+        'dim_feedforward': 32,
+        'n_encoder_layers': 1,
+        'n_vae_encoder_layers': 1,
+        'latent_dim': 4,
+        'chunk_size': 8,
+        'n_action_steps': 8,
+    }
+    options = [
+        '--dataset.repo_id=local/data',
+        f'--dataset.root={data}',
+        '--policy.type=act',
+        '--policy.device=cpu',
+        '--policy.push_to_hub=false',
+        '--policy.pretrained_backbone_weights=null',
+        *(f'--policy.{name}={value}' for name, value in sizes.items()),
+        f'--output_dir={run}',
+        '--steps=3',
+        '--save_freq=3',
+        '--batch_size=4',
+        '--num_workers=0',
+        '--wandb.enable=false',
+    ]
+    done = subprocess.run(
+        [sys.executable, str(script), *options], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def predict(checkpoint: Path) -> np.ndarray:
+    """Return the actions of a chunk, as a policy server computes it."""
+    from support.policies.lerobot_rig import requests_for
+
+    from lerobot_serve.policies.base import LoadOptions
+    from lerobot_serve.policies.lerobot.loader import load
+
+    policy = load(LoadOptions(path=str(checkpoint), cpu_threads=1))
+    described = policy.describe()
+    # names and rate come from the dataset, by the checkpoint's train_config.json
+    assert described.action_names[0] == 'shoulder_pan.pos'
+    (chunk,) = policy.predict(requests_for(policy, 1))
+    return np.asarray(chunk.robot)
