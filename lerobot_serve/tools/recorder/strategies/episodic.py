@@ -118,9 +118,9 @@ class EpisodicWriter(StrategyWriter):
         """Begin and end episodes as a robot says."""
         robot = self._robots.setdefault(node, _Robot(now_s))
         robot.heard_s = now_s
-        if not robot.order.is_news(report.stamp_ns):
-            return
-        for episode in robot.episodes:
+        # an action that a newer state has overtaken is of an episode all the same
+        episodes = robot.episodes if robot.order.is_news(report.stamp_ns) else []
+        for episode in episodes:
             runs = report.episode_id == episode.episode_id
             if not runs and episode.is_running:
                 robot.ended.append(episode.episode_id)

@@ -159,6 +159,18 @@ def test_reports_out_of_order_end_nothing(rig):
     assert (len(steps(first)), len(steps(second))) == (41, 1)
 
 
+def test_actions_that_a_state_has_overtaken_are_in_the_bag(rig):
+    rig.introduce()
+    before_ns = rig.stamp_ns
+    rig.wait(0.5)
+    rig.report('ep')
+    for number in range(10):
+        rig.act('ep', stamp_ns=before_ns + number)
+    rig.writer.close()
+    (bag,) = bags(rig.root)
+    assert steps(bag) == list(range(1, 11))
+
+
 def test_a_state_alone_begins_no_episode(rig):
     rig.introduce()
     rig.report('the next one')
