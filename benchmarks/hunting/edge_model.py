@@ -41,6 +41,7 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
@@ -217,7 +218,7 @@ class EdgeModel:
             core.inputs,
         )
         self.requester = core.make_requester(self.servers, self.servers, random=self.random.random)
-        self.operation = core.make_operator_control(self.requester)
+        self.operation = core.make_operator_control(self.requester, Takeover(None))
         self.rate = StepCounter()
         self.loop = self._make_loop()
         self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)

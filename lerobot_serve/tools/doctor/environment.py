@@ -13,7 +13,11 @@ from lerobot_serve.tools.doctor.machine import FileSystemSpace, MachineFacts, PR
 DISTRIBUTIONS = ('jazzy', 'kilted')
 BASE_PACKAGES = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
-FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
+# the second row is what LeRobot needs for datasets
+FOR_LEROBOT = (
+    *('lerobot', 'tokenizers', 'torchvision', 'transformers'),
+    *('av', 'datasets', 'PIL', 'pyarrow', 'tqdm'),
+)
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
     'aiohttp': 'no dashboard, and a gateway without HTTP and openpi',

@@ -35,7 +35,13 @@ def write(folder: Path, messages: Iterable[BagMessage], *, every: int = 1) -> Pa
 def texts(count: int, topic: str = '/a', begin_ns: int = 1000) -> list[BagMessage]:
     """Return messages that differ."""
     return [
-        BagMessage(topic, TEXT, begin_ns + i, b'\x00\x01\x00\x00' + b'%d' % i * (i % 7 + 1))
+        BagMessage(
+            topic,
+            TEXT,
+            begin_ns + i,
+            b'\x00\x01\x00\x00' + b'%d' % i * (i % 7 + 1),
+            begin_ns + i,
+        )
         for i in range(count)
     ]
 
