@@ -81,7 +81,10 @@ NODE_ENDPOINTS = (
     *_endpoints(
         'edge_controller',
         Endpoint.SERVICE,
-        {f'~/{name}': TRIGGER for name in ('pause', 'resume', 'reset', 'reset_cage')},
+        {
+            f'~/{name}': TRIGGER
+            for name in ('pause', 'resume', 'reset', 'reset_cage', 'take_over', 'hand_back')
+        },
     ),
     *_endpoints(
         'edge_controller', Endpoint.ACTION, _own_types('action', {'~/run_episode': 'RunEpisode'})
