@@ -45,7 +45,12 @@ from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
-from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, PersonInput
+from lerobot_serve.edge.takeover.person_input import (
+    COMMAND,
+    DEADMAN,
+    DeviceState,
+    PersonInput,
+)
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -207,6 +212,7 @@ class EdgeController(SteadyClockNode):
         device = self._takeover.device
         if device is None:
             return
+        wiring.check_person_topics(self.robot, self.resolve_topic_name)
         described, deadman = device.description, device.description.deadman
         parts: dict[str, tuple[type, list[str]]] = {
             described.topic: (person_messages.PERSON_MESSAGE_TYPES[described.type], [COMMAND])
@@ -354,14 +360,17 @@ class EdgeController(SteadyClockNode):
 
     def _on_conflict_timer(self) -> None:
         if device := self._takeover.device:
-            # two leader arms would pull the robot to and fro
-            device.has_two_sources = any(map(self._has_two_publishers, self._person_topics))
+            device.blocked_by = self._person_blocked_by()
         if self._output.check_conflict(self._rate.cycles + self._rate.missed):
             self._operator.pause()
             self.get_logger().error(self._output.alarm)
 
-    def _has_two_publishers(self, topic: str) -> bool:
-        return self.count_publishers(topic) > 1
+    def _person_blocked_by(self) -> DeviceState | None:
+        """Return why no person may command: each of two would pull the robot to and fro."""
+        if self._output.alarm:
+            return DeviceState.CONFLICT
+        has_two = any(self.count_publishers(topic) > 1 for topic in self._person_topics)
+        return DeviceState.TWO_SOURCES if has_two else None
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_settings = wiring.request_settings(parameters, self.robot)

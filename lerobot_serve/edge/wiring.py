@@ -123,6 +123,27 @@ def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -
     return LatestInputs(input_max_ages_ns(robot), topics)
 
 
+def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) -> None:
+    """
+    Check the topics of the device of a person by their full names, to which namespace and remap
+    rules may lead: an edge that follows its own commands would never stop. Raises ParameterError.
+    """
+    device = robot.intervention
+    if device is None:
+        return
+    used = {resolve(robot.command.topic): 'the command topic of the robot'}
+    used |= {
+        resolve(each.topic): 'an input topic of the robot'
+        for each in (*robot.state, *robot.cameras)
+    }
+    for topic in (device.topic, *([device.deadman.topic] if device.deadman else [])):
+        if use := used.get(resolve(topic)):
+            raise ParameterError(
+                f'robot_file: intervention: topic {topic} is {resolve(topic)}, {use}; use another '
+                'one for the device of a person'
+            )
+
+
 def resolve_client_id(client_id: str, namespace: str) -> str:
     """Return the client_id of this robot. Raises ParameterError."""
     name = client_id or namespace.strip('/').replace('/', '.')

@@ -26,6 +26,7 @@ class DeviceState(Enum):
     """Whether the device of a person commands the robot now; the value says why not."""
 
     READY = ''
+    CONFLICT = 'another edge controller commands the robot'
     TWO_SOURCES = 'more than one publisher'
     NO_DEADMAN = 'no message of the deadman'
     RELEASED = 'deadman released'
@@ -70,8 +71,8 @@ class PersonInput:
         # the newest command and its target, decoded once; None for one that cannot be used
         self._decoded: tuple[bytes, PersonTarget | None] | None = None
         self._refused: bytes | None = None
-        # set by the executor thread
-        self.has_two_sources = False
+        # CONFLICT or TWO_SOURCES; set by the executor thread
+        self.blocked_by: DeviceState | None = None
 
     # inputs thread
 
@@ -86,8 +87,8 @@ class PersonInput:
         """Return whether the person commands in this step, and the target."""
         (command, deadman), (command_id, _) = self._latest.read((COMMAND, DEADMAN))
         ids = (command_id,)
-        if self.has_two_sources:
-            return PersonReading(DeviceState.TWO_SOURCES, None, ids)
+        if blocked_by := self.blocked_by:
+            return PersonReading(blocked_by, None, ids)
         state = self._deadman_state(deadman, now_ns)
         if state is not DeviceState.READY:
             return PersonReading(state, None, ids)

@@ -55,20 +55,22 @@ class Takeover:
         """Why a person who has taken over does not command; empty if they do."""
         if self.device is None or not self.is_taken_over:
             return ''
-        state, description = self._reading.state, self.device.description
+        return self._described(self._reading.state)
+
+    def _described(self, state: DeviceState) -> str:
+        if self.device is None or state in (DeviceState.READY, DeviceState.CONFLICT):
+            return state.value
+        description = self.device.description
         is_deadman = state in (DeviceState.NO_DEADMAN, DeviceState.RELEASED)
-        topic = description.topic
-        if is_deadman and description.deadman:
-            topic = description.deadman.topic
-        return f'{state.value} on {topic}' if state.value else ''
+        of_deadman = description.deadman if is_deadman else None
+        return f'{state.value} on {of_deadman.topic if of_deadman else description.topic}'
 
     def refusal(self) -> str:
         """Return why a person may not take over; empty if they may."""
         if self.device is None:
             return NOT_CONFIGURED
-        if self.device.has_two_sources:
-            topic = self.device.description.topic
-            return f'{DeviceState.TWO_SOURCES.value} on {topic}. Stop all but one, then call again'
+        if blocked_by := self.device.blocked_by:
+            return f'{self._described(blocked_by)}. Stop all but one, then call again'
         return ''
 
     # tick thread

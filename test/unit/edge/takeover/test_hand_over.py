@@ -23,7 +23,7 @@ from lerobot_serve.edge.queue.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.takeover.person_input import COMMAND, PersonInput
+from lerobot_serve.edge.takeover.person_input import COMMAND, DeviceState, PersonInput
 from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.edge.takeover.target import PersonTarget
 
@@ -207,9 +207,9 @@ def test_hand_overs_at_any_moment(sequence, random, acceleration):
         elif each == 'silence':
             robot.bench.now_ns += 10**8
         elif each == 'two':
-            robot.device.has_two_sources = True
+            robot.device.blocked_by = DeviceState.TWO_SOURCES
         elif each == 'one':
-            robot.device.has_two_sources = False
+            robot.device.blocked_by = None
         elif each == 'ask':
             robot.ask()
         elif each == 'answer':
@@ -247,6 +247,6 @@ def test_hand_overs_at_any_moment(sequence, random, acceleration):
             if executed.source is ControlAuthority.PERSON:
                 assert taken
                 assert executed.judgement.verdict is Verdict.PASS
-                assert not robot.device.has_two_sources
+                assert robot.device.blocked_by is None
         else:
             getattr(robot.operator, each)()

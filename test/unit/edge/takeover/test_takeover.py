@@ -124,10 +124,13 @@ def test_two_sources_command_nothing():
     person.deposit([COMMAND], 0.5, 0, 1)
     takeover.is_taken_over = True
     assert takeover.read(0).intervention is Intervention.COMMANDING
-    person.has_two_sources = True
+    person.blocked_by = DeviceState.TWO_SOURCES
     assert takeover.read(0)[:2] == (Intervention.LOST, None)
     assert takeover.lost_reason == 'more than one publisher on leader'
     assert 'Stop all but one' in takeover.refusal()
+    person.blocked_by = DeviceState.CONFLICT
+    assert takeover.read(0)[:2] == (Intervention.LOST, None)
+    assert takeover.lost_reason == 'another edge controller commands the robot'
 
 
 def test_without_a_takeover_a_device_moves_nothing():
