@@ -45,7 +45,7 @@ SHOWN: dict[str, Callable[[str], bool]] = {
     'rollout history': lambda out: all(
         part in out
         for part in (
-            'rollout restarted',
+            'rollout planned',
             'better at the edge [by ',
             'rollout paused',
             'seen enough [by ',
