@@ -79,8 +79,7 @@ def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Write
         BagFolder(settings.folder, keep_interventions) if is_dagger else BagFolder(settings.folder)
     )
     for each in folder.recovered:
-        what = 'completed' if each.is_kept else 'removed: it holds nothing that is kept'
-        log(f'{each.folder.name} was cut by the end of its recorder; {what}')
+        log(each.line)
     common = {'clock': time.monotonic, 'log': log}
     if settings.strategy == SENTRY:
         return SentryWriter(settings.slices, folder, robots, **common)

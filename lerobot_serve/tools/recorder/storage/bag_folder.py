@@ -41,7 +41,7 @@ class BagFolder:
         self.recovered: list[Recovered] = []
         try:
             self.recovered = recover_all(root, keeps)
-        except OSError as error:
+        except (OSError, BagError) as error:
             self._lock.release()
             raise BagError(f'{root}: a cut bag cannot be completed: {error}') from error
 

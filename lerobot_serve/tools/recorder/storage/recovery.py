@@ -2,6 +2,8 @@
 """
 Completes the bags of a recorder that was killed: all whole messages are written into a new file,
 which then takes the place of the old one. A kill in between changes nothing. One thread.
+
+A folder with anything that no recorder writes is left as it is, and so is a bag that cannot be read.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 from pathlib import Path
 import shutil
 from typing import NamedTuple
+
+from mcap.opcode import Opcode
 
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, OUTCOME_TYPE
@@ -23,6 +27,7 @@ from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder, 
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import (
     EpisodeSummary,
+    INTERVALS_FILE,
     read_summary,
     write_summary,
 )
@@ -30,16 +35,31 @@ from lerobot_serve.wire.errors import Malformed
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
+# the end of the name of a new version in the making
+PART = '.part'
+HEADER_LIMIT = 1024
 KILLED = 'recorder killed'
 Keeps = Callable[[EpisodeSummary], bool]
 
 
 class Recovered(NamedTuple):
-    """One bag that was completed; one without messages, or not wanted, is removed: `is_kept`."""
+    """
+    One bag that was completed; one without messages, or not wanted, is removed: `is_kept`. One
+    that is left as it is says `why`.
+    """
 
     folder: Path
     is_kept: bool
     messages: int
+    why: str = ''
+
+    @property
+    def line(self) -> str:
+        """Return a line for the log."""
+        if self.why:
+            return f'{self.folder.name} is left as it is: {self.why}'
+        what = 'completed' if self.is_kept else 'removed: it holds nothing that is kept'
+        return f'{self.folder.name} was cut by the end of its recorder; {what}'
 
 
 def recover_all(root: Path, keeps: Keeps) -> list[Recovered]:
@@ -54,6 +74,9 @@ def recover_all(root: Path, keeps: Keeps) -> list[Recovered]:
 def recover(folder: Path, keeps: Keeps) -> Recovered:
     """Complete one cut bag, and give its folder its name. Raises OSError and BagError."""
     final = folder.with_name(folder.name.removesuffix(RECORDING))
+    file = folder / f'{final.name}_0.mcap'
+    if why := _foreign(folder, file):
+        return Recovered(folder, True, 0, why)
     if final != folder and final.exists():
         final = free_name(final)
     if (folder / METADATA_FILE).is_file():
@@ -62,19 +85,45 @@ def recover(folder: Path, keeps: Keeps) -> Recovered:
         return Recovered(final, True, 0)
     copy = folder / COPY
     shutil.rmtree(copy, ignore_errors=True)
-    files = sorted(folder.glob('*.mcap'))
     summary = read_summary(folder)
     if summary:
         summary.ended = KILLED
-    count = _rewrite(files[0], copy, summary) if files else 0
+    count = _rewrite(file, copy, summary)
+    if not count and file.stat().st_size > _header_end(file):
+        shutil.rmtree(copy)
+        return Recovered(folder, True, 0, 'no message of it can be read')
     if not count or (summary and not keeps(summary)):
         shutil.rmtree(folder)
         return Recovered(final, False, count)
     if summary:
         write_summary(folder, summary)
-    _replace(files[0], copy)
+    _replace(file, copy)
     finish_folder(folder, final)
     return Recovered(final, True, count)
+
+
+def _foreign(folder: Path, file: Path) -> str:
+    """Return why a folder is not the bag of a recorder; empty for one."""
+    if folder.is_symlink() or file.is_symlink() or not file.is_file():
+        return f'it has no {file.name}'
+    known = {file.name, METADATA_FILE, INTERVALS_FILE}
+    for each in folder.iterdir():
+        is_copy = each.name == COPY and each.is_dir() and not each.is_symlink()
+        if not is_copy and each.name.removesuffix(PART) not in known:
+            return f'no recorder writes {each.name}'
+    return ''
+
+
+def _header_end(file: Path) -> int:
+    """Return the size of a file that was killed before its first message."""
+    least = len(mcap_file.MAGIC) + mcap_file.HEAD.size
+    with file.open('rb') as stream:
+        begin = stream.read(least)
+    if len(begin) < least or not begin.startswith(mcap_file.MAGIC):
+        return least
+    opcode, length = mcap_file.HEAD.unpack(begin[len(mcap_file.MAGIC) :])
+    # a damaged length must not make a whole bag a header
+    return least + length if opcode == Opcode.HEADER and length <= HEADER_LIMIT else least
 
 
 def free_name(folder: Path) -> Path:
@@ -108,7 +157,7 @@ def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None) -> int:
 
 
 def _whole_messages(file: Path) -> Iterator[StoredMessage]:
-    """Yield the messages of a file, none of one that was killed before its first bytes."""
+    """Yield the messages of a file, none of one whose first bytes are missing or damaged."""
     try:
         yield from mcap_file.read_stored(file, lambda _: None)
     except BagError:

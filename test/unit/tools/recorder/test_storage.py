@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from pathlib import Path
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
@@ -107,7 +109,68 @@ def test_a_bag_cut_anywhere_is_completed(data):
             assert kept[:count] == whole[:count]
         # the whole episode is there in any case
         assert bags(root)[-1].name.startswith('arm_1_whole_')
-        assert not list(root.glob('*.recording'))
+        left = [each.stat().st_size for each in root.glob('*.recording/*.mcap')]
+        assert left == ([size] if recovered[0].why else [])
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(root)): f.read_bytes() for f in root.rglob('*') if f.is_file()}
+
+
+@pytest.mark.parametrize(
+    ('name', 'why'),
+    [
+        ('holiday.recording/video.mkv', 'it has no holiday_0.mcap'),
+        ('holiday.recording/other.mcap', 'it has no holiday_0.mcap'),
+        ('holiday.recording/metadata.yaml', 'it has no holiday_0.mcap'),
+        ('a.recording/notes.txt', 'no recorder writes notes.txt'),
+        ('a.recording/recovered', 'no recorder writes recovered'),
+    ],
+)
+def test_what_no_recorder_writes_is_left(tmp_path, name, why):
+    for each in ('a.recording/a_0.mcap', name):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).write_bytes(b'of another program')
+    if not name.startswith('a.'):
+        shutil.rmtree(tmp_path / 'a.recording')
+    before = tree(tmp_path)
+    folder = BagFolder(tmp_path)
+    assert [each.why for each in folder.recovered] == [why]
+    assert folder.recovered[0].line.endswith(f'is left as it is: {why}')
+    folder.close()
+    assert tree(tmp_path).items() >= before.items()
+
+
+def test_a_linked_folder_is_left(tmp_path):
+    kill(record(tmp_path / 'other'))
+    (cut,) = (tmp_path / 'other').glob('*.recording')
+    root = tmp_path / 'bags'
+    root.mkdir()
+    (root / cut.name).symlink_to(cut)
+    before = tree(cut)
+    assert [each.is_kept for each in BagFolder(root).recovered] == [True]
+    assert tree(cut) == before
+
+
+@pytest.mark.parametrize('damaged', [slice(0, 8), slice(9, 17), slice(17, None)])
+def test_a_bag_that_cannot_be_read_is_left(tmp_path, damaged):
+    kill(record(tmp_path))
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    raw = bytearray(file.read_bytes())
+    raw[damaged] = bytes(len(raw[damaged]))
+    file.write_bytes(raw)
+    folder = BagFolder(tmp_path)
+    assert [each.why for each in folder.recovered] == ['no message of it can be read']
+    assert file.read_bytes() == raw
+    assert not (file.parent / 'recovered').exists()
+
+
+def test_a_bag_without_a_message_is_removed(tmp_path):
+    writer = BagWriter(tmp_path / 'a', is_temporary=True)
+    writer.abort()
+    (found,) = BagFolder(tmp_path).recovered
+    assert (found.is_kept, found.why) == (False, '')
+    assert not list(tmp_path.glob('a*'))
 
 
 # metadata.yaml of the copy, intervals.json, the file, metadata.yaml
