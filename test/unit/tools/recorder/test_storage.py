@@ -113,6 +113,19 @@ def test_a_bag_cut_anywhere_is_completed(data):
         assert left == ([size] if recovered[0].why else [])
 
 
+def fail_at(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Make one replacement of a file fail, counted from 1."""
+    replace, calls = os.replace, []
+
+    def fail(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'replace', fail)
+
+
 def tree(root: Path) -> dict[str, bytes]:
     return {str(f.relative_to(root)): f.read_bytes() for f in root.rglob('*') if f.is_file()}
 
@@ -173,21 +186,86 @@ def test_a_bag_without_a_message_is_removed(tmp_path):
     assert not list(tmp_path.glob('a*'))
 
 
+def damaged_bag(root: Path) -> tuple[Path, bytes]:
+    """Return the file of a cut bag with a damaged chunk, and its bytes."""
+    rig = record(root)
+    for _ in range(2):
+        rig.run('cut', 10)
+        rig.writer.flush()
+    kill(rig)
+    (file,) = root.glob('*.recording/*.mcap')
+    raw = bytearray(file.read_bytes())
+    at = raw.rindex(b'joints')
+    raw[at] ^= 1
+    file.write_bytes(raw)
+    return file, bytes(raw)
+
+
+def test_what_is_damaged_before_the_end_is_counted_and_stays_beside(tmp_path):
+    file, raw = damaged_bag(tmp_path)
+    (found,) = BagFolder(tmp_path).recovered
+    assert found.damaged >= 1
+    assert f'; {found.damaged} parts of it are damaged, the old file stays' in found.line
+    assert (found.folder / f'{file.name}.damaged').read_bytes() == raw
+    assert len(list(messages(found.folder))) == found.messages > 0
+
+
+@pytest.mark.parametrize('failing', [3, 4, 5])
+def test_a_kill_during_the_recovery_loses_no_damaged_file(tmp_path, monkeypatch, failing):
+    _, raw = damaged_bag(tmp_path)
+    fail_at(monkeypatch, failing)
+    with pytest.raises(BagError, match='cannot be completed'):
+        BagFolder(tmp_path)
+    monkeypatch.undo()
+    BagFolder(tmp_path).close()
+    (old,) = tmp_path.glob('*_cut_*/*.damaged')
+    assert old.read_bytes() == raw
+    assert list(messages(old.parent))
+
+
+@pytest.mark.parametrize('cut_bytes', [0, 1000])
+@pytest.mark.parametrize('zeros', [0, 100_000])
+def test_a_cut_end_is_no_damage(tmp_path, cut_bytes, zeros):
+    rig = record(tmp_path)
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    begin = file.stat().st_size
+    rig.joints(bytes(5000))
+    rig.writer.flush()
+    kill(rig)
+    if cut_bytes:
+        # within the last chunk
+        os.truncate(file, begin + cut_bytes)
+    elif zeros:
+        os.truncate(file, file.stat().st_size + zeros)
+    (found,) = BagFolder(tmp_path).recovered
+    assert (found.is_kept, found.damaged, found.why) == (True, 0, '')
+    assert not list(tmp_path.glob('*/*.damaged'))
+
+
+def test_a_damaged_length_is_no_cut_end(tmp_path):
+    rig = record(tmp_path)
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    at = file.stat().st_size
+    for _ in range(3):
+        rig.run('cut', 5)
+        rig.writer.flush()
+    kill(rig)
+    raw = bytearray(file.read_bytes())
+    # the length of the second chunk
+    raw[at + 4] ^= 1
+    file.write_bytes(raw)
+    (found,) = BagFolder(tmp_path).recovered
+    assert found.damaged == 1
+    assert (found.folder / f'{file.name}.damaged').read_bytes() == raw
+
+
 # metadata.yaml of the copy, intervals.json, the file, metadata.yaml
 @pytest.mark.parametrize('failing', [1, 2, 3, 4])
 def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
     kill(record(tmp_path))
     (file,) = tmp_path.glob('*.recording/*.mcap')
     whole = [each.data for each in Bag(file.parent).read()]
-    replace, calls = os.replace, []
-
-    def fail(source: Path, target: Path) -> None:
-        calls.append(target)
-        if len(calls) == failing:
-            raise OSError(errno.ENOSPC, 'No space left on device')
-        replace(source, target)
-
-    monkeypatch.setattr(os, 'replace', fail)
+    fail_at(monkeypatch, failing)
     with pytest.raises(BagError, match='cannot be completed'):
         BagFolder(tmp_path)
     monkeypatch.undo()
