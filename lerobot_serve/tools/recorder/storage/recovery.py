@@ -10,7 +10,7 @@ read. Where more is damaged than the cut end, the old file stays beside the new 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import os
 from pathlib import Path
 import shutil
@@ -43,13 +43,12 @@ PART = '.part'
 DAMAGED = '.damaged'
 HEADER_LIMIT = 1024
 KILLED = 'recorder killed'
-Keeps = Callable[[EpisodeSummary], bool]
 
 
 class Recovered(NamedTuple):
     """
-    One bag that was completed; one without messages, or not wanted, is removed: `is_kept`. One
-    that is left as it is says `why`. `damaged`: how many parts of the old file cannot be read.
+    One bag that was completed; one without messages is removed: `is_kept` is false. One that is
+    left as it is says `why`. `damaged`: how many parts of the old file cannot be read.
     """
 
     folder: Path
@@ -63,22 +62,22 @@ class Recovered(NamedTuple):
         """Return a line for the log."""
         if self.why:
             return f'{self.folder.name} is left as it is: {self.why}'
-        what = 'completed' if self.is_kept else 'removed: it holds nothing that is kept'
+        what = 'completed' if self.is_kept else 'removed: it holds no message'
         if self.damaged:
             what += f'; {self.damaged} parts of it are damaged, the old file stays as *{DAMAGED}'
         return f'{self.folder.name} was cut by the end of its recorder; {what}'
 
 
-def recover_all(root: Path, keeps: Keeps) -> list[Recovered]:
+def recover_all(root: Path) -> list[Recovered]:
     """
-    Complete the cut bags of a folder; remove episodes that `keeps` does not want. Raises OSError
-    and BagError.
+    Complete the cut bags of a folder. Whatever the strategy, an episode that was cut stays: a
+    person may have commanded the robot after its recorder was killed. Raises OSError and BagError.
     """
     cut = sorted(each for each in root.glob(f'*{RECORDING}') if each.is_dir())
-    return [recover(each, keeps) for each in cut]
+    return [recover(each) for each in cut]
 
 
-def recover(folder: Path, keeps: Keeps) -> Recovered:
+def recover(folder: Path) -> Recovered:
     """Complete one cut bag, and give its folder its name. Raises OSError and BagError."""
     final = folder.with_name(folder.name.removesuffix(RECORDING))
     file = folder / f'{final.name}_0.mcap'
@@ -101,7 +100,7 @@ def recover(folder: Path, keeps: Keeps) -> Recovered:
     if not count and file.stat().st_size > _header_end(file):
         shutil.rmtree(copy)
         return Recovered(folder, True, 0, 'no message of it can be read')
-    if not count or (summary and not keeps(summary)):
+    if not count:
         shutil.rmtree(folder)
         return Recovered(final, False, count)
     if summary:

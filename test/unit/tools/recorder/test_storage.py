@@ -27,6 +27,7 @@ from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, 
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings, STRATEGIES
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.strategies.episodic import (
@@ -274,12 +275,16 @@ def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, faili
     assert not list(tmp_path.glob('*.recording'))
 
 
-def test_dagger_removes_a_cut_episode_without_a_person(tmp_path):
-    for source, count in (('policy', 1), ('person', 2)):
-        root = tmp_path / source
-        kill(record(root, source))
-        BagFolder(root, keep_interventions)
-        assert len(bags(root)) == count
+# continuous takes a new folder only
+@pytest.mark.parametrize('strategy', [each for each in STRATEGIES if each != 'continuous'])
+def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, strategy):
+    kill(record(tmp_path))
+    lines: list[str] = []
+    rules = EpisodeRules(keep_interventions)
+    make_writer(RecorderSettings(tmp_path, strategy, episodes=rules), lines.append).close()
+    (line,) = lines
+    assert line.endswith('was cut by the end of its recorder; completed')
+    assert len(bags(tmp_path)) == 2
 
 
 def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
