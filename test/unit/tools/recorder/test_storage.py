@@ -328,6 +328,23 @@ def test_a_full_disk_keeps_the_whole_episodes(tmp_path, monkeypatch):
     assert len(bags(tmp_path)) == 2
 
 
+def test_a_time_that_no_bag_can_hold_ends_nothing(tmp_path):
+    writer = BagWriter(tmp_path / 'a')
+    queue = WriteQueue(writer)
+    queue.add(TOPIC)
+    for received_ns, sent_ns in ((-1, 5), (5, -1), (6, 1 << 64), (1 << 64, 7), (8, 8)):
+        queue.put(ReceivedMessage(TOPIC.name, b'x', received_ns, sent_ns))
+    queue.close()
+    queue.run()
+    assert not queue.failed
+    last = (1 << 63) - 1
+    with writer.path.open('rb') as stream:
+        found = [(m.log_time, m.publish_time) for _, _, m in make_reader(stream).iter_messages()]
+    assert found == [(0, 5), (5, 0), (6, last), (8, 8), (last, 7)]
+    about = yaml.safe_load((tmp_path / 'a' / 'metadata.yaml').read_text())
+    assert about['rosbag2_bagfile_information']['starting_time'] == {'nanoseconds_since_epoch': 0}
+
+
 def test_no_room_for_a_new_bag_is_an_error_of_the_disk(tmp_path, monkeypatch):
     rig = record(tmp_path)
 
