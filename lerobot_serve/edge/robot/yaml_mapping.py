@@ -15,6 +15,8 @@ TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 MAX_SHOWN_CHARS = 80
 # limit for a robot file or a URDF
 FILE_BYTES_LIMIT = 16 << 20
+# limit for a robot file that others sent
+RECEIVED_BYTES_LIMIT = 64 << 10
 # a plain number is equal in every YAML version; 030, 0x1e, 1:30 and 1_000 are not
 PLAIN_NUMBER = re.compile(
     r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
@@ -191,8 +193,23 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, place: str) -> Any:
     """Return the content of a text in YAML. Raises RobotFileError, which names `place`."""
+    return _parse(text, place, _Loader)
+
+
+def parse_received_yaml(text: str, place: str) -> Any:
+    """
+    Return the content of a text in YAML that others sent: it is small, and has no aliases, with
+    which a short text is a content of any size. Raises RobotFileError, which names `place`.
+    """
+    size = len(text.encode(errors='replace'))
+    if size > RECEIVED_BYTES_LIMIT:
+        raise RobotFileError(f'{place}: {size} bytes, at most {RECEIVED_BYTES_LIMIT} are allowed')
+    return _parse(text, place, _ReceivedLoader)
+
+
+def _parse(text: str, place: str, loader: type[_Loader]) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader)
     except Exception as error:
         # the library raises its own errors and those of int, dict and datetime
         raise RobotFileError(f'{place}: not YAML ({_in_one_line(error)})') from None
@@ -228,6 +245,17 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
 
 # YAML 1.1 reads 1e-3 as text, unlike YAML 1.2
 _Loader.add_implicit_resolver('tag:yaml.org,2002:float', EXPONENT, list('-+.0123456789'))
+
+
+class _ReceivedLoader(_Loader):
+    """YAML loader that rejects aliases, too."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            text = f'alias *{shortened(event.anchor)[1:-1]}; write out what it stands for'
+            raise yaml.composer.ComposerError(problem=text, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -26,6 +26,10 @@ MAGIC = b'\x89MCAP0\r\n'
 HEAD = struct.Struct('<BQ')
 # a larger length means damage; real chunks and messages are far smaller
 RECORD_LIMIT = 1 << 30
+# the end of the text about a file that ends as one whose recorder was killed: nothing else is lost
+CUT = 'its recorder was killed or is still writing'
+# an uncompressed chunk: its length is that of its records and of what it has before them
+CHUNK_HEAD = struct.Struct('<QQQIIQ')
 
 ReportDamage = Callable[[str], None]
 
@@ -103,11 +107,14 @@ def _records(
         at = file.tell()
         head = file.read(HEAD.size)
         if not head:
-            on_damage(f'{path} has no footer: its recorder was killed or is still writing')
+            on_damage(f'{path} has no footer: {CUT}')
             return
         opcode, length = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
         if opcode == 0 or length > min(RECORD_LIMIT, size - at - HEAD.size):
-            on_damage(f'{path} ends or is damaged at byte {at} of {size}; the rest is skipped')
+            why = f': {CUT}' if _is_cut(file, opcode, length, size) else ''
+            on_damage(
+                f'{path} ends or is damaged at byte {at} of {size}; the rest is skipped{why}'
+            )
             return
         if opcode == Opcode.FOOTER:
             if at + HEAD.size + length + len(MAGIC) != size:
@@ -117,6 +124,25 @@ def _records(
             yield at, opcode, file.read(length)
         else:
             file.seek(length, 1)
+
+
+def _is_cut(file: BinaryIO, opcode: int, length: int, size: int) -> bool:
+    """
+    Return whether the rest of a file, after the head of a record, is one chunk that was not
+    written to its end, or what a power failure leaves: zeros.
+    """
+    left = size - file.tell()
+    if opcode == Opcode.CHUNK and length > left:
+        data = file.read(CHUNK_HEAD.size)
+        if len(data) < CHUNK_HEAD.size:
+            return True
+        *_, whole, _, words, stored = CHUNK_HEAD.unpack(data)
+        return not words and whole == stored == length - CHUNK_HEAD.size
+    return not opcode and not length and all(not any(part) for part in iter(_part(file), b''))
+
+
+def _part(file: BinaryIO) -> Callable[[], bytes]:
+    return lambda: file.read(1 << 16)
 
 
 def _open(opcode: int, data: bytes) -> Sequence[McapRecord]:

@@ -18,7 +18,6 @@ from lerobot_serve.tools.recorder.strategies.continuous import ContinuousWriter
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
     EpisodicWriter,
-    keep_interventions,
 )
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
 from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules
@@ -74,13 +73,9 @@ def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Write
     if settings.strategy == CONTINUOUS:
         bag = BagWriter(settings.folder, distro=os.environ.get('ROS_DISTRO', ''))
         return ContinuousWriter(bag, robots)
-    is_dagger = settings.strategy == DAGGER
-    folder = (
-        BagFolder(settings.folder, keep_interventions) if is_dagger else BagFolder(settings.folder)
-    )
+    folder = BagFolder(settings.folder)
     for each in folder.recovered:
-        what = 'completed' if each.is_kept else 'removed: it holds nothing that is kept'
-        log(f'{each.folder.name} was cut by the end of its recorder; {what}')
+        log(each.line)
     common = {'clock': time.monotonic, 'log': log}
     if settings.strategy == SENTRY:
         return SentryWriter(settings.slices, folder, robots, **common)

@@ -25,6 +25,8 @@ from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 # the next message ends a larger chunk
 CHUNK_BYTES = 1 << 20
 RECORDING = '.recording'
+# a bag has unsigned times, its readers have signed ones
+LAST_NS = (1 << 63) - 1
 
 
 class BagWriter:
@@ -84,7 +86,11 @@ class BagWriter:
         self.contents.counts[topic.name] = 0
 
     def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
-        """Append a message of a topic that was added."""
+        """
+        Append a message of a topic that was added. A time of a clock that no bag can hold, as one
+        before 1970, becomes the nearest one.
+        """
+        received_ns, sent_ns = _in_range(received_ns), _in_range(sent_ns)
         self._mcap.add_message(self._channels[topic], received_ns, data, sent_ns)
         self.contents.add(topic, received_ns)
 
@@ -108,6 +114,10 @@ class BagWriter:
     def abort(self) -> None:
         """Close the file after its last complete chunk, without a footer."""
         self._file.close()
+
+
+def _in_range(time_ns: int) -> int:
+    return min(max(time_ns, 0), LAST_NS)
 
 
 def recording_folder(folder: Path) -> Path:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+import hashlib
 
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.edge.robot.yaml_mapping import RECEIVED_BYTES_LIMIT, RobotFileError
 from lerobot_serve.tools.bags.fleet_decoding import (
     decode_divergence,
     decode_outcome,
@@ -26,7 +27,7 @@ from lerobot_serve.tools.bags.message_decoding import (
     STATE_TYPE,
 )
 from lerobot_serve.tools.bags.service_events import is_service_event
-from lerobot_serve.tools.recorder.robots.robot_topics import robot_topics, TEXT_LIMIT
+from lerobot_serve.tools.recorder.robots.robot_topics import robot_topics
 from lerobot_serve.wire.cdr import CdrReader
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
@@ -63,6 +64,8 @@ class KnownRobots:
         self.wanted = wanted
         self.robots: dict[str, KnownRobot] = {}
         self._by_topic: dict[str, frozenset[str]] = {}
+        # of the last robot file of each edge controller
+        self._digests: dict[str, bytes] = {}
 
     def is_wanted(self, node: str) -> bool:
         """Return whether to record the robot of an edge controller."""
@@ -113,7 +116,13 @@ class KnownRobots:
         return ''
 
     def _learn_topics(self, node: str, raw: bytes) -> None:
-        text = CdrReader(raw).string(4 * TEXT_LIMIT, ROBOT_FILE)
+        text = CdrReader(raw).string(RECEIVED_BYTES_LIMIT, ROBOT_FILE)
+        digest = hashlib.sha256(text.encode()).digest()
+        if self._digests.get(node) == digest:
+            return
+        if node in self._digests or len(self._digests) < ROBOTS_LIMIT:
+            # also of one that is refused: it is not parsed again
+            self._digests[node] = digest
         topics = robot_topics(text, node)
         robot = self.robots.setdefault(node, KnownRobot())
         if topics == robot.topics:

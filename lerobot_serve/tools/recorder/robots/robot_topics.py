@@ -13,10 +13,9 @@ from typing import Any
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
 from lerobot_serve.edge.robot.intervention import JOY, TYPES
-from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, RobotFileError, shortened
+from lerobot_serve.edge.robot.yaml_mapping import parse_received_yaml, RobotFileError, shortened
 from lerobot_serve.wire.names import is_topic
 
-TEXT_LIMIT = 1 << 18
 TOPICS_LIMIT = 64
 
 
@@ -26,10 +25,8 @@ def robot_topics(text: str, node: str) -> dict[str, str]:
     RobotFileError.
     """
     place = f'{node}/robot_file'
-    if len(text) > TEXT_LIMIT:
-        raise RobotFileError(f'{place}: {len(text)} characters, at most {TEXT_LIMIT} are allowed')
     found: dict[str, str] = {}
-    for name, kind, allowed in _named(parse_yaml(text, place)):
+    for name, kind, allowed in _named(parse_received_yaml(text, place)):
         topic = resolved(name, node) if isinstance(name, str) else ''
         if not is_topic(topic):
             raise RobotFileError(f'{place}: {shortened(name)} is not the name of a topic')

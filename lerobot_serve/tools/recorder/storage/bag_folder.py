@@ -17,7 +17,6 @@ from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.storage.recovery import (
     free_name,
-    Keeps,
     recover_all,
     Recovered,
 )
@@ -31,17 +30,17 @@ LAST_S = (1 << 31) - 1
 class BagFolder:
     """Locked from its creation until `close`."""
 
-    def __init__(self, root: Path, keeps: Keeps = lambda _: True) -> None:
+    def __init__(self, root: Path) -> None:
         """
-        Complete the bags that a killed recorder left; `keeps` decides which episodes of them stay.
+        Complete the bags that a killed recorder left.
         Raises BagError if another recorder uses the folder, or it cannot be written.
         """
         self.root = root
         self._lock = FolderLock(root)
         self.recovered: list[Recovered] = []
         try:
-            self.recovered = recover_all(root, keeps)
-        except OSError as error:
+            self.recovered = recover_all(root)
+        except (OSError, BagError) as error:
             self._lock.release()
             raise BagError(f'{root}: a cut bag cannot be completed: {error}') from error
 

@@ -2,15 +2,21 @@
 """
 Completes the bags of a recorder that was killed: all whole messages are written into a new file,
 which then takes the place of the old one. A kill in between changes nothing. One thread.
+
+A folder with anything that no recorder writes is left as it is, and so is a bag that cannot be
+read. Where more is damaged than the cut end, the old file stays beside the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 import os
 from pathlib import Path
 import shutil
 from typing import NamedTuple
+
+from mcap.opcode import Opcode
 
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, OUTCOME_TYPE
@@ -23,6 +29,7 @@ from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder, 
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import (
     EpisodeSummary,
+    INTERVALS_FILE,
     read_summary,
     write_summary,
 )
@@ -30,30 +37,53 @@ from lerobot_serve.wire.errors import Malformed
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
+# the end of the name of a new version in the making
+PART = '.part'
+# the end of the name of an old file with damage
+DAMAGED = '.damaged'
+HEADER_LIMIT = 1024
 KILLED = 'recorder killed'
-Keeps = Callable[[EpisodeSummary], bool]
 
 
 class Recovered(NamedTuple):
-    """One bag that was completed; one without messages, or not wanted, is removed: `is_kept`."""
+    """
+    One bag that was completed; one without messages is removed: `is_kept` is false. One that is
+    left as it is says `why`. `damaged`: how many parts of the old file cannot be read.
+    """
 
     folder: Path
     is_kept: bool
     messages: int
+    why: str = ''
+    damaged: int = 0
+
+    @property
+    def line(self) -> str:
+        """Return a line for the log."""
+        if self.why:
+            return f'{self.folder.name} is left as it is: {self.why}'
+        what = 'completed' if self.is_kept else 'removed: it holds no message'
+        if self.damaged:
+            what += f'; {self.damaged} parts of it are damaged, the old file stays as *{DAMAGED}'
+        return f'{self.folder.name} was cut by the end of its recorder; {what}'
 
 
-def recover_all(root: Path, keeps: Keeps) -> list[Recovered]:
+def recover_all(root: Path) -> list[Recovered]:
     """
-    Complete the cut bags of a folder; remove episodes that `keeps` does not want. Raises OSError
-    and BagError.
+    Complete the cut bags of a folder. Whatever the strategy, an episode that was cut stays: a
+    person may have commanded the robot after its recorder was killed. Raises OSError and BagError.
     """
     cut = sorted(each for each in root.glob(f'*{RECORDING}') if each.is_dir())
-    return [recover(each, keeps) for each in cut]
+    return [recover(each) for each in cut]
 
 
-def recover(folder: Path, keeps: Keeps) -> Recovered:
+def recover(folder: Path) -> Recovered:
     """Complete one cut bag, and give its folder its name. Raises OSError and BagError."""
     final = folder.with_name(folder.name.removesuffix(RECORDING))
+    file = folder / f'{final.name}_0.mcap'
+    _undo(file)
+    if why := _foreign(folder, file):
+        return Recovered(folder, True, 0, why)
     if final != folder and final.exists():
         final = free_name(final)
     if (folder / METADATA_FILE).is_file():
@@ -62,19 +92,60 @@ def recover(folder: Path, keeps: Keeps) -> Recovered:
         return Recovered(final, True, 0)
     copy = folder / COPY
     shutil.rmtree(copy, ignore_errors=True)
-    files = sorted(folder.glob('*.mcap'))
     summary = read_summary(folder)
     if summary:
         summary.ended = KILLED
-    count = _rewrite(files[0], copy, summary) if files else 0
-    if not count or (summary and not keeps(summary)):
+    damage: Counter[bool] = Counter()
+    count = _rewrite(file, copy, summary, damage)
+    if not count and file.stat().st_size > _header_end(file):
+        shutil.rmtree(copy)
+        return Recovered(folder, True, 0, 'no message of it can be read')
+    if not count:
         shutil.rmtree(folder)
         return Recovered(final, False, count)
     if summary:
         write_summary(folder, summary)
-    _replace(files[0], copy)
+    if damage[True]:
+        os.replace(file, damaged_file(file))
+    _replace(file, copy)
     finish_folder(folder, final)
-    return Recovered(final, True, count)
+    return Recovered(final, True, count, damaged=damage[True])
+
+
+def damaged_file(file: Path) -> Path:
+    """Return where the old file of a bag with damage stays."""
+    return file.with_name(file.name + DAMAGED)
+
+
+def _undo(file: Path) -> None:
+    """Give an old file its name again, if the recorder was killed before the new one had it."""
+    old = damaged_file(file)
+    if not file.exists() and old.is_file() and not old.is_symlink():
+        os.replace(old, file)
+
+
+def _foreign(folder: Path, file: Path) -> str:
+    """Return why a folder is not the bag of a recorder; empty for one."""
+    if folder.is_symlink() or file.is_symlink() or not file.is_file():
+        return f'it has no {file.name}'
+    known = {file.name, damaged_file(file).name, METADATA_FILE, INTERVALS_FILE}
+    for each in folder.iterdir():
+        is_copy = each.name == COPY and each.is_dir() and not each.is_symlink()
+        if not is_copy and each.name.removesuffix(PART) not in known:
+            return f'no recorder writes {each.name}'
+    return ''
+
+
+def _header_end(file: Path) -> int:
+    """Return the size of a file that was killed before its first message."""
+    least = len(mcap_file.MAGIC) + mcap_file.HEAD.size
+    with file.open('rb') as stream:
+        begin = stream.read(least)
+    if len(begin) < least or not begin.startswith(mcap_file.MAGIC):
+        return least
+    opcode, length = mcap_file.HEAD.unpack(begin[len(mcap_file.MAGIC) :])
+    # a damaged length must not make a whole bag a header
+    return least + length if opcode == Opcode.HEADER and length <= HEADER_LIMIT else least
 
 
 def free_name(folder: Path) -> Path:
@@ -86,11 +157,14 @@ def free_name(folder: Path) -> Path:
     return found
 
 
-def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None) -> int:
-    """Write the whole messages of a file into a bag named like it; return their number."""
+def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None, damage: Counter[bool]) -> int:
+    """
+    Write the whole messages of a file into a bag named like it; return their number. `damage`
+    counts what cannot be read: True, or False for the end of a file that was cut.
+    """
     writer = BagWriter(copy / file.stem.removesuffix('_0'))
     try:
-        for stored in _whole_messages(file):
+        for stored in _whole_messages(file, damage):
             writer.add_topic(_bag_topic(stored))
             writer.write(
                 stored.channel.topic,
@@ -107,10 +181,12 @@ def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None) -> int:
     return writer.contents.messages
 
 
-def _whole_messages(file: Path) -> Iterator[StoredMessage]:
-    """Yield the messages of a file, none of one that was killed before its first bytes."""
+def _whole_messages(file: Path, damage: Counter[bool]) -> Iterator[StoredMessage]:
+    """Yield the messages of a file, none of one whose first bytes are missing or damaged."""
     try:
-        yield from mcap_file.read_stored(file, lambda _: None)
+        yield from mcap_file.read_stored(
+            file, lambda text: damage.update([not text.endswith(mcap_file.CUT)])
+        )
     except BagError:
         return
 

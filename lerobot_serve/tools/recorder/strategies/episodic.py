@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Records one bag for each episode of each robot; for the strategy dagger, only those stay in which a
-person commanded the robot.
+Records one bag for each episode of each robot; for the strategy dagger, of those that their robot
+ended only the ones stay in which a person commanded it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def keep_interventions(summary: EpisodeSummary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRules:
-    """Which episodes stay, and how long one waits for its outcome and for its robot [s]."""
+    """
+    Which episodes stay of those that their robot ended, and how long one waits for its outcome and
+    for its robot [s].
+    """
 
     keeps: Callable[[EpisodeSummary], bool] = keep_all
     outcome_wait_s: float = 2.0
@@ -184,7 +187,9 @@ class EpisodicWriter(StrategyWriter):
 
     def _finish(self, episode: Episode) -> None:
         """Complete the bag of an episode, or remove it. Raises OSError."""
-        if not self._rules.keeps(episode.summary):
+        # an episode that was cut may go on, with a person, in another bag
+        is_whole = episode.summary.ended == Event.RUNS_NOT.value
+        if is_whole and not self._rules.keeps(episode.summary):
             self.folder.discard(episode.bag)
             self.discarded += 1
             return

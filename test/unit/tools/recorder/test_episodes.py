@@ -274,6 +274,26 @@ def test_dagger_keeps_episodes_with_a_person(dagger):
     assert found['intervention'] is True
 
 
+def test_dagger_keeps_what_came_before_a_robot_was_gone(dagger):
+    dagger.introduce()
+    dagger.run('taught')
+    dagger.wait(6.0)
+    dagger.run('taught', 3, source='person')
+    dagger.report('')
+    dagger.wait(3.0)
+    assert [steps(bag) for bag in bags(dagger.root)] == [[1, 2, 3, 4, 5], [6, 7, 8]]
+    assert [intervals(bag)['ended'] for bag in bags(dagger.root)] == ['gone', 'runs not']
+    assert dagger.writer.discarded == 0
+
+
+def test_dagger_keeps_what_runs_when_it_ends(dagger):
+    dagger.introduce()
+    dagger.run('taught')
+    dagger.writer.close()
+    (bag,) = bags(dagger.root)
+    assert intervals(bag)['ended'] == 'recorder stopped'
+
+
 def test_the_end_of_the_recorder_keeps_what_runs(rig):
     rig.introduce()
     rig.run('ep')

@@ -14,6 +14,7 @@ from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.recorder.robots import known_robots
 from lerobot_serve.tools.recorder.robots.known_robots import (
     KnownRobots,
     parent,
@@ -23,6 +24,12 @@ from lerobot_serve.tools.recorder.robots.known_robots import (
 from lerobot_serve.tools.recorder.robots.robot_topics import resolved, robot_topics
 
 SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))
+
+
+# 10^5 times a word
+ALIAS_BOMB = 'a0: &a0 lol\n' + ''.join(
+    f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 10)}]\n' for n in range(1, 6)
+)
 
 
 def learned(wanted: str = '', content: str = ROBOT_FILE) -> KnownRobots:
@@ -76,12 +83,45 @@ def test_a_hostile_robot_file_is_refused(content):
     assert not robots.robots[EDGE].topics
 
 
+@pytest.mark.parametrize(
+    'content', ['state: [&a {topic: x}, *a]', ALIAS_BOMB + 'state: [{topic: *a5}]']
+)
+def test_an_alias_is_refused_before_it_is_followed(content):
+    with pytest.raises(RobotFileError, match=r'line \d+, column \d+: alias \*a'):
+        robot_topics(content, EDGE)
+
+
+def test_a_robot_file_larger_than_64_kib_is_refused():
+    fits = 'state: [{topic: a}]\n#'
+    fits += 'x' * ((64 << 10) - len(fits))
+    assert robot_topics(fits, EDGE)
+    with pytest.raises(RobotFileError, match='65537 bytes, at most 65536 are allowed'):
+        robot_topics(fits + 'x', EDGE)
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(content):
     complaint = KnownRobots().learn(
         BagMessage(f'{EDGE}/robot_file', TEXT_TYPE, 1, text(content.replace('\0', '')))
     )
     assert isinstance(complaint, str)
+
+
+def test_a_text_is_parsed_once_until_another_comes(monkeypatch):
+    robots, parsed = KnownRobots(), []
+
+    def parse(content: str, node: str) -> dict[str, str]:
+        parsed.append(content)
+        return robot_topics(content, node)
+
+    monkeypatch.setattr(known_robots, 'robot_topics', parse)
+    complaints = [
+        robots.learn(BagMessage(f'{EDGE}/robot_file', TEXT_TYPE, 1, text(content)))
+        for content in ('[', '[', ROBOT_FILE, ROBOT_FILE, '[')
+    ]
+    assert parsed == ['[', ROBOT_FILE, '[']
+    assert [bool(each) for each in complaints] == [True, False, False, False, True]
+    assert robots.robots[EDGE].topics == robot_topics(ROBOT_FILE, EDGE)
 
 
 def test_a_file_outside_is_not_opened():

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from pathlib import Path
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,9 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings, STRATEGIES
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.strategies.episodic import (
@@ -107,15 +110,12 @@ def test_a_bag_cut_anywhere_is_completed(data):
             assert kept[:count] == whole[:count]
         # the whole episode is there in any case
         assert bags(root)[-1].name.startswith('arm_1_whole_')
-        assert not list(root.glob('*.recording'))
+        left = [each.stat().st_size for each in root.glob('*.recording/*.mcap')]
+        assert left == ([size] if recovered[0].why else [])
 
 
-# metadata.yaml of the copy, intervals.json, the file, metadata.yaml
-@pytest.mark.parametrize('failing', [1, 2, 3, 4])
-def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
-    kill(record(tmp_path))
-    (file,) = tmp_path.glob('*.recording/*.mcap')
-    whole = [each.data for each in Bag(file.parent).read()]
+def fail_at(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Make one replacement of a file fail, counted from 1."""
     replace, calls = os.replace, []
 
     def fail(source: Path, target: Path) -> None:
@@ -125,6 +125,148 @@ def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, faili
         replace(source, target)
 
     monkeypatch.setattr(os, 'replace', fail)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(root)): f.read_bytes() for f in root.rglob('*') if f.is_file()}
+
+
+@pytest.mark.parametrize(
+    ('name', 'why'),
+    [
+        ('holiday.recording/video.mkv', 'it has no holiday_0.mcap'),
+        ('holiday.recording/other.mcap', 'it has no holiday_0.mcap'),
+        ('holiday.recording/metadata.yaml', 'it has no holiday_0.mcap'),
+        ('a.recording/notes.txt', 'no recorder writes notes.txt'),
+        ('a.recording/recovered', 'no recorder writes recovered'),
+    ],
+)
+def test_what_no_recorder_writes_is_left(tmp_path, name, why):
+    for each in ('a.recording/a_0.mcap', name):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).write_bytes(b'of another program')
+    if not name.startswith('a.'):
+        shutil.rmtree(tmp_path / 'a.recording')
+    before = tree(tmp_path)
+    folder = BagFolder(tmp_path)
+    assert [each.why for each in folder.recovered] == [why]
+    assert folder.recovered[0].line.endswith(f'is left as it is: {why}')
+    folder.close()
+    assert tree(tmp_path).items() >= before.items()
+
+
+def test_a_linked_folder_is_left(tmp_path):
+    kill(record(tmp_path / 'other'))
+    (cut,) = (tmp_path / 'other').glob('*.recording')
+    root = tmp_path / 'bags'
+    root.mkdir()
+    (root / cut.name).symlink_to(cut)
+    before = tree(cut)
+    assert [each.is_kept for each in BagFolder(root).recovered] == [True]
+    assert tree(cut) == before
+
+
+@pytest.mark.parametrize('damaged', [slice(0, 8), slice(9, 17), slice(17, None)])
+def test_a_bag_that_cannot_be_read_is_left(tmp_path, damaged):
+    kill(record(tmp_path))
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    raw = bytearray(file.read_bytes())
+    raw[damaged] = bytes(len(raw[damaged]))
+    file.write_bytes(raw)
+    folder = BagFolder(tmp_path)
+    assert [each.why for each in folder.recovered] == ['no message of it can be read']
+    assert file.read_bytes() == raw
+    assert not (file.parent / 'recovered').exists()
+
+
+def test_a_bag_without_a_message_is_removed(tmp_path):
+    writer = BagWriter(tmp_path / 'a', is_temporary=True)
+    writer.abort()
+    (found,) = BagFolder(tmp_path).recovered
+    assert (found.is_kept, found.why) == (False, '')
+    assert not list(tmp_path.glob('a*'))
+
+
+def damaged_bag(root: Path) -> tuple[Path, bytes]:
+    """Return the file of a cut bag with a damaged chunk, and its bytes."""
+    rig = record(root)
+    for _ in range(2):
+        rig.run('cut', 10)
+        rig.writer.flush()
+    kill(rig)
+    (file,) = root.glob('*.recording/*.mcap')
+    raw = bytearray(file.read_bytes())
+    at = raw.rindex(b'joints')
+    raw[at] ^= 1
+    file.write_bytes(raw)
+    return file, bytes(raw)
+
+
+def test_what_is_damaged_before_the_end_is_counted_and_stays_beside(tmp_path):
+    file, raw = damaged_bag(tmp_path)
+    (found,) = BagFolder(tmp_path).recovered
+    assert found.damaged >= 1
+    assert f'; {found.damaged} parts of it are damaged, the old file stays' in found.line
+    assert (found.folder / f'{file.name}.damaged').read_bytes() == raw
+    assert len(list(messages(found.folder))) == found.messages > 0
+
+
+@pytest.mark.parametrize('failing', [3, 4, 5])
+def test_a_kill_during_the_recovery_loses_no_damaged_file(tmp_path, monkeypatch, failing):
+    _, raw = damaged_bag(tmp_path)
+    fail_at(monkeypatch, failing)
+    with pytest.raises(BagError, match='cannot be completed'):
+        BagFolder(tmp_path)
+    monkeypatch.undo()
+    BagFolder(tmp_path).close()
+    (old,) = tmp_path.glob('*_cut_*/*.damaged')
+    assert old.read_bytes() == raw
+    assert list(messages(old.parent))
+
+
+@pytest.mark.parametrize('cut_bytes', [0, 1000])
+@pytest.mark.parametrize('zeros', [0, 100_000])
+def test_a_cut_end_is_no_damage(tmp_path, cut_bytes, zeros):
+    rig = record(tmp_path)
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    begin = file.stat().st_size
+    rig.joints(bytes(5000))
+    rig.writer.flush()
+    kill(rig)
+    if cut_bytes:
+        # within the last chunk
+        os.truncate(file, begin + cut_bytes)
+    elif zeros:
+        os.truncate(file, file.stat().st_size + zeros)
+    (found,) = BagFolder(tmp_path).recovered
+    assert (found.is_kept, found.damaged, found.why) == (True, 0, '')
+    assert not list(tmp_path.glob('*/*.damaged'))
+
+
+def test_a_damaged_length_is_no_cut_end(tmp_path):
+    rig = record(tmp_path)
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    at = file.stat().st_size
+    for _ in range(3):
+        rig.run('cut', 5)
+        rig.writer.flush()
+    kill(rig)
+    raw = bytearray(file.read_bytes())
+    # the length of the second chunk
+    raw[at + 4] ^= 1
+    file.write_bytes(raw)
+    (found,) = BagFolder(tmp_path).recovered
+    assert found.damaged == 1
+    assert (found.folder / f'{file.name}.damaged').read_bytes() == raw
+
+
+# metadata.yaml of the copy, intervals.json, the file, metadata.yaml
+@pytest.mark.parametrize('failing', [1, 2, 3, 4])
+def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
+    kill(record(tmp_path))
+    (file,) = tmp_path.glob('*.recording/*.mcap')
+    whole = [each.data for each in Bag(file.parent).read()]
+    fail_at(monkeypatch, failing)
     with pytest.raises(BagError, match='cannot be completed'):
         BagFolder(tmp_path)
     monkeypatch.undo()
@@ -133,12 +275,16 @@ def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, faili
     assert not list(tmp_path.glob('*.recording'))
 
 
-def test_dagger_removes_a_cut_episode_without_a_person(tmp_path):
-    for source, count in (('policy', 1), ('person', 2)):
-        root = tmp_path / source
-        kill(record(root, source))
-        BagFolder(root, keep_interventions)
-        assert len(bags(root)) == count
+# continuous takes a new folder only
+@pytest.mark.parametrize('strategy', [each for each in STRATEGIES if each != 'continuous'])
+def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, strategy):
+    kill(record(tmp_path))
+    lines: list[str] = []
+    rules = EpisodeRules(keep_interventions)
+    make_writer(RecorderSettings(tmp_path, strategy, episodes=rules), lines.append).close()
+    (line,) = lines
+    assert line.endswith('was cut by the end of its recorder; completed')
+    assert len(bags(tmp_path)) == 2
 
 
 def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
@@ -180,6 +326,23 @@ def test_a_full_disk_keeps_the_whole_episodes(tmp_path, monkeypatch):
     # and the lock is free: the next start completes the other one
     BagFolder(tmp_path)
     assert len(bags(tmp_path)) == 2
+
+
+def test_a_time_that_no_bag_can_hold_ends_nothing(tmp_path):
+    writer = BagWriter(tmp_path / 'a')
+    queue = WriteQueue(writer)
+    queue.add(TOPIC)
+    for received_ns, sent_ns in ((-1, 5), (5, -1), (6, 1 << 64), (1 << 64, 7), (8, 8)):
+        queue.put(ReceivedMessage(TOPIC.name, b'x', received_ns, sent_ns))
+    queue.close()
+    queue.run()
+    assert not queue.failed
+    last = (1 << 63) - 1
+    with writer.path.open('rb') as stream:
+        found = [(m.log_time, m.publish_time) for _, _, m in make_reader(stream).iter_messages()]
+    assert found == [(0, 5), (5, 0), (6, last), (8, 8), (last, 7)]
+    about = yaml.safe_load((tmp_path / 'a' / 'metadata.yaml').read_text())
+    assert about['rosbag2_bagfile_information']['starting_time'] == {'nanoseconds_since_epoch': 0}
 
 
 def test_no_room_for_a_new_bag_is_an_error_of_the_disk(tmp_path, monkeypatch):
