@@ -61,13 +61,14 @@ class ExecutedRow(NamedTuple):
 @dataclass(slots=True)
 class RecordedEpisode:
     """
-    The rows of one episode, without those that a second recording repeats. `followed`: the edge
-    recorded something after its last row.
+    The rows of one episode, without those that a second recording repeats. `robot_file` is the
+    one that was in force at its first row. `followed`: the end of the episode is recorded.
     """
 
     rows: list[ExecutedRow] = field(default_factory=list)
     seen: set[bytes] = field(default_factory=set)
     bags: list[str] = field(default_factory=list)
+    robot_file: str = ''
     followed: bool = False
 
 
@@ -77,7 +78,6 @@ class BagIndex:
 
     topics: dict[str, TopicMessages] = field(default_factory=dict)
     episodes: dict[EpisodeId, RecordedEpisode] = field(default_factory=dict)
-    robot_files: dict[str, str] = field(default_factory=dict)
     tasks: dict[tuple[str, str], str] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], fleet_decoding.EpisodeOutcome] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
@@ -103,67 +103,96 @@ def all_messages(bags: Iterable[Bag], count_bytes: CountBytes) -> Iterator[BagMe
 
 def index_bags(bags: Iterable[Bag], count_bytes: CountBytes) -> BagIndex:
     """Read the bags once. Raises BagError."""
-    index = BagIndex()
-    latest: dict[str, EpisodeId] = {}
+    indexing = _Indexing()
     for bag in bags:
+        indexing.begin(bag.path)
         for message in bag.read():
             count_bytes(len(message.data))
             try:
-                _add(index, message, latest, bag.path)
+                indexing.add(message)
             except (Malformed, UnicodeDecodeError) as error:
-                index.damage.append(f'{message.topic}: a message cannot be read ({error})')
-        index.damage += bag.damage
-    return index
+                indexing.index.damage.append(
+                    f'{message.topic}: a message cannot be read ({error})'
+                )
+        indexing.index.damage += bag.damage
+    return indexing.index
 
 
 def bag_bytes(bags: Iterable[Bag]) -> int:
     return sum(file.stat().st_size for bag in bags for file in bag.files)
 
 
-def _add(index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path) -> None:
-    kind = message.type
-    if kind in INPUT_TYPES:
-        known = index.topics.get(message.topic)
-        if known is None:
-            known = index.topics[message.topic] = TopicMessages(kind, message.data)
-        known.sent_ns.append(message.sent_ns)
-        known.received_ns.append(message.stamp_ns)
-        index.has_source_stamps &= message.sent_ns != 0
-    elif kind == message_decoding.EXECUTED_TYPE:
-        _add_executed(index, message, latest, path)
-    elif kind == message_decoding.STATE_TYPE:
-        state = message_decoding.decode_state(message.data)
-        if state.episode_id:
-            index.tasks[state.client_id, state.episode_id] = state.task
-        _follow(index, latest, message.topic.rpartition('/')[0], state.episode_id)
-    elif kind == fleet_decoding.OUTCOME_TYPE:
-        outcome = fleet_decoding.decode_outcome(message.data)
-        # the last report counts: a person may correct an earlier one
-        index.outcomes[outcome.client_id, outcome.episode_id] = outcome
-    elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
-        text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
-        index.robot_files[message.topic.removesuffix(ROBOT_FILE)] = text
+class _Indexing:
+    """The index of the messages so far, and what their order says."""
 
+    def __init__(self) -> None:
+        self.index = BagIndex()
+        self._path = ''
+        # by the node of the edge
+        self._latest: dict[str, EpisodeId] = {}
+        self._files: dict[str, str] = {}
+        self._files_in_bag: set[str] = set()
+        self._without_file: dict[str, list[RecordedEpisode]] = {}
 
-def _add_executed(
-    index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path
-) -> None:
-    executed = message_decoding.decode_executed(message.data)
-    node = message.topic.rpartition('/')[0]
-    _follow(index, latest, node, executed.episode_id)
-    if not executed.episode_id:
-        return
-    key = latest[node] = EpisodeId(node, executed.client_id, executed.episode_id)
-    episode = index.episodes.setdefault(key, RecordedEpisode())
-    if message.data not in episode.seen:
-        episode.seen.add(message.data)
-        episode.rows.append(ExecutedRow(message.stamp_ns, message.data))
-    if str(path) not in episode.bags:
-        episode.bags.append(str(path))
+    def begin(self, path: Path) -> None:
+        """Begin a bag. An edge that began again may have another robot file."""
+        self._path = str(path)
+        self._files_in_bag.clear()
+        self._without_file.clear()
 
+    def add(self, message: BagMessage) -> None:
+        """Add the next message. Raises Malformed, UnicodeDecodeError."""
+        kind, index = message.type, self.index
+        if kind in INPUT_TYPES:
+            known = index.topics.get(message.topic)
+            if known is None:
+                known = index.topics[message.topic] = TopicMessages(kind, message.data)
+            known.sent_ns.append(message.sent_ns)
+            known.received_ns.append(message.stamp_ns)
+            index.has_source_stamps &= message.sent_ns != 0
+        elif kind == message_decoding.EXECUTED_TYPE:
+            self._add_executed(message)
+        elif kind == message_decoding.STATE_TYPE:
+            state = message_decoding.decode_state(message.data)
+            if state.episode_id:
+                index.tasks[state.client_id, state.episode_id] = state.task
+            self._follow(message.topic.rpartition('/')[0], state.episode_id)
+        elif kind == fleet_decoding.OUTCOME_TYPE:
+            outcome = fleet_decoding.decode_outcome(message.data)
+            # the last report counts: a person may correct an earlier one
+            index.outcomes[outcome.client_id, outcome.episode_id] = outcome
+        elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
+            text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
+            self._add_robot_file(message.topic.removesuffix(ROBOT_FILE), text)
 
-def _follow(index: BagIndex, latest: dict[str, EpisodeId], node: str, episode_id: str) -> None:
-    """Note that the last episode of this edge is over, where another one or none runs."""
-    before = latest.get(node)
-    if before is not None and before.episode_id != episode_id:
-        index.episodes[before].followed = True
+    def _add_robot_file(self, node: str, text: str) -> None:
+        self._files[node] = text
+        self._files_in_bag.add(node)
+        # a recorder may receive the file behind the first rows
+        for episode in self._without_file.pop(node, []):
+            episode.robot_file = text
+
+    def _add_executed(self, message: BagMessage) -> None:
+        executed = message_decoding.decode_executed(message.data)
+        node = message.topic.rpartition('/')[0]
+        self._follow(node, executed.episode_id)
+        if not executed.episode_id:
+            return
+        key = self._latest[node] = EpisodeId(node, executed.client_id, executed.episode_id)
+        episode = self.index.episodes.get(key)
+        if episode is None:
+            episode = self.index.episodes[key] = RecordedEpisode()
+            episode.robot_file = self._files.get(node, '')
+            if node not in self._files_in_bag:
+                self._without_file.setdefault(node, []).append(episode)
+        if message.data not in episode.seen:
+            episode.seen.add(message.data)
+            episode.rows.append(ExecutedRow(message.stamp_ns, message.data))
+        if self._path not in episode.bags:
+            episode.bags.append(self._path)
+
+    def _follow(self, node: str, episode_id: str) -> None:
+        """Note that the last episode of this edge is over, where another one or none runs."""
+        before = self._latest.get(node)
+        if before is not None and before.episode_id != episode_id:
+            self.index.episodes[before].followed = True

@@ -92,7 +92,8 @@ def plan_recorded(
     one. Messages in `unusable` count as missing. Raises DatasetError.
     """
     stamps = SourceStamps(index.topics, unusable)
-    robots: dict[str, RecordedRobot] = {}
+    # an edge that began again may have another robot file
+    robots: dict[tuple[str, str], RecordedRobot] = {}
     for key, recorded in index.episodes.items():
         if robot_name and key.client_id != robot_name:
             continue
@@ -101,14 +102,14 @@ def plan_recorded(
                 'the bags have no source timestamps, by which rows name their messages (SQLite '
                 'does not keep them); record MCAP, or sample the bags with --robot robot.yaml'
             )
-        if key.node not in robots:
-            robots[key.node] = _robot_of(index, key)
-        yield _plan(index, key, recorded, robots[key.node], stamps, task)
+        place = key.node, recorded.robot_file
+        if place not in robots:
+            robots[place] = _robot_of(key, recorded.robot_file)
+        yield _plan(index, key, recorded, robots[place], stamps, task)
 
 
-def _robot_of(index: BagIndex, key: EpisodeId) -> RecordedRobot:
-    text = index.robot_files.get(key.node)
-    if text is None:
+def _robot_of(key: EpisodeId, text: str) -> RecordedRobot:
+    if not text:
         raise DatasetError(
             f'the bags hold no robot file of {key.client_id!r} (topic {key.node}/robot_file); '
             'record it together with its executed_action'

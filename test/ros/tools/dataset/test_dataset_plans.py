@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from std_msgs.msg import String
 from support.tools.bag_rig import write_sqlite
 
-from benchmarks.recording.example_bag import EdgeBag, image, ROBOT_FILE, STEP_NS
+from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, STEP_NS
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
@@ -202,6 +203,22 @@ def test_a_robot_file_of_another_robot_is_refused(tmp_path):
     bag.episode('one', 2)
     with pytest.raises(DatasetError, match='does not fit'):
         plans_of(bag.close())
+
+
+def test_each_episode_is_read_with_the_robot_file_of_its_time(tmp_path):
+    """The edge begins again with another file, in one bag and in the next."""
+    texts = [ROBOT_FILE.replace('max_age_s: 0.25', f'max_age_s: 0.{n}') for n in (3, 4, 5)]
+    bag = EdgeBag(tmp_path / 'a', robot_file=texts[0])
+    bag.episode('one', 2)
+    bag.put(f'{NODE}/robot_file', String(data=texts[1]))
+    bag.episode('two', 2)
+    bag.close()
+    later = EdgeBag(tmp_path / 'b', robot_file='')
+    # the recorder receives the file behind the first rows
+    later.episode('three', 2)
+    later.put(f'{NODE}/robot_file', String(data=texts[2]))
+    plans = plans_of(tmp_path / 'a', later.close())
+    assert [plan.robot.text for plan in plans] == texts
 
 
 def test_a_robot_file_may_name_a_urdf_that_is_not_here(tmp_path):
