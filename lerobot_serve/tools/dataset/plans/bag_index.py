@@ -23,6 +23,8 @@ from lerobot_serve.wire.errors import Malformed
 
 ROBOT_FILE, TEXT_TYPE = '/robot_file', 'std_msgs/msg/String'
 TEXT_LIMIT = 16 << 20
+# between the last message of a bag and the first of the next, of a recorder that lost nothing
+CONTINUES_NS = 10**9
 # what may be an input or a command of a robot file
 INPUT_TYPES = {
     *('sensor_msgs/msg/JointState', 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'),
@@ -122,6 +124,22 @@ def bag_bytes(bags: Iterable[Bag]) -> int:
     return sum(file.stat().st_size for bag in bags for file in bag.files)
 
 
+@dataclass(slots=True)
+class _Latest:
+    """The last row of an edge: of which episode, and whether this bag has it."""
+
+    key: EpisodeId
+    control_step: int
+    received_ns: int
+    in_bag: bool = True
+
+    def continues(self, received_ns: int, control_step: int | None) -> bool:
+        """Return whether no row is lost between this one and a message behind it."""
+        if self.in_bag or control_step == self.control_step + 1:
+            return True
+        return 0 <= received_ns - self.received_ns <= CONTINUES_NS
+
+
 class _Indexing:
     """The index of the messages so far, and what their order says."""
 
@@ -129,7 +147,7 @@ class _Indexing:
         self.index = BagIndex()
         self._path = ''
         # by the node of the edge
-        self._latest: dict[str, EpisodeId] = {}
+        self._latest: dict[str, _Latest] = {}
         self._files: dict[str, str] = {}
         self._files_in_bag: set[str] = set()
         self._without_file: dict[str, list[RecordedEpisode]] = {}
@@ -137,6 +155,8 @@ class _Indexing:
     def begin(self, path: Path) -> None:
         """Begin a bag. An edge that began again may have another robot file."""
         self._path = str(path)
+        for latest in self._latest.values():
+            latest.in_bag = False
         self._files_in_bag.clear()
         self._without_file.clear()
 
@@ -156,11 +176,12 @@ class _Indexing:
             state = message_decoding.decode_state(message.data)
             if state.episode_id:
                 index.tasks[state.client_id, state.episode_id] = state.task
-            self._follow(message.topic.rpartition('/')[0], state.episode_id)
+            self._follow(message, state.episode_id)
         elif kind == fleet_decoding.OUTCOME_TYPE:
             outcome = fleet_decoding.decode_outcome(message.data)
             # the last report counts: a person may correct an earlier one
             index.outcomes[outcome.client_id, outcome.episode_id] = outcome
+            self._end(message, outcome)
         elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
             text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
             self._add_robot_file(message.topic.removesuffix(ROBOT_FILE), text)
@@ -175,10 +196,11 @@ class _Indexing:
     def _add_executed(self, message: BagMessage) -> None:
         executed = message_decoding.decode_executed(message.data)
         node = message.topic.rpartition('/')[0]
-        self._follow(node, executed.episode_id)
+        self._follow(message, executed.episode_id, executed.control_step)
         if not executed.episode_id:
             return
-        key = self._latest[node] = EpisodeId(node, executed.client_id, executed.episode_id)
+        key = EpisodeId(node, executed.client_id, executed.episode_id)
+        self._latest[node] = _Latest(key, executed.control_step, message.stamp_ns)
         episode = self.index.episodes.get(key)
         if episode is None:
             episode = self.index.episodes[key] = RecordedEpisode()
@@ -191,8 +213,26 @@ class _Indexing:
         if self._path not in episode.bags:
             episode.bags.append(self._path)
 
-    def _follow(self, node: str, episode_id: str) -> None:
-        """Note that the last episode of this edge is over, where another one or none runs."""
-        before = self._latest.get(node)
-        if before is not None and before.episode_id != episode_id:
-            self.index.episodes[before].followed = True
+    def _follow(
+        self, message: BagMessage, episode_id: str, control_step: int | None = None
+    ) -> None:
+        """
+        Note that the last episode of this edge is over, where another one or none runs. Behind
+        the end of a bag, whose recorder may have died, only what continues it says so.
+        """
+        before = self._latest.get(message.topic.rpartition('/')[0])
+        if before is None or before.key.episode_id == episode_id:
+            return
+        if before.continues(message.stamp_ns, control_step):
+            self.index.episodes[before.key].followed = True
+
+    def _end(self, message: BagMessage, outcome: fleet_decoding.EpisodeOutcome) -> None:
+        """Note that an outcome ends its episode, unless rows between them may be lost."""
+        for latest in self._latest.values():
+            of_robot = outcome.client_id in ('', latest.key.client_id)
+            if (
+                of_robot
+                and latest.key.episode_id == outcome.episode_id
+                and latest.continues(message.stamp_ns, None)
+            ):
+                self.index.episodes[latest.key].followed = True

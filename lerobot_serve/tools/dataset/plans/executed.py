@@ -148,7 +148,7 @@ def _plan(
         task=index.tasks.get((key.client_id, key.episode_id), '') or task,
         outcome=outcome.outcome if outcome else '',
         score=outcome.score if outcome else float('nan'),
-        is_whole=not rows.cut and (recorded.followed or outcome is not None),
+        is_whole=not rows.cut and recorded.followed,
         cut=rows.cut,
         left_out=rows.left_out,
         slots=frozenset(one.slot for one in used if one.slot),

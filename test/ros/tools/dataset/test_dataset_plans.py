@@ -145,6 +145,67 @@ def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
     assert index_of(folder).damage
 
 
+def killed_in_an_episode(folder: Path) -> EdgeBag:
+    """A bag that has five rows of an episode, and nothing of its end."""
+    bag = EdgeBag(folder)
+    put = bag.put
+
+    def put_until_the_end(topic, message, **options):
+        # the state without an episode is its end
+        if topic.endswith('/state') and not message.episode_id:
+            bag.put = lambda *_, **__: 0
+            return 0
+        return put(topic, message, **options)
+
+    bag.put = put_until_the_end
+    bag.episode('died', 5)
+    bag.close()
+    return bag
+
+
+@pytest.mark.parametrize(
+    ('pause_ns', 'steps_lost', 'is_whole'),
+    [(5 * 10**9, 150, False), (5 * 10**9, 0, True), (10**8, 3, True)],
+)
+def test_a_later_bag_ends_an_episode_only_if_it_continues_it(
+    tmp_path, pause_ns, steps_lost, is_whole
+):
+    before = killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.clock_ns = before.clock_ns + pause_ns
+
+    def number(step):
+        step.action.control_step += 5 + steps_lost
+
+    after.episode('next', 3, change=number)
+    plans = {plan.episode_id: plan for plan in plans_of(tmp_path / 'before', after.close())}
+    assert plans['died'].is_whole == is_whole and plans['next'].is_whole
+    assert len(plans['died'].rows) == 5
+
+
+def test_an_outcome_in_a_later_bag_does_not_make_an_episode_whole(tmp_path):
+    before = killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.clock_ns = before.clock_ns + 60 * 10**9
+    after.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(client_id='arm', episode_id='died', outcome=EpisodeOutcome.SUCCESS),
+    )
+    (plan,) = plans_of(tmp_path / 'before', after.close())
+    assert plan.outcome == 'success' and not plan.is_whole and plan.label is None
+
+
+def test_without_states_an_outcome_ends_its_episode(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    put = bag.put
+    bag.put = lambda topic, message, **options: (
+        0 if topic.endswith('/state') else put(topic, message, **options)
+    )
+    bag.episode('one', 3)
+    (plan,) = plans_of(bag.close())
+    assert plan.is_whole and plan.label
+
+
 def test_without_an_outcome_there_is_no_label(tmp_path):
     bag = EdgeBag(tmp_path / 'bag')
     bag.episode('none', 3, outcome=None)
