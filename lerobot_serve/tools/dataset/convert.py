@@ -191,11 +191,12 @@ class _Conversion:
         for text in planned.damage:
             self._report.note(text)
         selected = []
-        known = self._there.digests if self._there else frozenset()
-        for plan in planned.plans:
-            if not is_selected(plan, self._settings.filters):
-                self._result.filtered += 1
-            elif not plan.rows:
+        passed = [p for p in planned.plans if is_selected(p, self._settings.filters)]
+        self._result.filtered = len(planned.plans) - len(passed)
+        with_rows = [plan for plan in passed if plan.rows]
+        known = self._there.refuse_others(with_rows) if self._there else frozenset()
+        for plan in passed:
+            if not plan.rows:
                 self._result.without_rows += 1
                 self._report.note(f'{plan.title}: no row: {records.left_out_text(plan)}')
             elif plan.digest in known:
@@ -213,7 +214,9 @@ class _Conversion:
             self._report.note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
 
     def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
-        about = json.dumps([plan.digest, features, self._settings.vcodec], sort_keys=True)
+        about = json.dumps(
+            [plan.digest, plan.labels, features, self._settings.vcodec], sort_keys=True
+        )
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
     def _write(

@@ -81,10 +81,12 @@ def plan_sampled(
             keys = tuple(got[0] for got in newest if got)
             rows.append(PlannedRow(keys, b'', now_ns))
         elif rows:
-            yield _episode(robot, bag_name, part, rows, task, f'{old.topic} is too old')
+            yield _episode(
+                robot, bag_name, part, rows, task, f'{old.topic} is too old', first_numbers
+            )
             part, rows = part + 1, []
     if rows:
-        yield _episode(robot, bag_name, part, rows, task, '')
+        yield _episode(robot, bag_name, part, rows, task, '', first_numbers)
 
 
 def _is_old(one: _Received, got: tuple[MessageKey, int] | None) -> bool:
@@ -120,7 +122,13 @@ def _received(
 
 
 def _episode(
-    robot: RecordedRobot, bag_name: str, part: int, rows: list[PlannedRow], task: str, why: str
+    robot: RecordedRobot,
+    bag_name: str,
+    part: int,
+    rows: list[PlannedRow],
+    task: str,
+    why: str,
+    first_numbers: dict[str, int],
 ) -> EpisodePlan:
     return EpisodePlan(
         robot.description.name,
@@ -134,6 +142,7 @@ def _episode(
         if why
         else '',
         left_out=Counter(),
+        first_numbers=first_numbers,
     )
 
 

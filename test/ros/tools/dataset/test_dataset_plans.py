@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
+from lerobot_serve.tools.dataset.records import episode_record, Existing
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 
 
@@ -303,6 +305,40 @@ def test_hostile_ids_are_only_text(tmp_path):
     assert '\x1b' not in plan.title and '\n' not in plan.title
 
 
+def dataset_of(*plans: EpisodePlan) -> Existing:
+    lines = [json.dumps(episode_record(plan, plan.digest)) for plan in plans]
+    return Existing({}, 30, 'sim_arm', len(plans), 0, tuple(lines), {})
+
+
+def test_an_episode_is_the_same_with_an_outcome_and_an_end_of_a_later_bag(tmp_path):
+    killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(client_id='arm', episode_id='died', outcome=EpisodeOutcome.FAILURE),
+    )
+    (alone,) = plans_of(tmp_path / 'before')
+    (both,) = plans_of(tmp_path / 'before', after.close())
+    assert both.outcome == 'failure' and alone.outcome == ''
+    assert alone.digest in dataset_of(alone).refuse_others([both])
+    # the staged rows have a label, so they are not those of the other
+    assert alone.labels != both.labels
+
+
+def test_an_episode_that_is_there_with_other_rows_is_refused_with_its_name(tmp_path):
+    killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+
+    def number(step):
+        step.action.control_step += 5
+
+    after.episode('died', 3, change=number)
+    (half,) = plans_of(tmp_path / 'before')
+    (whole,) = plans_of(tmp_path / 'before', after.close())
+    with pytest.raises(DatasetError, match=r"'arm' episode 'died' .*5 there, 8 in these bags"):
+        dataset_of(half).refuse_others([whole])
+
+
 # bags of other recorders
 
 
@@ -348,6 +384,15 @@ def test_a_gap_divides_a_sampled_bag(tmp_path):
     assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
     assert plans[0].cut and not plans[1].cut
     assert all(plan.label is None for plan in plans)
+
+
+def test_a_sampled_episode_is_the_same_behind_other_bags(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 6)
+    index, (alone,) = sampled(bag.close())
+    first_numbers = dict.fromkeys(index.topics, 7)
+    behind = plan_sampled(index, sampling_robot(), bag_name='old', first_numbers=first_numbers)
+    assert [plan.digest for plan in behind] == [alone.digest]
 
 
 def test_a_sampled_bag_without_a_topic_is_refused_with_what_it_has(tmp_path):
