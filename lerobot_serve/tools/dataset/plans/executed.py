@@ -129,8 +129,12 @@ def _plan(
     task: str,
 ) -> EpisodePlan:
     rows = _Rows([], Counter())
-    decoded = [message_decoding.decode_executed(row.data) for row in recorded.rows]
-    for row, executed in zip(recorded.rows, decoded, strict=True):
+    # overlapping recordings are read one after the other
+    ordered = sorted(
+        ((row, message_decoding.decode_executed(row.data)) for row in recorded.rows),
+        key=lambda pair: pair[1].control_step,
+    )
+    for row, executed in ordered:
         _check_size(executed, robot, key)
         if rows.cut:
             rows.left_out['after the cut'] += 1
@@ -138,13 +142,13 @@ def _plan(
             _add_row(rows, row.received_ns, row.data, executed, robot, stamps)
     outcome = index.outcomes.get((key.client_id, key.episode_id))
     kept = {row.executed for row in rows.planned}
-    used = [one for row, one in zip(recorded.rows, decoded, strict=True) if row.data in kept]
+    used = [one for row, one in ordered if row.data in kept]
     return EpisodePlan(
         key.client_id,
         key.episode_id,
         robot,
         tuple(rows.planned),
-        _rate(decoded, robot.description.fps, key),
+        _rate([one for _, one in ordered], robot.description.fps, key),
         task=index.tasks.get((key.client_id, key.episode_id), '') or task,
         outcome=outcome.outcome if outcome else '',
         score=outcome.score if outcome else float('nan'),

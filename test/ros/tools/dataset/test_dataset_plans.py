@@ -13,7 +13,9 @@ from support.tools.bag_rig import write_sqlite
 
 from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, STEP_NS
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.message_decoding import decode_executed
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
@@ -132,6 +134,30 @@ def test_rows_of_two_recordings_of_one_episode_are_joined(tmp_path):
     (plan,) = plans_of(tmp_path / 'whole', tmp_path / 'again')
     assert len(plan.rows) == 9
     assert plan.digest == plans_of(tmp_path / 'whole')[0].digest
+
+
+def test_rows_of_overlapping_recordings_are_in_order_and_only_once(tmp_path):
+    """Two recorders of one edge: the one that began first ended last, with a hole."""
+    bag = EdgeBag(tmp_path / 'all')
+    bag.episode('one', 9)
+    rows = list(Bag(bag.close()).read())
+    seen = {'long': (0, 1, 2, 6, 7, 8), 'short': (2, 3, 4, 5, 6)}
+    for name, steps in seen.items():
+        part, number = EdgeBag(tmp_path / name, robot_file=''), -1
+        for message in rows:
+            if message.topic.endswith('executed_action'):
+                number += 1
+                if number not in steps:
+                    continue
+            part.writer.add_topic(BagTopic(message.topic, message.type))
+            part.writer.write(
+                message.topic, message.data, received_ns=message.stamp_ns, sent_ns=message.sent_ns
+            )
+        part.close()
+    (plan,) = plans_of(tmp_path / 'long', tmp_path / 'short')
+    steps = [decode_executed(row.executed).control_step for row in plan.rows]
+    assert steps == list(range(9))
+    assert plan.digest == plans_of(tmp_path / 'all')[0].digest
 
 
 def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
