@@ -66,7 +66,7 @@ def convert(settings: Settings, values: MessageValues, report: Report) -> Result
                 raise DatasetError(
                     f'{settings.out} exists already; name a new folder, or --append to it'
                 )
-            lerobot_writer.load_lerobot(staging.folder / 'cache')
+            lerobot_writer.load_lerobot(staging.cache)
             return _Conversion(settings, values, report, bags, staging).run()
         finally:
             staging.remove_if_empty()
