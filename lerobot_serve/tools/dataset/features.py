@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
 
 ABOUT = 'complementary_info.'
@@ -49,12 +49,19 @@ def shape_of(frame: NDArray[Any]) -> FrameShape:
 
 
 def camera_columns(robot: RecordedRobot, shapes: Mapping[str, FrameShape]) -> dict[str, str]:
-    """Return the column of each camera."""
+    """Return the column of each camera. Raises DatasetError for two of one column."""
     names = zip(robot.description.cameras, robot.description.camera_names, strict=True)
-    return {
-        camera.name: column_of(camera.name, name, depth=shapes[camera.name].is_depth)
-        for camera, name in names
-    }
+    cameras: dict[str, str] = {}
+    for camera, name in names:
+        column = column_of(camera.name, name, depth=shapes[camera.name].is_depth)
+        if column in cameras:
+            raise DatasetError(
+                f'cameras {cameras[column]!r} and {camera.name!r} of '
+                f'{robot.description.name!r} have the same column {column}; give one another '
+                'name in the robot file or its rename_map'
+            )
+        cameras[column] = camera.name
+    return {camera: column for column, camera in cameras.items()}
 
 
 def features_of(

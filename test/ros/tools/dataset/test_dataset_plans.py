@@ -16,6 +16,7 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message_decoding import decode_executed
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.dataset.features import camera_columns, FrameShape
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
@@ -363,6 +364,20 @@ def test_an_episode_that_is_there_with_other_rows_is_refused_with_its_name(tmp_p
     (whole,) = plans_of(tmp_path / 'before', after.close())
     with pytest.raises(DatasetError, match=r"'arm' episode 'died' .*5 there, 8 in these bags"):
         dataset_of(half).refuse_others([whole])
+
+
+def test_two_cameras_of_one_column_are_refused_with_both_names():
+    text = ROBOT_FILE.replace('observation.images.wrist:', 'front:')
+    robot = parse_robot(text, 'robot.yaml', NODE)
+    colour, depth = FrameShape(48, 64, 3, 'uint8'), FrameShape(48, 64, 1, 'uint16')
+    names = 'observation.images.front', 'front'
+    with pytest.raises(DatasetError, match="'observation.images.front' and 'front'"):
+        camera_columns(robot, dict.fromkeys(names, colour))
+    # colour and depth have columns of their own
+    assert camera_columns(robot, {names[0]: colour, names[1]: depth}) == {
+        names[0]: 'observation.images.front',
+        names[1]: 'observation.depth.front',
+    }
 
 
 # bags of other recorders
