@@ -371,7 +371,7 @@ def test_two_cameras_of_one_column_are_refused_with_both_names():
     robot = parse_robot(text, 'robot.yaml', NODE)
     colour, depth = FrameShape(48, 64, 3, 'uint8'), FrameShape(48, 64, 1, 'uint16')
     names = 'observation.images.front', 'front'
-    with pytest.raises(DatasetError, match="'observation.images.front' and 'front'"):
+    with pytest.raises(DatasetError, match=r"'observation\.images\.front' and 'front'"):
         camera_columns(robot, dict.fromkeys(names, colour))
     # colour and depth have columns of their own
     assert camera_columns(robot, {names[0]: colour, names[1]: depth}) == {
