@@ -10,6 +10,7 @@ memory.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from lerobot_serve.tools.bags import fleet_decoding, message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
 from lerobot_serve.wire.cdr import CdrReader
 from lerobot_serve.wire.errors import Malformed
 
@@ -32,17 +34,36 @@ INPUT_TYPES = {
     *('geometry_msgs/msg/TwistStamped', 'trajectory_msgs/msg/JointTrajectory'),
 }
 
+# kinds of frames of one topic, and which of each kind are kept to be decoded
+HEADS, EXAMPLES = 8, (1, 2, 10, 100)
+
 CountBytes = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class TopicMessages:
-    """The messages of one topic in the order of reading; `first` has the bytes of the first."""
+    """
+    The messages of one topic in the order of reading. Of images also how often each head was
+    there, and the bytes of some messages with it.
+    """
 
     type: str
-    first: bytes
+    heads: Counter[FrameHead] = field(default_factory=Counter)
+    examples: dict[FrameHead, list[bytes]] = field(default_factory=dict)
     sent_ns: array[int] = field(default_factory=lambda: array('q'))
     received_ns: array[int] = field(default_factory=lambda: array('q'))
+
+    def add(self, message: BagMessage) -> None:
+        self.sent_ns.append(message.sent_ns)
+        self.received_ns.append(message.stamp_ns)
+        head = head_of(message.type, message.data)
+        if head is None or (head not in self.heads and len(self.heads) >= HEADS):
+            return
+        self.heads[head] += 1
+        examples = self.examples.setdefault(head, [])
+        # the first frames may be damaged
+        if self.heads[head] in EXAMPLES:
+            examples.append(message.data)
 
 
 class EpisodeId(NamedTuple):
@@ -166,9 +187,8 @@ class _Indexing:
         if kind in INPUT_TYPES:
             known = index.topics.get(message.topic)
             if known is None:
-                known = index.topics[message.topic] = TopicMessages(kind, message.data)
-            known.sent_ns.append(message.sent_ns)
-            known.received_ns.append(message.stamp_ns)
+                known = index.topics[message.topic] = TopicMessages(kind)
+            known.add(message)
             index.has_source_stamps &= message.sent_ns != 0
         elif kind == message_decoding.EXECUTED_TYPE:
             self._add_executed(message)
