@@ -127,7 +127,9 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
     texts = (executed.source, executed.cage_result, executed.rung, executed.slot, executed.policy)
     numbers = (executed.seq, executed.chunk_row, executed.control_step)
     policy_action = executed.raw if executed.source == 'policy' else executed.policy_action
-    has_policy_action = policy_action.size == executed.commanded.size
+    has_policy_action = (
+        policy_action.size == executed.commanded.size and np.isfinite(policy_action).all()
+    )
     if not has_policy_action:
         # NaN would become null when LeRobot joins datasets, which its loader cannot read
         policy_action = executed.commanded
@@ -140,7 +142,7 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
             for name, number in zip(NUMBERS, numbers, strict=True)
         },
         f'{ABOUT}age_s': np.array([executed.age_s], np.float32),
-        HAS_POLICY_ACTION: np.array([has_policy_action]),
+        HAS_POLICY_ACTION: np.array([bool(has_policy_action)]),
         INTERVENTION: np.array([executed.source == 'person']),
     }
 

@@ -46,6 +46,11 @@ class _Received:
             return None
         return MessageKey(self.topic, self.numbers[at]), now_ns - self.times_ns[at]
 
+    def next_ns(self, now_ns: int) -> int | None:
+        """Return when the next message was received, None for never."""
+        at = bisect_right(self.times_ns, now_ns)
+        return self.times_ns[at] if at < len(self.times_ns) else None
+
 
 def plan_sampled(
     index: BagIndex,
@@ -71,8 +76,10 @@ def plan_sampled(
     rows: list[PlannedRow] = []
     part, begin_ns = 1, max(one.times_ns[0] for one in found)
     end_ns = max(one.times_ns[-1] for one in found)
-    for count in range((end_ns - begin_ns) * round(fps) // SECOND_NS + 1):
+    count, last = 0, (end_ns - begin_ns) * round(fps) // SECOND_NS
+    while count <= last:
         now_ns = begin_ns + count * SECOND_NS // round(fps)
+        count += 1
         newest = [one.newest(now_ns) for one in found]
         old = next(
             (one for one, got in zip(found, newest, strict=True) if _is_old(one, got)), None
@@ -85,6 +92,12 @@ def plan_sampled(
                 robot, bag_name, part, rows, task, f'{old.topic} is too old', first_numbers
             )
             part, rows = part + 1, []
+        if old is not None:
+            # the next message of this input may be hours away
+            next_ns = old.next_ns(now_ns)
+            if next_ns is None:
+                break
+            count = max(count, -((begin_ns - next_ns) * round(fps) // SECOND_NS))
     if rows:
         yield _episode(robot, bag_name, part, rows, task, '', first_numbers)
 

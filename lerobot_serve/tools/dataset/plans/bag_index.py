@@ -27,6 +27,8 @@ ROBOT_FILE, TEXT_TYPE = '/robot_file', 'std_msgs/msg/String'
 TEXT_LIMIT = 16 << 20
 # between the last message of a bag and the first of the next, of a recorder that lost nothing
 CONTINUES_NS = 10**9
+# of times [ns]; MCAP has 64 bits without a sign
+STAMP_END = 1 << 63
 # what may be an input or a command of a robot file
 INPUT_TYPES = {
     *('sensor_msgs/msg/JointState', 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'),
@@ -107,10 +109,21 @@ class BagIndex:
     has_source_stamps: bool = True
 
 
+def is_input(message: BagMessage) -> bool:
+    """Return whether a message may be an input or a command: those have numbers."""
+    return message.type in INPUT_TYPES and has_usable_stamps(message)
+
+
+def has_usable_stamps(message: BagMessage) -> bool:
+    return 0 <= message.stamp_ns < STAMP_END and 0 <= message.sent_ns < STAMP_END
+
+
 def numbered(messages: Iterable[BagMessage]) -> Iterator[tuple[int, BagMessage]]:
-    """Yield each message with its number in its topic; both passes count alike."""
+    """Yield each input with its number in its topic; the index has as many of them."""
     counts: dict[str, int] = {}
     for message in messages:
+        if not is_input(message):
+            continue
         number = counts.get(message.topic, 0)
         counts[message.topic] = number + 1
         yield number, message
@@ -137,6 +150,7 @@ def index_bags(bags: Iterable[Bag], count_bytes: CountBytes) -> BagIndex:
                 indexing.index.damage.append(
                     f'{message.topic}: a message cannot be read ({error})'
                 )
+        indexing.end()
         indexing.index.damage += bag.damage
     return indexing.index
 
@@ -172,6 +186,8 @@ class _Indexing:
         self._files: dict[str, str] = {}
         self._files_in_bag: set[str] = set()
         self._without_file: dict[str, list[RecordedEpisode]] = {}
+        self._robots_in_bag: dict[str, set[str]] = {}
+        self._nameless: list[fleet_decoding.EpisodeOutcome] = []
 
     def begin(self, path: Path) -> None:
         """Begin a bag. An edge that began again may have another robot file."""
@@ -180,11 +196,25 @@ class _Indexing:
             latest.in_bag = False
         self._files_in_bag.clear()
         self._without_file.clear()
+        self._robots_in_bag.clear()
+        self._nameless.clear()
+
+    def end(self) -> None:
+        """End a bag: an outcome without a robot is of the only one that has its episode."""
+        for outcome in self._nameless:
+            robots = self._robots_in_bag.get(outcome.episode_id, set())
+            if len(robots) == 1:
+                self.index.outcomes.setdefault((*robots, outcome.episode_id), outcome)
 
     def add(self, message: BagMessage) -> None:
         """Add the next message. Raises Malformed, UnicodeDecodeError."""
         kind, index = message.type, self.index
-        if kind in INPUT_TYPES:
+        if not has_usable_stamps(message):
+            index.damage.append(
+                f'{message.topic}: a message is left out: its times are {message.stamp_ns} and '
+                f'{message.sent_ns} ns'
+            )
+        elif is_input(message):
             known = index.topics.get(message.topic)
             if known is None:
                 known = index.topics[message.topic] = TopicMessages(kind)
@@ -200,7 +230,11 @@ class _Indexing:
         elif kind == fleet_decoding.OUTCOME_TYPE:
             outcome = fleet_decoding.decode_outcome(message.data)
             # the last report counts: a person may correct an earlier one
-            index.outcomes[outcome.client_id, outcome.episode_id] = outcome
+            if outcome.client_id:
+                index.outcomes[outcome.client_id, outcome.episode_id] = outcome
+            else:
+                # newest first
+                self._nameless.insert(0, outcome)
             self._end(message, outcome)
         elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
             text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
@@ -221,6 +255,7 @@ class _Indexing:
             return
         key = EpisodeId(node, executed.client_id, executed.episode_id)
         self._latest[node] = _Latest(key, executed.control_step, message.stamp_ns)
+        self._robots_in_bag.setdefault(key.episode_id, set()).add(key.client_id)
         episode = self.index.episodes.get(key)
         if episode is None:
             episode = self.index.episodes[key] = RecordedEpisode()

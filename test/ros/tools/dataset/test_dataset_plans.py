@@ -16,9 +16,15 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message_decoding import decode_executed
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.dataset.features import camera_columns, FrameShape
+from lerobot_serve.tools.dataset.features import (
+    camera_columns,
+    FrameShape,
+    HAS_POLICY_ACTION,
+    row_values,
+)
+from lerobot_serve.tools.dataset.plans import as_of
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
-from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags, numbered
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
@@ -366,6 +372,66 @@ def test_an_episode_that_is_there_with_other_rows_is_refused_with_its_name(tmp_p
         dataset_of(half).refuse_others([whole])
 
 
+@pytest.mark.parametrize(('robots', 'outcome'), [(('arm',), 'failure'), (('arm', 'leg'), '')])
+def test_an_outcome_without_a_robot_is_of_the_only_one_with_its_episode(tmp_path, robots, outcome):
+    bag = EdgeBag(tmp_path / 'bag')
+    for robot in robots:
+        bag.episode('one', 2, outcome=None, client=robot)
+    bag.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(episode_id='one', outcome=EpisodeOutcome.SUCCESS),
+    )
+    bag.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(episode_id='one', outcome=EpisodeOutcome.FAILURE),
+    )
+    # the last report counts
+    assert [plan.outcome for plan in plans_of(bag.close())] == [outcome] * len(robots)
+
+
+def test_both_passes_give_a_message_the_same_number(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 3)
+    messages = list(Bag(bag.close()).read())
+    camera = '/arm/camera/front/image_raw'
+    first = next(m for m in messages if m.topic == camera)
+    # of a type that is no input, and of a time that no clock has
+    messages.insert(0, first._replace(type='std_msgs/msg/String'))
+    messages.insert(0, first._replace(sent_ns=1 << 63))
+    messages.insert(0, first._replace(stamp_ns=(1 << 64) - 1))
+
+    class Bagged:
+        path, damage = tmp_path, ()
+
+        def read(self):
+            return iter(messages)
+
+    index = index_bags([Bagged()], lambda _: None)
+    assert len(index.damage) == 2 and camera in index.damage[0]
+    numbers = {(m.topic, n): m for n, m in numbered(messages)}
+    assert numbers[camera, 0] is first
+    for topic, known in index.topics.items():
+        found = [numbers[topic, n].stamp_ns for n in range(len(known.received_ns))]
+        assert found == list(known.received_ns) and (topic, len(found)) not in numbers
+
+
+def test_a_policy_action_that_is_not_finite_is_not_known(tmp_path):
+    def spoil(step):
+        if step.number == 1:
+            step.action.raw = [float('nan'), *step.action.raw[1:]]
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 2, change=spoil)
+    (plan,) = plans_of(bag.close())
+    state = np.zeros(6)
+    rows = [
+        row_values(plan, n, state=state, frames={}, command=None, is_labelled=False)
+        for n in range(2)
+    ]
+    assert [bool(row[HAS_POLICY_ACTION][0]) for row in rows] == [True, False]
+    assert np.array_equal(rows[1]['complementary_info.policy_action'], rows[1]['action'])
+
+
 def test_two_cameras_of_one_column_are_refused_with_both_names():
     text = ROBOT_FILE.replace('observation.images.wrist:', 'front:')
     robot = parse_robot(text, 'robot.yaml', NODE)
@@ -434,6 +500,26 @@ def test_a_sampled_episode_is_the_same_behind_other_bags(tmp_path):
     first_numbers = dict.fromkeys(index.topics, 7)
     behind = plan_sampled(index, sampling_robot(), bag_name='old', first_numbers=first_numbers)
     assert [plan.digest for plan in behind] == [alone.digest]
+
+
+def test_a_stamp_far_in_the_future_costs_no_time(tmp_path, monkeypatch):
+    """Nearly three centuries behind the others, whose steps nothing could count."""
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 6)
+    bag.clock_ns = (1 << 63) - 10**9
+    bag.episode('ignored', 6)
+    looks = []
+    newest = as_of._Received.newest
+
+    def count(received, now_ns):
+        looks.append(1)
+        assert len(looks) < 1000
+        return newest(received, now_ns)
+
+    monkeypatch.setattr(as_of._Received, 'newest', count)
+    _, plans = sampled(bag.close())
+    assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
+    assert len(plans[1].rows) >= 5
 
 
 def test_a_sampled_bag_without_a_topic_is_refused_with_what_it_has(tmp_path):
