@@ -132,10 +132,8 @@ def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) 
     if device is None:
         return
     used = {resolve(robot.command.topic): 'the command topic of the robot'}
-    used |= {
-        resolve(each.topic): 'an input topic of the robot'
-        for each in (*robot.state, *robot.cameras)
-    }
+    inputs = [source.topic for source in robot.state] + [each.topic for each in robot.cameras]
+    used |= dict.fromkeys(map(resolve, inputs), 'an input topic of the robot')
     for topic in (device.topic, *([device.deadman.topic] if device.deadman else [])):
         if use := used.get(resolve(topic)):
             raise ParameterError(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from support.waiting import wait_until
@@ -384,7 +385,9 @@ def test_what_a_process_leaves_behind_does_not_keep_the_fleet(fleet, monkeypatch
 
     def read_more(child: supervisor.Child) -> bool:
         pieces.append(child.running.poll() is not None)
-        assert len(pieces) < 10_000
+        # the process gets the time that it needs to start and to end on a busy machine
+        time.sleep(0.001)
+        assert len(pieces) < 30_000
         return True
 
     monkeypatch.setattr(running.supervisor, '_read', read_more)
