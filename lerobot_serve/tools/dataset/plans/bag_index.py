@@ -204,7 +204,8 @@ class _Indexing:
         for outcome in self._nameless:
             robots = self._robots_in_bag.get(outcome.episode_id, set())
             if len(robots) == 1:
-                self.index.outcomes.setdefault((*robots, outcome.episode_id), outcome)
+                name = next(iter(robots)), outcome.episode_id
+                self.index.outcomes.setdefault(name, outcome)
 
     def add(self, message: BagMessage) -> None:
         """Add the next message. Raises Malformed, UnicodeDecodeError."""
