@@ -7,7 +7,8 @@ Everything that decides is known after the first pass; the second pass only deco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import hashlib
 import json
@@ -20,20 +21,15 @@ from lerobot_serve.tools.dataset import lerobot_writer, records
 from lerobot_serve.tools.dataset.agreement import agreed_features
 from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
-from lerobot_serve.tools.dataset.features import (
-    Features,
-    FrameShape,
-    shape_of,
-    SUCCESS,
-)
-from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed, UnusableMessageError
+from lerobot_serve.tools.dataset.features import Features, FrameShape, SUCCESS
+from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed
+from lerobot_serve.tools.dataset.frame_shapes import camera_shapes
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import (
     all_messages,
     bag_bytes,
     BagIndex,
     index_bags,
-    TopicMessages,
 )
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
@@ -41,10 +37,11 @@ from lerobot_serve.tools.dataset.plans.filters import is_selected
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
 from lerobot_serve.tools.dataset.settings import Report, Result, Settings
 from lerobot_serve.tools.dataset.staging import Staging
-from lerobot_serve.wire.errors import Malformed
 
-# numbers of a frame
-STORED = ('uint8', 'uint16')
+# over the bags; each finds all messages of the planned rows that cannot be used
+PASSES = 10
+# reasons why messages cannot be used
+NOTED = 10
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ def convert(settings: Settings, values: MessageValues, report: Report) -> Result
                 raise DatasetError(
                     f'{settings.out} exists already; name a new folder, or --append to it'
                 )
-            lerobot_writer.load_lerobot(staging.folder / 'cache')
+            lerobot_writer.load_lerobot(staging.cache)
             return _Conversion(settings, values, report, bags, staging).run()
         finally:
             staging.remove_if_empty()
@@ -91,7 +88,7 @@ class _Conversion:
 
     def run(self) -> Result:
         indexes = self._index()
-        while True:
+        for _ in range(PASSES):
             self._result = Result()
             planned = self._plan(indexes)
             plans = self._select(planned)
@@ -101,13 +98,24 @@ class _Conversion:
                 plans, planned.shapes, self._there, self._settings, self._report.note
             )
             names = [self._staged_name(plan, features) for plan in plans]
-            try:
-                self._write(plans, names, features, planned.shapes)
-            except UnusableMessageError as error:
-                self._report.note(f'a message cannot be used and counts as missing: {error}')
-                self._unusable.add(error.key)
-                continue
-            return self._join(plans, names)
+            unusable = self._write(plans, names, features, planned.shapes)
+            if not unusable:
+                return self._join(plans, names)
+            self._note_unusable(unusable)
+        raise DatasetError(
+            f'messages that cannot be used were found in each of {PASSES} passes; the last: '
+            f'{next(iter(unusable.values()))}'
+        )
+
+    def _note_unusable(self, unusable: Mapping[MessageKey, str]) -> None:
+        """Messages that cannot be used count as missing from now on."""
+        self._unusable |= unusable.keys()
+        counts = Counter(unusable.values())
+        for text, count in counts.most_common(NOTED):
+            self._report.note(f'{count} messages cannot be used and count as missing: {text}')
+        if len(counts) > NOTED:
+            others = sum(counts.values()) - sum(n for _, n in counts.most_common(NOTED))
+            self._report.note(f'{others} more messages cannot be used and count as missing')
 
     def _index(self) -> list[BagIndex]:
         count = self._report.begin('reading', bag_bytes(self._bags))
@@ -140,10 +148,9 @@ class _Conversion:
                 )
         else:
             plans = self._sampled(self._settings.robot_file, indexes)
-        topics = _all_topics(indexes)
         for plan in plans:
             if plan.rows and plan.robot.digest not in shapes:
-                shapes[plan.robot.digest] = self._shapes(plan, topics)
+                shapes[plan.robot.digest] = camera_shapes(plan, indexes, self._values)
         return _Planned(plans, shapes, damage)
 
     def _sampled(self, path: Path, indexes: list[BagIndex]) -> list[EpisodePlan]:
@@ -166,36 +173,16 @@ class _Conversion:
                 numbers[topic] = numbers.get(topic, 0) + len(found.received_ns)
         return plans
 
-    def _shapes(
-        self, plan: EpisodePlan, topics: dict[str, TopicMessages]
-    ) -> dict[str, FrameShape]:
-        """Return the frames of each camera, by the first message of its topic."""
-        found = {}
-        for number, one in enumerate(plan.robot.inputs):
-            if not one.camera:
-                continue
-            topic = plan.rows[0].messages[number].topic
-            first = topics[topic]
-            try:
-                found[one.name] = shape_of(self._values.frame_of(first.first, topic, first.type))
-            except Malformed as error:
-                raise DatasetError(f'{topic}: the first frame cannot be read: {error}') from error
-            if found[one.name].dtype not in STORED:
-                raise DatasetError(
-                    f'{topic} has depth as {found[one.name].dtype}, which LeRobot cannot store '
-                    'without loss; record it as 16UC1 (millimetres)'
-                )
-        return found
-
     def _select(self, planned: _Planned) -> list[EpisodePlan]:
         for text in planned.damage:
             self._report.note(text)
         selected = []
-        known = self._there.digests if self._there else frozenset()
-        for plan in planned.plans:
-            if not is_selected(plan, self._settings.filters):
-                self._result.filtered += 1
-            elif not plan.rows:
+        passed = [p for p in planned.plans if is_selected(p, self._settings.filters)]
+        self._result.filtered = len(planned.plans) - len(passed)
+        with_rows = [plan for plan in passed if plan.rows]
+        known = self._there.refuse_others(with_rows) if self._there else frozenset()
+        for plan in passed:
+            if not plan.rows:
                 self._result.without_rows += 1
                 self._report.note(f'{plan.title}: no row: {records.left_out_text(plan)}')
             elif plan.digest in known:
@@ -213,7 +200,9 @@ class _Conversion:
             self._report.note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
 
     def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
-        about = json.dumps([plan.digest, features, self._settings.vcodec], sort_keys=True)
+        about = json.dumps(
+            [plan.digest, plan.labels, features, self._settings.vcodec], sort_keys=True
+        )
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
     def _write(
@@ -222,7 +211,8 @@ class _Conversion:
         names: Sequence[str],
         features: Features,
         shapes: dict[str, dict[str, FrameShape]],
-    ) -> None:
+    ) -> Mapping[MessageKey, str]:
+        """Write the episodes; return the messages that cannot be used, whose episodes are not."""
         waiting = {
             plan.digest: name
             for plan, name in zip(plans, names, strict=True)
@@ -232,7 +222,7 @@ class _Conversion:
         if resumed:
             self._report.note(f'{resumed} episodes were converted before')
         if not waiting:
-            return
+            return {}
         count = self._report.begin('converting', bag_bytes(self._bags))
         sink = EpisodeSink(self._staging, waiting, features, self._settings.vcodec)
         feed = RowFeed(
@@ -245,8 +235,9 @@ class _Conversion:
             feed.run(all_messages(self._bags, count), sink)
         finally:
             sink.close()
-        if sink.left:
+        if sink.left and not feed.unusable:
             raise DatasetError('the bags changed while they were read; convert them again')
+        return feed.unusable
 
     def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> Result:
         staged = [self._staging.path(name) for name in names]
@@ -281,14 +272,6 @@ class _Conversion:
         there = records.Existing.read(self._settings.out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result
-
-
-def _all_topics(indexes: Sequence[BagIndex]) -> dict[str, TopicMessages]:
-    found: dict[str, TopicMessages] = {}
-    for index in indexes:
-        for topic, messages in index.topics.items():
-            found.setdefault(topic, messages)
-    return found
 
 
 def _in_time_order(bags: list[Bag]) -> list[Bag]:

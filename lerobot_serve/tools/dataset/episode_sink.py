@@ -49,6 +49,12 @@ class EpisodeSink:
         self._staging.commit(name, records.episode_record(plan, digest))
         del self.left[digest]
 
+    def give_up(self, plan: EpisodePlan) -> None:
+        digest = self._digests.get(id(plan))
+        if digest is not None and digest in self._open:
+            self._open.pop(digest).abort()
+            self._staging.discard(self.left[digest])
+
     def close(self) -> None:
         """Give up the episodes that are not at their end."""
         for digest, writer in self._open.items():

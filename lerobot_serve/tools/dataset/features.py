@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
 
 ABOUT = 'complementary_info.'
@@ -49,12 +49,19 @@ def shape_of(frame: NDArray[Any]) -> FrameShape:
 
 
 def camera_columns(robot: RecordedRobot, shapes: Mapping[str, FrameShape]) -> dict[str, str]:
-    """Return the column of each camera."""
+    """Return the column of each camera. Raises DatasetError for two of one column."""
     names = zip(robot.description.cameras, robot.description.camera_names, strict=True)
-    return {
-        camera.name: column_of(camera.name, name, depth=shapes[camera.name].is_depth)
-        for camera, name in names
-    }
+    cameras: dict[str, str] = {}
+    for camera, name in names:
+        column = column_of(camera.name, name, depth=shapes[camera.name].is_depth)
+        if column in cameras:
+            raise DatasetError(
+                f'cameras {cameras[column]!r} and {camera.name!r} of '
+                f'{robot.description.name!r} have the same column {column}; give one another '
+                'name in the robot file or its rename_map'
+            )
+        cameras[column] = camera.name
+    return {camera: column for column, camera in cameras.items()}
 
 
 def features_of(
@@ -120,7 +127,9 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
     texts = (executed.source, executed.cage_result, executed.rung, executed.slot, executed.policy)
     numbers = (executed.seq, executed.chunk_row, executed.control_step)
     policy_action = executed.raw if executed.source == 'policy' else executed.policy_action
-    has_policy_action = policy_action.size == executed.commanded.size
+    has_policy_action = (
+        policy_action.size == executed.commanded.size and np.isfinite(policy_action).all()
+    )
     if not has_policy_action:
         # NaN would become null when LeRobot joins datasets, which its loader cannot read
         policy_action = executed.commanded
@@ -133,7 +142,7 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
             for name, number in zip(NUMBERS, numbers, strict=True)
         },
         f'{ABOUT}age_s': np.array([executed.age_s], np.float32),
-        HAS_POLICY_ACTION: np.array([has_policy_action]),
+        HAS_POLICY_ACTION: np.array([bool(has_policy_action)]),
         INTERVENTION: np.array([executed.source == 'person']),
     }
 

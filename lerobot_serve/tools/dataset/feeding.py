@@ -53,13 +53,8 @@ class RowSink(Protocol):
     def end(self, plan: EpisodePlan) -> None:
         """Take the end of an episode."""
 
-
-class UnusableMessageError(Exception):
-    """A message that a row needs cannot be decoded; it counts as missing from now on."""
-
-    def __init__(self, key: MessageKey, text: str) -> None:
-        super().__init__(text)
-        self.key = key
+    def give_up(self, plan: EpisodePlan) -> None:
+        """Forget the rows of an episode, which has a message that cannot be used."""
 
 
 @dataclass(slots=True)
@@ -78,10 +73,14 @@ class _Open:
     plan: EpisodePlan
     columns: dict[str, str]
     next_row: int = 0
+    is_given_up: bool = False
 
 
 class RowFeed:
-    """See the module. `shapes` has the frames that each camera topic must have, by robot."""
+    """
+    See the module. `shapes` has the frames that each camera topic must have, by robot. `unusable`
+    has the messages that rows need and that cannot be decoded, with the reason.
+    """
 
     def __init__(
         self,
@@ -92,6 +91,7 @@ class RowFeed:
         is_labelled: bool,
     ) -> None:
         self._shapes, self._values, self._is_labelled = shapes, values, is_labelled
+        self.unusable: dict[MessageKey, str] = {}
         self._uses: Counter[MessageKey] = Counter()
         self._waiting: dict[MessageKey, list[_Open]] = {}
         self._held: dict[MessageKey, _Held] = {}
@@ -102,7 +102,10 @@ class RowFeed:
             self._wait(_Open(plan, columns))
 
     def run(self, messages: Iterable[BagMessage], sink: RowSink) -> None:
-        """Give all rows to the sink. Raises UnusableMessageError, and what the sink raises."""
+        """
+        Give all rows to the sink. An episode with an unusable message is given up; its other
+        messages are decoded all the same, to find all of those. Raises what the sink raises.
+        """
         for number, message in numbered(messages):
             key = MessageKey(message.topic, number)
             uses = self._uses.get(key, 0)
@@ -127,11 +130,22 @@ class RowFeed:
             if any(key not in self._held for key in keys):
                 self._wait(one)
                 return
-            sink.add(one.plan, self._row(one))
+            self._give(one, sink)
             for key in keys:
                 self._release(key)
             one.next_row += 1
-        sink.end(one.plan)
+        if not one.is_given_up:
+            sink.end(one.plan)
+
+    def _give(self, one: _Open, sink: RowSink) -> None:
+        row = self._row(one)
+        if one.is_given_up:
+            return
+        if row is None:
+            one.is_given_up = True
+            sink.give_up(one.plan)
+        else:
+            sink.add(one.plan, row)
 
     def _release(self, key: MessageKey) -> None:
         held = self._held[key]
@@ -139,54 +153,56 @@ class RowFeed:
         if not held.uses:
             del self._held[key]
 
-    def _row(self, one: _Open) -> dict[str, Any]:
+    def _row(self, one: _Open) -> dict[str, Any] | None:
+        """Return the next row, None if one of its messages cannot be used."""
         robot, keys = one.plan.robot, one.plan.rows[one.next_row].messages
         states: dict[StateSource, Float64Array] = {}
         frames: dict[str, Any] = {}
+        command: Float64Array | None = None
         for source, key in zip(robot.inputs, keys, strict=False):
-            if source.camera:
-                frames[one.columns[source.name]] = self._frame(one, source, key)
-            else:
-                for state in source.sources:
-                    states[state] = self._state(state, key)
-        is_sampled = len(keys) > len(robot.inputs)
+            try:
+                if source.camera:
+                    frames[one.columns[source.name]] = self._frame(one, source, key)
+                else:
+                    data = self._held[key].message.data
+                    states |= {
+                        each: self._values.state_values(data, each) for each in source.sources
+                    }
+            except Malformed as error:
+                self.unusable[key] = str(error)
+        if len(keys) > len(robot.inputs):
+            try:
+                command = self._command(one, keys[-1])
+            except Malformed as error:
+                self.unusable[keys[-1]] = str(error)
+        if any(key in self.unusable for key in keys):
+            return None
         return row_values(
             one.plan,
             one.next_row,
             state=np.concatenate([states[state] for state in robot.description.state]),
             frames=frames,
-            command=self._command(one, keys[-1]) if is_sampled else None,
+            command=command,
             is_labelled=self._is_labelled,
         )
 
     def _frame(self, one: _Open, source: RobotInput, key: MessageKey) -> Any:
         held = self._held[key]
         if 'frame' not in held.decoded:
-            try:
-                frame = self._values.frame_of(held.message.data, key.topic, held.message.type)
-            except Malformed as error:
-                raise UnusableMessageError(key, str(error)) from error
-            held.decoded['frame'] = frame
+            held.decoded['frame'] = self._values.frame_of(
+                held.message.data, key.topic, held.message.type
+            )
         frame = held.decoded['frame']
         wanted = self._shapes[one.plan.robot.digest][source.name]
         if shape_of(frame) != wanted:
-            raise UnusableMessageError(
-                key, f'{key.topic}: a frame of {shape_of(frame)} instead of {wanted}'
+            raise Malformed(
+                'wrong_shape', f'{key.topic}: a frame of {shape_of(frame)} instead of {wanted}'
             )
         return for_lerobot(frame)
 
-    def _state(self, source: StateSource, key: MessageKey) -> Float64Array:
-        try:
-            return self._values.state_values(self._held[key].message.data, source)
-        except Malformed as error:
-            raise UnusableMessageError(key, str(error)) from error
-
     def _command(self, one: _Open, key: MessageKey) -> Float64Array:
         robot, data = one.plan.robot.description, self._held[key].message.data
-        try:
-            return self._values.command_values(data, robot, key.topic)
-        except Malformed as error:
-            raise UnusableMessageError(key, str(error)) from error
+        return self._values.command_values(data, robot, key.topic)
 
 
 def for_lerobot(frame: NDArray[Any]) -> Any:

@@ -41,9 +41,23 @@ class Existing:
     lines: tuple[str, ...]
     robots: dict[str, str]
 
-    @property
-    def digests(self) -> frozenset[str]:
-        return frozenset(json.loads(line)['digest'] for line in self.lines)
+    def refuse_others(self, plans: Iterable[EpisodePlan]) -> frozenset[str]:
+        """
+        Return the digests of the episodes that are there. Raises DatasetError for an episode that
+        is there with other rows.
+        """
+        there = [json.loads(line) for line in self.lines]
+        digests = frozenset(one['digest'] for one in there)
+        rows = {(one['robot'], one['episode_id']): one['rows'] for one in there}
+        for plan in plans:
+            name = plan.client_id, plan.episode_id
+            if plan.digest not in digests and name in rows:
+                raise DatasetError(
+                    f'{plan.title} is in the dataset with other rows: {rows[name]} there, '
+                    f'{len(plan.rows)} in these bags; leave its bags out, or convert all bags '
+                    'into a new folder'
+                )
+        return digests
 
     @classmethod
     def read(cls, root: Path) -> Existing:

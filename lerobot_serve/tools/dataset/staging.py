@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 from pathlib import Path
+import re
 import shutil
 from typing import Any
 
@@ -22,7 +23,8 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
 SUFFIX, PART = '.staging', '.part'
 RECORD = 'episode.json'
-MERGED, PREVIOUS, PUBLISHED = 'merged', 'previous', 'published'
+MERGED, PREVIOUS, PUBLISHED, CACHE = 'merged', 'previous', 'published', 'cache'
+EPISODE = re.compile(r'[0-9a-f]{32}')
 
 
 class Staging:
@@ -47,17 +49,34 @@ class Staging:
             raise DatasetError(
                 f'another conversion writes {self.out}; wait for its end, or name another folder'
             ) from None
-        self._recover()
+        try:
+            self._refuse_others()
+            self._recover()
+        except (DatasetError, OSError):
+            os.close(self._handle)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._handle)
+
+    def _refuse_others(self) -> None:
+        """Raise DatasetError for a folder with content that no conversion wrote."""
+        others = sorted(path.name for path in self.folder.iterdir() if not _is_ours(path.name))
+        if others:
+            raise DatasetError(
+                f'{self.folder} is needed for the conversion and has other content: '
+                f'{others[:5]}; move that away, or name another folder for the dataset'
+            )
 
     def _recover(self) -> None:
         """Undo what a killed conversion left half done."""
         previous, published = self.folder / PREVIOUS, self.folder / PUBLISHED
         # killed between the last rename and the removal of this folder
         self.was_published = published.exists() and not self.merged.exists()
+        if self.was_published and self.out.exists():
+            self._remove_content()
+            return
         published.unlink(missing_ok=True)
         if previous.exists() and not self.out.exists():
             previous.rename(self.out)
@@ -65,6 +84,19 @@ class Staging:
             remove(self.folder / name)
         for part in self.folder.glob(f'*{PART}'):
             remove(part)
+
+    def _remove_content(self) -> None:
+        """Remove what is ours; last the mark that the dataset is in its place."""
+        for path in list(self.folder.iterdir()):
+            if _is_ours(path.name) and path.name != PUBLISHED:
+                remove(path)
+        (self.folder / PUBLISHED).unlink(missing_ok=True)
+
+    def _remove_folder(self) -> None:
+        self._remove_content()
+        # something else may have come in
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     def is_ready(self, name: str) -> bool:
         return (self.folder / name / RECORD).is_file()
@@ -98,7 +130,11 @@ class Staging:
         """Remove the folder unless it has episodes for the next conversion."""
         with contextlib.suppress(OSError):
             if self.folder.exists() and not any(self.folder.glob(f'*/{RECORD}')):
-                remove(self.folder)
+                self._remove_folder()
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / CACHE
 
     @property
     def merged(self) -> Path:
@@ -112,7 +148,12 @@ class Staging:
             self.out.rename(self.folder / PREVIOUS)
         self.merged.rename(self.out)
         sync_folder(self.out.parent)
-        remove(self.folder)
+        self._remove_folder()
+
+
+def _is_ours(name: str) -> bool:
+    known = name in (MERGED, PREVIOUS, PUBLISHED, CACHE)
+    return known or EPISODE.fullmatch(name.removesuffix(PART)) is not None
 
 
 def remove(path: Path) -> None:

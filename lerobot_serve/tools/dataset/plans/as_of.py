@@ -46,6 +46,11 @@ class _Received:
             return None
         return MessageKey(self.topic, self.numbers[at]), now_ns - self.times_ns[at]
 
+    def next_ns(self, now_ns: int) -> int | None:
+        """Return when the next message was received, None for never."""
+        at = bisect_right(self.times_ns, now_ns)
+        return self.times_ns[at] if at < len(self.times_ns) else None
+
 
 def plan_sampled(
     index: BagIndex,
@@ -71,8 +76,10 @@ def plan_sampled(
     rows: list[PlannedRow] = []
     part, begin_ns = 1, max(one.times_ns[0] for one in found)
     end_ns = max(one.times_ns[-1] for one in found)
-    for count in range((end_ns - begin_ns) * round(fps) // SECOND_NS + 1):
+    count, last = 0, (end_ns - begin_ns) * round(fps) // SECOND_NS
+    while count <= last:
         now_ns = begin_ns + count * SECOND_NS // round(fps)
+        count += 1
         newest = [one.newest(now_ns) for one in found]
         old = next(
             (one for one, got in zip(found, newest, strict=True) if _is_old(one, got)), None
@@ -81,10 +88,18 @@ def plan_sampled(
             keys = tuple(got[0] for got in newest if got)
             rows.append(PlannedRow(keys, b'', now_ns))
         elif rows:
-            yield _episode(robot, bag_name, part, rows, task, f'{old.topic} is too old')
+            yield _episode(
+                robot, bag_name, part, rows, task, f'{old.topic} is too old', first_numbers
+            )
             part, rows = part + 1, []
+        if old is not None:
+            # the next message of this input may be hours away
+            next_ns = old.next_ns(now_ns)
+            if next_ns is None:
+                break
+            count = max(count, -((begin_ns - next_ns) * round(fps) // SECOND_NS))
     if rows:
-        yield _episode(robot, bag_name, part, rows, task, '')
+        yield _episode(robot, bag_name, part, rows, task, '', first_numbers)
 
 
 def _is_old(one: _Received, got: tuple[MessageKey, int] | None) -> bool:
@@ -120,7 +135,13 @@ def _received(
 
 
 def _episode(
-    robot: RecordedRobot, bag_name: str, part: int, rows: list[PlannedRow], task: str, why: str
+    robot: RecordedRobot,
+    bag_name: str,
+    part: int,
+    rows: list[PlannedRow],
+    task: str,
+    why: str,
+    first_numbers: dict[str, int],
 ) -> EpisodePlan:
     return EpisodePlan(
         robot.description.name,
@@ -134,6 +155,7 @@ def _episode(
         if why
         else '',
         left_out=Counter(),
+        first_numbers=first_numbers,
     )
 
 

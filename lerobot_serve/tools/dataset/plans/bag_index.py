@@ -10,6 +10,7 @@ memory.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,16 @@ from typing import NamedTuple
 from lerobot_serve.tools.bags import fleet_decoding, message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
 from lerobot_serve.wire.cdr import CdrReader
 from lerobot_serve.wire.errors import Malformed
 
 ROBOT_FILE, TEXT_TYPE = '/robot_file', 'std_msgs/msg/String'
 TEXT_LIMIT = 16 << 20
+# between the last message of a bag and the first of the next, of a recorder that lost nothing
+CONTINUES_NS = 10**9
+# of times [ns]; MCAP has 64 bits without a sign
+STAMP_END = 1 << 63
 # what may be an input or a command of a robot file
 INPUT_TYPES = {
     *('sensor_msgs/msg/JointState', 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'),
@@ -30,17 +36,36 @@ INPUT_TYPES = {
     *('geometry_msgs/msg/TwistStamped', 'trajectory_msgs/msg/JointTrajectory'),
 }
 
+# kinds of frames of one topic, and which of each kind are kept to be decoded
+HEADS, EXAMPLES = 8, (1, 2, 10, 100)
+
 CountBytes = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class TopicMessages:
-    """The messages of one topic in the order of reading; `first` has the bytes of the first."""
+    """
+    The messages of one topic in the order of reading. Of images also how often each head was
+    there, and the bytes of some messages with it.
+    """
 
     type: str
-    first: bytes
+    heads: Counter[FrameHead] = field(default_factory=Counter)
+    examples: dict[FrameHead, list[bytes]] = field(default_factory=dict)
     sent_ns: array[int] = field(default_factory=lambda: array('q'))
     received_ns: array[int] = field(default_factory=lambda: array('q'))
+
+    def add(self, message: BagMessage) -> None:
+        self.sent_ns.append(message.sent_ns)
+        self.received_ns.append(message.stamp_ns)
+        head = head_of(message.type, message.data)
+        if head is None or (head not in self.heads and len(self.heads) >= HEADS):
+            return
+        self.heads[head] += 1
+        examples = self.examples.setdefault(head, [])
+        # the first frames may be damaged
+        if self.heads[head] in EXAMPLES:
+            examples.append(message.data)
 
 
 class EpisodeId(NamedTuple):
@@ -61,13 +86,14 @@ class ExecutedRow(NamedTuple):
 @dataclass(slots=True)
 class RecordedEpisode:
     """
-    The rows of one episode, without those that a second recording repeats. `followed`: the edge
-    recorded something after its last row.
+    The rows of one episode, without those that a second recording repeats. `robot_file` is the
+    one that was in force at its first row. `followed`: the end of the episode is recorded.
     """
 
     rows: list[ExecutedRow] = field(default_factory=list)
     seen: set[bytes] = field(default_factory=set)
     bags: list[str] = field(default_factory=list)
+    robot_file: str = ''
     followed: bool = False
 
 
@@ -77,17 +103,27 @@ class BagIndex:
 
     topics: dict[str, TopicMessages] = field(default_factory=dict)
     episodes: dict[EpisodeId, RecordedEpisode] = field(default_factory=dict)
-    robot_files: dict[str, str] = field(default_factory=dict)
     tasks: dict[tuple[str, str], str] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], fleet_decoding.EpisodeOutcome] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
     has_source_stamps: bool = True
 
 
+def is_input(message: BagMessage) -> bool:
+    """Return whether a message may be an input or a command: those have numbers."""
+    return message.type in INPUT_TYPES and has_usable_stamps(message)
+
+
+def has_usable_stamps(message: BagMessage) -> bool:
+    return 0 <= message.stamp_ns < STAMP_END and 0 <= message.sent_ns < STAMP_END
+
+
 def numbered(messages: Iterable[BagMessage]) -> Iterator[tuple[int, BagMessage]]:
-    """Yield each message with its number in its topic; both passes count alike."""
+    """Yield each input with its number in its topic; the index has as many of them."""
     counts: dict[str, int] = {}
     for message in messages:
+        if not is_input(message):
+            continue
         number = counts.get(message.topic, 0)
         counts[message.topic] = number + 1
         yield number, message
@@ -103,67 +139,156 @@ def all_messages(bags: Iterable[Bag], count_bytes: CountBytes) -> Iterator[BagMe
 
 def index_bags(bags: Iterable[Bag], count_bytes: CountBytes) -> BagIndex:
     """Read the bags once. Raises BagError."""
-    index = BagIndex()
-    latest: dict[str, EpisodeId] = {}
+    indexing = _Indexing()
     for bag in bags:
+        indexing.begin(bag.path)
         for message in bag.read():
             count_bytes(len(message.data))
             try:
-                _add(index, message, latest, bag.path)
+                indexing.add(message)
             except (Malformed, UnicodeDecodeError) as error:
-                index.damage.append(f'{message.topic}: a message cannot be read ({error})')
-        index.damage += bag.damage
-    return index
+                indexing.index.damage.append(
+                    f'{message.topic}: a message cannot be read ({error})'
+                )
+        indexing.end()
+        indexing.index.damage += bag.damage
+    return indexing.index
 
 
 def bag_bytes(bags: Iterable[Bag]) -> int:
     return sum(file.stat().st_size for bag in bags for file in bag.files)
 
 
-def _add(index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path) -> None:
-    kind = message.type
-    if kind in INPUT_TYPES:
-        known = index.topics.get(message.topic)
-        if known is None:
-            known = index.topics[message.topic] = TopicMessages(kind, message.data)
-        known.sent_ns.append(message.sent_ns)
-        known.received_ns.append(message.stamp_ns)
-        index.has_source_stamps &= message.sent_ns != 0
-    elif kind == message_decoding.EXECUTED_TYPE:
-        _add_executed(index, message, latest, path)
-    elif kind == message_decoding.STATE_TYPE:
-        state = message_decoding.decode_state(message.data)
-        if state.episode_id:
-            index.tasks[state.client_id, state.episode_id] = state.task
-        _follow(index, latest, message.topic.rpartition('/')[0], state.episode_id)
-    elif kind == fleet_decoding.OUTCOME_TYPE:
-        outcome = fleet_decoding.decode_outcome(message.data)
-        # the last report counts: a person may correct an earlier one
-        index.outcomes[outcome.client_id, outcome.episode_id] = outcome
-    elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
-        text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
-        index.robot_files[message.topic.removesuffix(ROBOT_FILE)] = text
+@dataclass(slots=True)
+class _Latest:
+    """The last row of an edge: of which episode, and whether this bag has it."""
+
+    key: EpisodeId
+    control_step: int
+    received_ns: int
+    in_bag: bool = True
+
+    def continues(self, received_ns: int, control_step: int | None) -> bool:
+        """Return whether no row is lost between this one and a message behind it."""
+        if self.in_bag or control_step == self.control_step + 1:
+            return True
+        return 0 <= received_ns - self.received_ns <= CONTINUES_NS
 
 
-def _add_executed(
-    index: BagIndex, message: BagMessage, latest: dict[str, EpisodeId], path: Path
-) -> None:
-    executed = message_decoding.decode_executed(message.data)
-    node = message.topic.rpartition('/')[0]
-    _follow(index, latest, node, executed.episode_id)
-    if not executed.episode_id:
-        return
-    key = latest[node] = EpisodeId(node, executed.client_id, executed.episode_id)
-    episode = index.episodes.setdefault(key, RecordedEpisode())
-    if message.data not in episode.seen:
-        episode.seen.add(message.data)
-        episode.rows.append(ExecutedRow(message.stamp_ns, message.data))
-    if str(path) not in episode.bags:
-        episode.bags.append(str(path))
+class _Indexing:
+    """The index of the messages so far, and what their order says."""
 
+    def __init__(self) -> None:
+        self.index = BagIndex()
+        self._path = ''
+        # by the node of the edge
+        self._latest: dict[str, _Latest] = {}
+        self._files: dict[str, str] = {}
+        self._files_in_bag: set[str] = set()
+        self._without_file: dict[str, list[RecordedEpisode]] = {}
+        self._robots_in_bag: dict[str, set[str]] = {}
+        self._nameless: list[fleet_decoding.EpisodeOutcome] = []
 
-def _follow(index: BagIndex, latest: dict[str, EpisodeId], node: str, episode_id: str) -> None:
-    """Note that the last episode of this edge is over, where another one or none runs."""
-    before = latest.get(node)
-    if before is not None and before.episode_id != episode_id:
-        index.episodes[before].followed = True
+    def begin(self, path: Path) -> None:
+        """Begin a bag. An edge that began again may have another robot file."""
+        self._path = str(path)
+        for latest in self._latest.values():
+            latest.in_bag = False
+        self._files_in_bag.clear()
+        self._without_file.clear()
+        self._robots_in_bag.clear()
+        self._nameless.clear()
+
+    def end(self) -> None:
+        """End a bag: an outcome without a robot is of the only one that has its episode."""
+        for outcome in self._nameless:
+            robots = self._robots_in_bag.get(outcome.episode_id, set())
+            if len(robots) == 1:
+                name = next(iter(robots)), outcome.episode_id
+                self.index.outcomes.setdefault(name, outcome)
+
+    def add(self, message: BagMessage) -> None:
+        """Add the next message. Raises Malformed, UnicodeDecodeError."""
+        kind, index = message.type, self.index
+        if not has_usable_stamps(message):
+            index.damage.append(
+                f'{message.topic}: a message is left out: its times are {message.stamp_ns} and '
+                f'{message.sent_ns} ns'
+            )
+        elif is_input(message):
+            known = index.topics.get(message.topic)
+            if known is None:
+                known = index.topics[message.topic] = TopicMessages(kind)
+            known.add(message)
+            index.has_source_stamps &= message.sent_ns != 0
+        elif kind == message_decoding.EXECUTED_TYPE:
+            self._add_executed(message)
+        elif kind == message_decoding.STATE_TYPE:
+            state = message_decoding.decode_state(message.data)
+            if state.episode_id:
+                index.tasks[state.client_id, state.episode_id] = state.task
+            self._follow(message, state.episode_id)
+        elif kind == fleet_decoding.OUTCOME_TYPE:
+            outcome = fleet_decoding.decode_outcome(message.data)
+            # the last report counts: a person may correct an earlier one
+            if outcome.client_id:
+                index.outcomes[outcome.client_id, outcome.episode_id] = outcome
+            else:
+                # newest first
+                self._nameless.insert(0, outcome)
+            self._end(message, outcome)
+        elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
+            text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
+            self._add_robot_file(message.topic.removesuffix(ROBOT_FILE), text)
+
+    def _add_robot_file(self, node: str, text: str) -> None:
+        self._files[node] = text
+        self._files_in_bag.add(node)
+        # a recorder may receive the file behind the first rows
+        for episode in self._without_file.pop(node, []):
+            episode.robot_file = text
+
+    def _add_executed(self, message: BagMessage) -> None:
+        executed = message_decoding.decode_executed(message.data)
+        node = message.topic.rpartition('/')[0]
+        self._follow(message, executed.episode_id, executed.control_step)
+        if not executed.episode_id:
+            return
+        key = EpisodeId(node, executed.client_id, executed.episode_id)
+        self._latest[node] = _Latest(key, executed.control_step, message.stamp_ns)
+        self._robots_in_bag.setdefault(key.episode_id, set()).add(key.client_id)
+        episode = self.index.episodes.get(key)
+        if episode is None:
+            episode = self.index.episodes[key] = RecordedEpisode()
+            episode.robot_file = self._files.get(node, '')
+            if node not in self._files_in_bag:
+                self._without_file.setdefault(node, []).append(episode)
+        if message.data not in episode.seen:
+            episode.seen.add(message.data)
+            episode.rows.append(ExecutedRow(message.stamp_ns, message.data))
+        if self._path not in episode.bags:
+            episode.bags.append(self._path)
+
+    def _follow(
+        self, message: BagMessage, episode_id: str, control_step: int | None = None
+    ) -> None:
+        """
+        Note that the last episode of this edge is over, where another one or none runs. Behind
+        the end of a bag, whose recorder may have died, only what continues it says so.
+        """
+        before = self._latest.get(message.topic.rpartition('/')[0])
+        if before is None or before.key.episode_id == episode_id:
+            return
+        if before.continues(message.stamp_ns, control_step):
+            self.index.episodes[before.key].followed = True
+
+    def _end(self, message: BagMessage, outcome: fleet_decoding.EpisodeOutcome) -> None:
+        """Note that an outcome ends its episode, unless rows between them may be lost."""
+        for latest in self._latest.values():
+            of_robot = outcome.client_id in ('', latest.key.client_id)
+            if (
+                of_robot
+                and latest.key.episode_id == outcome.episode_id
+                and latest.continues(message.stamp_ns, None)
+            ):
+                self.index.episodes[latest.key].followed = True

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 import hashlib
+import math
 from typing import NamedTuple
 
 from lerobot_serve.errors import UserError
@@ -41,7 +43,8 @@ class EpisodePlan:
     The rows of one episode.
 
     `is_whole`: its last row is the last of the attempt; `cut` says why it is not. `left_out`
-    counts rows that are not in the dataset, by reason.
+    counts rows that are not in the dataset, by reason. `first_numbers` has the number of the first
+    message of its bag, by topic.
     """
 
     client_id: str
@@ -58,6 +61,7 @@ class EpisodePlan:
     slots: frozenset[str] = frozenset()
     policies: frozenset[str] = frozenset()
     intervened: bool = False
+    first_numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> bool | None:
@@ -68,16 +72,25 @@ class EpisodePlan:
 
     @property
     def digest(self) -> str:
-        """The identity of its content: every row, the robot file, the task and the outcome."""
+        """
+        The identity of its rows and of its robot file. What other bags may add is not in it: the
+        end, the task and the outcome.
+        """
         content = hashlib.sha256()
-        about = (self.client_id, self.episode_id, self.robot.text, self.task, self.outcome)
-        for text in (*about, self.cut, str(self.is_whole), str(self.fps)):
+        about = (self.client_id, self.episode_id, self.robot.text, self.cut, str(self.fps))
+        for text in about:
             content.update(f'{len(text)}:{text}'.encode())
         for row in self.rows:
             # an executed row names its messages by their source timestamps, a sampled one its time
-            numbers = [key.number for key in row.messages]
+            numbers = [key.number - self.first_numbers.get(key.topic, 0) for key in row.messages]
             content.update(row.executed or f'{row.received_ns}:{numbers}'.encode())
         return content.hexdigest()
+
+    @property
+    def labels(self) -> tuple[str, str, float | None, bool]:
+        """What is written with the rows and is not in the digest."""
+        score = None if math.isnan(self.score) else self.score
+        return self.task, self.outcome, score, self.is_whole
 
     @property
     def title(self) -> str:

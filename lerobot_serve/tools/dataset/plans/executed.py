@@ -92,7 +92,8 @@ def plan_recorded(
     one. Messages in `unusable` count as missing. Raises DatasetError.
     """
     stamps = SourceStamps(index.topics, unusable)
-    robots: dict[str, RecordedRobot] = {}
+    # an edge that began again may have another robot file
+    robots: dict[tuple[str, str], RecordedRobot] = {}
     for key, recorded in index.episodes.items():
         if robot_name and key.client_id != robot_name:
             continue
@@ -101,14 +102,14 @@ def plan_recorded(
                 'the bags have no source timestamps, by which rows name their messages (SQLite '
                 'does not keep them); record MCAP, or sample the bags with --robot robot.yaml'
             )
-        if key.node not in robots:
-            robots[key.node] = _robot_of(index, key)
-        yield _plan(index, key, recorded, robots[key.node], stamps, task)
+        place = key.node, recorded.robot_file
+        if place not in robots:
+            robots[place] = _robot_of(key, recorded.robot_file)
+        yield _plan(index, key, recorded, robots[place], stamps, task)
 
 
-def _robot_of(index: BagIndex, key: EpisodeId) -> RecordedRobot:
-    text = index.robot_files.get(key.node)
-    if text is None:
+def _robot_of(key: EpisodeId, text: str) -> RecordedRobot:
+    if not text:
         raise DatasetError(
             f'the bags hold no robot file of {key.client_id!r} (topic {key.node}/robot_file); '
             'record it together with its executed_action'
@@ -128,8 +129,12 @@ def _plan(
     task: str,
 ) -> EpisodePlan:
     rows = _Rows([], Counter())
-    decoded = [message_decoding.decode_executed(row.data) for row in recorded.rows]
-    for row, executed in zip(recorded.rows, decoded, strict=True):
+    # overlapping recordings are read one after the other
+    ordered = sorted(
+        ((row, message_decoding.decode_executed(row.data)) for row in recorded.rows),
+        key=lambda pair: pair[1].control_step,
+    )
+    for row, executed in ordered:
         _check_size(executed, robot, key)
         if rows.cut:
             rows.left_out['after the cut'] += 1
@@ -137,17 +142,17 @@ def _plan(
             _add_row(rows, row.received_ns, row.data, executed, robot, stamps)
     outcome = index.outcomes.get((key.client_id, key.episode_id))
     kept = {row.executed for row in rows.planned}
-    used = [one for row, one in zip(recorded.rows, decoded, strict=True) if row.data in kept]
+    used = [one for row, one in ordered if row.data in kept]
     return EpisodePlan(
         key.client_id,
         key.episode_id,
         robot,
         tuple(rows.planned),
-        _rate(decoded, robot.description.fps, key),
+        _rate([one for _, one in ordered], robot.description.fps, key),
         task=index.tasks.get((key.client_id, key.episode_id), '') or task,
         outcome=outcome.outcome if outcome else '',
         score=outcome.score if outcome else float('nan'),
-        is_whole=not rows.cut and (recorded.followed or outcome is not None),
+        is_whole=not rows.cut and recorded.followed,
         cut=rows.cut,
         left_out=rows.left_out,
         slots=frozenset(one.slot for one in used if one.slot),

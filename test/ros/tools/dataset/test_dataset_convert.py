@@ -17,8 +17,9 @@ import pytest
 
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.dataset import lerobot_writer
+from lerobot_serve.tools.dataset import convert, lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
+from lerobot_serve.tools.dataset.plans.episodes import MessageKey
 from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 
@@ -191,6 +192,19 @@ def test_a_frame_that_cannot_be_decoded_counts_as_missing(tmp_path):
     out = tmp_path / 'out'
     assert dataset(made.close(), out, '--check') == 0
     assert [row[f'{ABOUT}control_step'] for row in rows_of(out)] == [0, 1, 2, 3, 5, 6, 7]
+
+
+def test_the_passes_over_a_bag_are_bounded(bag, tmp_path, monkeypatch, capsys):
+    passes = []
+
+    def find_another(*_):
+        passes.append(1)
+        return {MessageKey('/arm/joint_states', 1000 + len(passes)): 'odd'}
+
+    monkeypatch.setattr(convert._Conversion, '_write', find_another)
+    assert dataset(bag, tmp_path / 'out') == 1
+    assert 'in each of 10 passes; the last: odd' in capsys.readouterr().err
+    assert len(passes) == 10 and not (tmp_path / 'out').exists()
 
 
 def test_depth_of_16_bits_is_kept_exactly(tmp_path):

@@ -3,21 +3,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from std_msgs.msg import String
 from support.tools.bag_rig import write_sqlite
 
-from benchmarks.recording.example_bag import EdgeBag, image, ROBOT_FILE, STEP_NS
+from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, STEP_NS
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.message_decoding import decode_executed
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.dataset.features import (
+    camera_columns,
+    FrameShape,
+    HAS_POLICY_ACTION,
+    row_values,
+)
+from lerobot_serve.tools.dataset.plans import as_of
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
-from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags, numbered
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
+from lerobot_serve.tools.dataset.records import episode_record, Existing
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 
 
@@ -131,6 +143,30 @@ def test_rows_of_two_recordings_of_one_episode_are_joined(tmp_path):
     assert plan.digest == plans_of(tmp_path / 'whole')[0].digest
 
 
+def test_rows_of_overlapping_recordings_are_in_order_and_only_once(tmp_path):
+    """Two recorders of one edge: the one that began first ended last, with a hole."""
+    bag = EdgeBag(tmp_path / 'all')
+    bag.episode('one', 9)
+    rows = list(Bag(bag.close()).read())
+    seen = {'long': (0, 1, 2, 6, 7, 8), 'short': (2, 3, 4, 5, 6)}
+    for name, steps in seen.items():
+        part, number = EdgeBag(tmp_path / name, robot_file=''), -1
+        for message in rows:
+            if message.topic.endswith('executed_action'):
+                number += 1
+                if number not in steps:
+                    continue
+            part.writer.add_topic(BagTopic(message.topic, message.type))
+            part.writer.write(
+                message.topic, message.data, received_ns=message.stamp_ns, sent_ns=message.sent_ns
+            )
+        part.close()
+    (plan,) = plans_of(tmp_path / 'long', tmp_path / 'short')
+    steps = [decode_executed(row.executed).control_step for row in plan.rows]
+    assert steps == list(range(9))
+    assert plan.digest == plans_of(tmp_path / 'all')[0].digest
+
+
 def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
     bag = EdgeBag(tmp_path / 'bag')
     bag.episode('one', 5)
@@ -142,6 +178,67 @@ def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
     first, *_ = plans_of(folder)
     assert first.is_whole and len(first.rows) == 5
     assert index_of(folder).damage
+
+
+def killed_in_an_episode(folder: Path) -> EdgeBag:
+    """A bag that has five rows of an episode, and nothing of its end."""
+    bag = EdgeBag(folder)
+    put = bag.put
+
+    def put_until_the_end(topic, message, **options):
+        # the state without an episode is its end
+        if topic.endswith('/state') and not message.episode_id:
+            bag.put = lambda *_, **__: 0
+            return 0
+        return put(topic, message, **options)
+
+    bag.put = put_until_the_end
+    bag.episode('died', 5)
+    bag.close()
+    return bag
+
+
+@pytest.mark.parametrize(
+    ('pause_ns', 'steps_lost', 'is_whole'),
+    [(5 * 10**9, 150, False), (5 * 10**9, 0, True), (10**8, 3, True)],
+)
+def test_a_later_bag_ends_an_episode_only_if_it_continues_it(
+    tmp_path, pause_ns, steps_lost, is_whole
+):
+    before = killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.clock_ns = before.clock_ns + pause_ns
+
+    def number(step):
+        step.action.control_step += 5 + steps_lost
+
+    after.episode('next', 3, change=number)
+    plans = {plan.episode_id: plan for plan in plans_of(tmp_path / 'before', after.close())}
+    assert plans['died'].is_whole == is_whole and plans['next'].is_whole
+    assert len(plans['died'].rows) == 5
+
+
+def test_an_outcome_in_a_later_bag_does_not_make_an_episode_whole(tmp_path):
+    before = killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.clock_ns = before.clock_ns + 60 * 10**9
+    after.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(client_id='arm', episode_id='died', outcome=EpisodeOutcome.SUCCESS),
+    )
+    (plan,) = plans_of(tmp_path / 'before', after.close())
+    assert plan.outcome == 'success' and not plan.is_whole and plan.label is None
+
+
+def test_without_states_an_outcome_ends_its_episode(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    put = bag.put
+    bag.put = lambda topic, message, **options: (
+        0 if topic.endswith('/state') else put(topic, message, **options)
+    )
+    bag.episode('one', 3)
+    (plan,) = plans_of(bag.close())
+    assert plan.is_whole and plan.label
 
 
 def test_without_an_outcome_there_is_no_label(tmp_path):
@@ -204,6 +301,22 @@ def test_a_robot_file_of_another_robot_is_refused(tmp_path):
         plans_of(bag.close())
 
 
+def test_each_episode_is_read_with_the_robot_file_of_its_time(tmp_path):
+    """The edge begins again with another file, in one bag and in the next."""
+    texts = [ROBOT_FILE.replace('max_age_s: 0.25', f'max_age_s: 0.{n}') for n in (3, 4, 5)]
+    bag = EdgeBag(tmp_path / 'a', robot_file=texts[0])
+    bag.episode('one', 2)
+    bag.put(f'{NODE}/robot_file', String(data=texts[1]))
+    bag.episode('two', 2)
+    bag.close()
+    later = EdgeBag(tmp_path / 'b', robot_file='')
+    # the recorder receives the file behind the first rows
+    later.episode('three', 2)
+    later.put(f'{NODE}/robot_file', String(data=texts[2]))
+    plans = plans_of(tmp_path / 'a', later.close())
+    assert [plan.robot.text for plan in plans] == texts
+
+
 def test_a_robot_file_may_name_a_urdf_that_is_not_here(tmp_path):
     bag = EdgeBag(tmp_path / 'bag', robot_file=f'urdf: nowhere.urdf\nlimits: urdf\n{ROBOT_FILE}')
     bag.episode('one', 2)
@@ -223,6 +336,114 @@ def test_hostile_ids_are_only_text(tmp_path):
     bag.episode('../../etc/\x1b[2J', 2, client='/tmp/x\n')
     (plan,) = plans_of(bag.close())
     assert '\x1b' not in plan.title and '\n' not in plan.title
+
+
+def dataset_of(*plans: EpisodePlan) -> Existing:
+    lines = [json.dumps(episode_record(plan, plan.digest)) for plan in plans]
+    return Existing({}, 30, 'sim_arm', len(plans), 0, tuple(lines), {})
+
+
+def test_an_episode_is_the_same_with_an_outcome_and_an_end_of_a_later_bag(tmp_path):
+    killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+    after.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(client_id='arm', episode_id='died', outcome=EpisodeOutcome.FAILURE),
+    )
+    (alone,) = plans_of(tmp_path / 'before')
+    (both,) = plans_of(tmp_path / 'before', after.close())
+    assert both.outcome == 'failure' and alone.outcome == ''
+    assert alone.digest in dataset_of(alone).refuse_others([both])
+    # the staged rows have a label, so they are not those of the other
+    assert alone.labels != both.labels
+
+
+def test_an_episode_that_is_there_with_other_rows_is_refused_with_its_name(tmp_path):
+    killed_in_an_episode(tmp_path / 'before')
+    after = EdgeBag(tmp_path / 'after')
+
+    def number(step):
+        step.action.control_step += 5
+
+    after.episode('died', 3, change=number)
+    (half,) = plans_of(tmp_path / 'before')
+    (whole,) = plans_of(tmp_path / 'before', after.close())
+    with pytest.raises(DatasetError, match=r"'arm' episode 'died' .*5 there, 8 in these bags"):
+        dataset_of(half).refuse_others([whole])
+
+
+@pytest.mark.parametrize(('robots', 'outcome'), [(('arm',), 'failure'), (('arm', 'leg'), '')])
+def test_an_outcome_without_a_robot_is_of_the_only_one_with_its_episode(tmp_path, robots, outcome):
+    bag = EdgeBag(tmp_path / 'bag')
+    for robot in robots:
+        bag.episode('one', 2, outcome=None, client=robot)
+    bag.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(episode_id='one', outcome=EpisodeOutcome.SUCCESS),
+    )
+    bag.put(
+        f'{NODE}/episode_outcome',
+        EpisodeOutcome(episode_id='one', outcome=EpisodeOutcome.FAILURE),
+    )
+    # the last report counts
+    assert [plan.outcome for plan in plans_of(bag.close())] == [outcome] * len(robots)
+
+
+def test_both_passes_give_a_message_the_same_number(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 3)
+    messages = list(Bag(bag.close()).read())
+    camera = '/arm/camera/front/image_raw'
+    first = next(m for m in messages if m.topic == camera)
+    # of a type that is no input, and of a time that no clock has
+    messages.insert(0, first._replace(type='std_msgs/msg/String'))
+    messages.insert(0, first._replace(sent_ns=1 << 63))
+    messages.insert(0, first._replace(stamp_ns=(1 << 64) - 1))
+
+    class Bagged:
+        path, damage = tmp_path, ()
+
+        def read(self):
+            return iter(messages)
+
+    index = index_bags([Bagged()], lambda _: None)
+    assert len(index.damage) == 2 and camera in index.damage[0]
+    numbers = {(m.topic, n): m for n, m in numbered(messages)}
+    assert numbers[camera, 0] is first
+    for topic, known in index.topics.items():
+        found = [numbers[topic, n].stamp_ns for n in range(len(known.received_ns))]
+        assert found == list(known.received_ns) and (topic, len(found)) not in numbers
+
+
+def test_a_policy_action_that_is_not_finite_is_not_known(tmp_path):
+    def spoil(step):
+        if step.number == 1:
+            step.action.raw = [float('nan'), *step.action.raw[1:]]
+
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('one', 2, change=spoil)
+    (plan,) = plans_of(bag.close())
+    state = np.zeros(6)
+    rows = [
+        row_values(plan, n, state=state, frames={}, command=None, is_labelled=False)
+        for n in range(2)
+    ]
+    assert [bool(row[HAS_POLICY_ACTION][0]) for row in rows] == [True, False]
+    assert np.array_equal(rows[1]['complementary_info.policy_action'], rows[1]['action'])
+
+
+def test_two_cameras_of_one_column_are_refused_with_both_names():
+    text = ROBOT_FILE.replace('observation.images.wrist:', 'front:')
+    robot = parse_robot(text, 'robot.yaml', NODE)
+    colour, depth = FrameShape(48, 64, 3, 'uint8'), FrameShape(48, 64, 1, 'uint16')
+    names = 'observation.images.front', 'front'
+    with pytest.raises(DatasetError, match=r"'observation\.images\.front' and 'front'"):
+        camera_columns(robot, dict.fromkeys(names, colour))
+    # colour and depth have columns of their own
+    assert camera_columns(robot, {names[0]: colour, names[1]: depth}) == {
+        names[0]: 'observation.images.front',
+        names[1]: 'observation.depth.front',
+    }
 
 
 # bags of other recorders
@@ -270,6 +491,35 @@ def test_a_gap_divides_a_sampled_bag(tmp_path):
     assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
     assert plans[0].cut and not plans[1].cut
     assert all(plan.label is None for plan in plans)
+
+
+def test_a_sampled_episode_is_the_same_behind_other_bags(tmp_path):
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 6)
+    index, (alone,) = sampled(bag.close())
+    first_numbers = dict.fromkeys(index.topics, 7)
+    behind = plan_sampled(index, sampling_robot(), bag_name='old', first_numbers=first_numbers)
+    assert [plan.digest for plan in behind] == [alone.digest]
+
+
+def test_a_stamp_far_in_the_future_costs_no_time(tmp_path, monkeypatch):
+    """Nearly three centuries behind the others, whose steps nothing could count."""
+    bag = EdgeBag(tmp_path / 'bag')
+    bag.episode('ignored', 6)
+    bag.clock_ns = (1 << 63) - 10**9
+    bag.episode('ignored', 6)
+    looks = []
+    newest = as_of._Received.newest
+
+    def count(received, now_ns):
+        looks.append(1)
+        assert len(looks) < 1000
+        return newest(received, now_ns)
+
+    monkeypatch.setattr(as_of._Received, 'newest', count)
+    _, plans = sampled(bag.close())
+    assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
+    assert len(plans[1].rows) >= 5
 
 
 def test_a_sampled_bag_without_a_topic_is_refused_with_what_it_has(tmp_path):
