@@ -14,7 +14,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError
+from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, read_text, RobotFileError
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
@@ -155,7 +155,7 @@ class _Conversion:
 
     def _sampled(self, path: Path, indexes: list[BagIndex]) -> list[EpisodePlan]:
         try:
-            robot = parse_robot(read_text(path), str(path), '')
+            robot = parse_robot(read_text(path), str(path), '', parse=parse_yaml)
         except (RobotFileError, UnicodeDecodeError) as error:
             raise DatasetError(str(error)) from error
         plans: list[EpisodePlan] = []

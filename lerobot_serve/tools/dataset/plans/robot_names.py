@@ -8,6 +8,7 @@ not on this machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 import hashlib
 from typing import Any
@@ -15,7 +16,11 @@ from typing import Any
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.input_topics import input_sources
-from lerobot_serve.edge.robot.yaml_mapping import named_entries, parse_yaml, RobotFileError
+from lerobot_serve.edge.robot.yaml_mapping import (
+    named_entries,
+    parse_received_yaml,
+    RobotFileError,
+)
 
 # of what a robot file says
 NEEDED = ('name', 'fps', 'state', 'cameras', 'command', 'rename_map', 'units')
@@ -57,12 +62,14 @@ class RecordedRobot:
         return tuple(one for one in self.inputs if one.camera)
 
 
-def parse_robot(text: str, place: str, node: str) -> RecordedRobot:
+def parse_robot(
+    text: str, place: str, node: str, *, parse: Callable[[str, str], Any] = parse_received_yaml
+) -> RecordedRobot:
     """
-    Parse the robot file of an edge whose full name is `node`. Raises RobotFileError; `place` is
-    for its text.
+    Parse the robot file of an edge whose full name is `node`; `parse` reads YAML, by default that
+    of a recording. Raises RobotFileError; `place` is for its text.
     """
-    content = parse_yaml(text, place)
+    content = parse(text, place)
     if not isinstance(content, dict) or 'actions' not in content:
         raise RobotFileError(f'{place}: not a robot file: it has no actions')
     needed: dict[str, Any] = {key: content[key] for key in NEEDED if key in content}
