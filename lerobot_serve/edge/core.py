@@ -32,6 +32,7 @@ from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import Transport
 from lerobot_serve.edge.takeover.person_input import PersonInput, PersonMessages
 from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 
 
 class EdgeCore:
@@ -106,18 +107,17 @@ class EdgeCore:
             settings=wiring.request_settings(parameters, self.robot),
         )
 
-    def make_takeover(self, messages: PersonMessages) -> Takeover:
+    def make_takeover(self, messages: PersonMessages, file: TakeoverFile) -> Takeover:
         """Build the takeover, with the device of the robot file if it names one."""
         if self.robot.intervention is None:
-            return Takeover(None)
-        return Takeover(
-            PersonInput(
-                self.robot,
-                self.robot.intervention,
-                messages,
-                count_dropped=self.status.count_dropped,
-            )
+            return Takeover(None, file)
+        device = PersonInput(
+            self.robot,
+            self.robot.intervention,
+            messages,
+            count_dropped=self.status.count_dropped,
         )
+        return Takeover(device, file)
 
     def make_operator_control(self, requester: Requester, takeover: Takeover) -> OperatorControl:
         """Build the operator control; it idles the requester unless an episode runs on start."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
-from sensor_msgs.msg import Image, Joy
+from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from lerobot_serve.edge import wiring
@@ -35,6 +35,7 @@ from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, m
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.ros import person_messages, sensor_messages
+from lerobot_serve.edge.ros.person_subscriptions import PersonSubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.ros.server_links import open_server_links
@@ -45,12 +46,7 @@ from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
-from lerobot_serve.edge.takeover.person_input import (
-    COMMAND,
-    DEADMAN,
-    DeviceState,
-    PersonInput,
-)
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -113,7 +109,7 @@ class EdgeController(SteadyClockNode):
         )
         transport = self._make_transport(self._links, parameters)
         self._requester = self._core.make_requester(transport, self._observations)
-        self._takeover = self._core.make_takeover(person_messages)
+        self._takeover = self._make_takeover(parameters)
         self._operator = self._core.make_operator_control(self._requester, self._takeover)
         step_s = parameters.command_period_s(self.robot.fps)
         self._rate = FixedRateLoop(int(1e9 * step_s))
@@ -205,24 +201,20 @@ class EdgeController(SteadyClockNode):
                 kind_class = sensor_messages.MESSAGE_TYPES[kind]
                 self._inputs.add_with_id(topic, qos.SENSOR, deposit, kind_class)
             names[topic].append(name)
-        self._subscribe_person()
+        self._person = None
+        if device := self._takeover.device:
+            wiring.check_person_topics(self.robot, self.resolve_topic_name)
+            self._person = PersonSubscriptions(self, self._inputs, device)
 
-    def _subscribe_person(self) -> None:
-        """Subscribe to the device with which a person takes over, and to its deadman."""
-        device = self._takeover.device
-        if device is None:
-            return
-        wiring.check_person_topics(self.robot, self.resolve_topic_name)
-        described, deadman = device.description, device.description.deadman
-        parts: dict[str, tuple[type, list[str]]] = {
-            described.topic: (person_messages.PERSON_MESSAGE_TYPES[described.type], [COMMAND])
-        }
-        if deadman:
-            parts.setdefault(deadman.topic, (Joy, []))[1].append(DEADMAN)
-        for topic, (kind, roles) in parts.items():
-            deposit = partial(self._on_person, device, roles)
-            self._inputs.add_with_id(topic, qos.SENSOR, deposit, kind)
-        self._person_topics = [self.resolve_topic_name(topic) for topic in parts]
+    def _make_takeover(self, parameters: EdgeParameters) -> Takeover:
+        file = wiring.takeover_file(parameters, self.robot, self.get_fully_qualified_name())
+        takeover = self._core.make_takeover(person_messages, file)
+        if takeover.is_taken_over:
+            self.get_logger().warning(
+                f'a person had taken over before this start ({file.path}): the policy waits for '
+                '~/hand_back'
+            )
+        return takeover
 
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
         """Create the topics, services and timers for operators and recorders."""
@@ -317,11 +309,6 @@ class EdgeController(SteadyClockNode):
         for name in names:
             self._core.inputs.deposit(name, raw, now_ns, message_id)
 
-    def _on_person(
-        self, device: PersonInput, roles: list[str], raw: bytes, message_id: int
-    ) -> None:
-        device.deposit(roles, raw, time.monotonic_ns(), message_id)
-
     # executor thread
 
     def _reset(self) -> ServiceReply:
@@ -359,18 +346,11 @@ class EdgeController(SteadyClockNode):
         )
 
     def _on_conflict_timer(self) -> None:
-        if device := self._takeover.device:
-            device.blocked_by = self._person_blocked_by()
+        if self._person:
+            self._person.poll(has_conflict=bool(self._output.alarm))
         if self._output.check_conflict(self._rate.cycles + self._rate.missed):
             self._operator.pause()
             self.get_logger().error(self._output.alarm)
-
-    def _person_blocked_by(self) -> DeviceState | None:
-        """Return why no person may command: each of two would pull the robot to and fro."""
-        if self._output.alarm:
-            return DeviceState.CONFLICT
-        has_two = any(self.count_publishers(topic) > 1 for topic in self._person_topics)
-        return DeviceState.TWO_SOURCES if has_two else None
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_settings = wiring.request_settings(parameters, self.robot)

@@ -231,6 +231,11 @@ class EdgeParameters:
         '',
         'full name of the std_srvs/Trigger service that stops the robot; empty: none',
     )
+    state_folder: str = parameter(
+        '',
+        'folder for the state that survives a restart: whether a person has taken over; empty: a '
+        'folder named after the node below ROS_HOME (~/.ros)',
+    )
     while_paused: str = parameter(
         'hold',
         'while paused: slow down to rest and hold, or no_command, so that another controller can '

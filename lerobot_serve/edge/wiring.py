@@ -25,7 +25,9 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.input_topics import input_max_ages_ns, input_topics
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.settings import RequestSettings
+from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.state_folder import state_folder, state_path
 from lerobot_serve.wire.schema import ID_LIMIT
 
 # one or two samples may be misread; three cost a tenth of a second at 30 Hz
@@ -121,6 +123,17 @@ def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -
     """Build the store of the latest inputs; `resolve` returns the full name of a topic."""
     topics = {name: resolve(topic) for name, (topic, _, _) in input_topics(robot).items()}
     return LatestInputs(input_max_ages_ns(robot), topics)
+
+
+def takeover_file(
+    parameters: EdgeParameters, robot: RobotDescription, node_name: str
+) -> TakeoverFile:
+    """
+    Return the file of a takeover. Only a robot with a device needs a folder to write it; one that
+    had a device when a person took over still waits for them. Raises ParameterError.
+    """
+    find = state_folder if robot.intervention else state_path
+    return TakeoverFile(find(parameters.state_folder, node_name))
 
 
 def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) -> None:

@@ -53,8 +53,8 @@ from lerobot_serve.router.ros.replica_links import open_replica_links, open_shad
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
-from lerobot_serve.router.storage.state_folder import state_folder
 from lerobot_serve.router.thread_group import ThreadGroup
+from lerobot_serve.state_folder import state_folder
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings

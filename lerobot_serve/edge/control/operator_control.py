@@ -122,10 +122,9 @@ class OperatorControl:
         """Let a person command instead of the policy, from the next control step on."""
         if refusal := self.takeover.refusal():
             return False, f'Not taken over. {refusal}'
-        was_taken_over, self.takeover.is_taken_over = self.takeover.is_taken_over, True
-        if was_taken_over:
-            return True, f'Already taken over. {self._describe_takeover()}'
-        return True, f'Taken over. {self._describe_takeover()}'
+        done = 'Already taken over' if self.takeover.is_taken_over else 'Taken over'
+        warning = self.takeover.begin()
+        return True, '. '.join(filter(None, (done, self._describe_takeover(), warning)))
 
     def hand_back(self) -> ServiceReply:
         """
@@ -135,10 +134,11 @@ class OperatorControl:
             return False, f'Not taken over. {self._describe_state()}'
         # before the policy has authority again: no action planned before is executed
         self._requester.replan()
-        self.takeover.is_taken_over = False
+        warning = self.takeover.end()
+        continues = 'The policy plans from the present state'
         if self.paused:
-            return True, 'Handed back. Paused: the policy continues after ~/resume'
-        return True, 'Handed back. The policy plans from the present state'
+            continues = 'Paused: the policy continues after ~/resume'
+        return True, '. '.join(filter(None, ('Handed back', continues, warning)))
 
     def _describe_takeover(self) -> str:
         if self._controller.latched:

@@ -26,6 +26,8 @@ class DeviceState(Enum):
     """Whether the device of a person commands the robot now; the value says why not."""
 
     READY = ''
+    # the robot file names none any more
+    NO_DEVICE = 'the robot file names no device'
     CONFLICT = 'another edge controller commands the robot'
     TWO_SOURCES = 'more than one publisher'
     NO_DEADMAN = 'no message of the deadman'

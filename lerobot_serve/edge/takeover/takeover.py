@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 from lerobot_serve.edge.control.authority import Intervention
 from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput, PersonReading
+from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 from lerobot_serve.edge.takeover.target import PersonTarget
 
 NOT_CONFIGURED = (
     'This robot has no device for a person: add `intervention` to its robot file and restart '
     'the edge controller'
 )
+NO_DEVICE = PersonReading(DeviceState.NO_DEVICE)
 
 
 class PersonCommand(NamedTuple):
@@ -41,11 +43,14 @@ def intervention_of(device: DeviceState, *, is_taken_over: bool) -> Intervention
 
 
 class Takeover:
-    """Holds whether a person has taken over; `device` is None for a robot without one."""
+    """
+    Holds whether a person has taken over; `device` is None for a robot without one. `file` keeps
+    it: after a restart in mid-takeover the person, or ~/hand_back, is waited for.
+    """
 
-    def __init__(self, device: PersonInput | None) -> None:
-        self.device = device
-        self.is_taken_over = False
+    def __init__(self, device: PersonInput | None, file: TakeoverFile | None = None) -> None:
+        self.device, self._file = device, file
+        self.is_taken_over = file is not None and file.exists()
         self._reading = PersonReading()
 
     # any thread
@@ -53,9 +58,7 @@ class Takeover:
     @property
     def lost_reason(self) -> str:
         """Why a person who has taken over does not command; empty if they do."""
-        if self.device is None or not self.is_taken_over:
-            return ''
-        return self._described(self._reading.state)
+        return self._described(self._reading.state) if self.is_taken_over else ''
 
     def _described(self, state: DeviceState) -> str:
         if self.device is None or state in (DeviceState.READY, DeviceState.CONFLICT):
@@ -73,13 +76,41 @@ class Takeover:
             return f'{self._described(blocked_by)}. Stop all but one, then call again'
         return ''
 
+    def begin(self) -> str:
+        """Begin a takeover; return a warning where a restart would end it, empty otherwise."""
+        # first of all the policy stops
+        self.is_taken_over = True
+        try:
+            if self._file:
+                self._file.create()
+        except OSError as error:
+            why = error.strerror or error
+            return f'A restart of the edge controller ends it: {self._path} is not written ({why})'
+        return ''
+
+    def end(self) -> str:
+        """End a takeover; return a warning where a restart would begin it again."""
+        self.is_taken_over = False
+        try:
+            if self._file:
+                self._file.remove()
+        except OSError as error:
+            return (
+                f'After a restart of the edge controller it is taken over again: {self._path} is '
+                f'not removed ({error.strerror or error})'
+            )
+        return ''
+
+    @property
+    def _path(self) -> str:
+        return str(self._file.path) if self._file else ''
+
     # tick thread
 
     def read(self, now_ns: int) -> PersonCommand:
         """Return what the person commands in this step."""
-        if self.device is None:
-            return PersonCommand()
-        reading = self._reading = self.device.read(now_ns)
+        reading = NO_DEVICE if self.device is None else self.device.read(now_ns)
+        self._reading = reading
         intervention = intervention_of(reading.state, is_taken_over=self.is_taken_over)
         is_commanding = intervention is Intervention.COMMANDING
         target = reading.target if is_commanding else None

@@ -143,6 +143,31 @@ def test_two_leaders_are_refused_and_stop_a_takeover(edge_rig, person):
     edge_rig.wait_for_rung(EdgeState.RUNG_PERSON)
 
 
+def test_a_takeover_survives_the_process(edge_rig, person):
+    """Whoever holds the leader arm when the process dies is not met by a policy."""
+    process = edge_rig.processes[-1]
+    call(edge_rig, 'take_over')
+    wait_for_pose(edge_rig, POSE)
+    person.is_held = False
+    edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
+    edge_rig.kill(process)
+    begin = len(edge_rig.seen.executed)
+    edge_rig.start()
+    edge_rig.wait(
+        lambda: edge_rig.seen.last.state == EdgeState.STREAMING
+        and edge_rig.seen.last.control_steps > 20,
+        'it is driven again',
+    )
+    assert edge_rig.seen.last.intervention == EdgeState.INTERVENTION_LOST
+    assert 'a person had taken over before this start' in edge_rig.log()
+    assert not [each for each in edge_rig.seen.executed[begin:] if each.seq]
+    person.pose, person.is_held = HOME, True
+    wait_for_pose(edge_rig, HOME)
+    done, text = call(edge_rig, 'hand_back')
+    assert done, text
+    edge_rig.wait_for_play()
+
+
 def test_a_robot_without_a_device_says_how_to_get_one(edge_rig):
     edge_rig.start()
     edge_rig.wait_for_ticks(1)

@@ -81,6 +81,8 @@ class EdgeRig:
         self.seen, self.body = Seen(node), Body(node)
         self.robot = robot_yaml()
         self._servers = 0
+        # edges, in the order of their starts
+        self.processes: list[subprocess.Popen] = []
         self._clients: dict[str, Any] = {}
         self._outcomes = node.create_publisher(
             EpisodeOutcome, f'{ROBOT}/episode_outcome', qos.OUTCOME
@@ -110,8 +112,11 @@ class EdgeRig:
         name = namespace.strip('/')
         file = self.folder / f'{name}.yaml'
         file.write_text(self.robot)
-        given = {'robot_file': file, **FAST, **parameters}
-        return self.fleet.start(f'edge_{name}', 'edge_controller', namespace=namespace, **given)
+        state = self.folder / f'{name}_state'
+        given = {'robot_file': file, 'state_folder': state, **FAST, **parameters}
+        process = self.fleet.start(f'edge_{name}', 'edge_controller', namespace=namespace, **given)
+        self.processes.append(process)
+        return process
 
     def log(self, name: str = 'edge_robot_1') -> str:
         return (self.folder / f'{name}.log').read_text()

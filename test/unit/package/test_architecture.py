@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'wire', 'parameters', 'errors', 'trace', 'telemetry'}
-GROUND |= {'atomic_file', 'ros_home'}
+GROUND |= {'atomic_file', 'ros_home', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway'}
 ALLOWED = {
     'arrays': set(),
@@ -23,6 +23,7 @@ ALLOWED = {
     'errors': set(),
     'atomic_file': set(),
     'ros_home': set(),
+    'state_folder': {'ros_home', 'parameters', 'wire'},
     'shared_memory': set(),
     'requirements': set(),
     'entry_points': {'errors', 'shared_memory', 'requirements'},

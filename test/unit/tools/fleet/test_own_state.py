@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two fleet files share no state of a router."""
+"""Two fleet files share no state of a router, nor of a robot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ def plan(**router: object) -> list[FleetProcess]:
     return [
         FleetProcess('v1', Stage.SERVER, 'policy_server', 'v1', {}),
         FleetProcess('router', Stage.ROUTER, 'policy_router', '', router),
+        FleetProcess('left_arm', Stage.ROBOT, 'edge_controller', 'left_arm', {}),
     ]
 
 
 def folder_of(fleet: str, **router: object) -> str:
-    server, own = with_own_state(plan(**router), Path(fleet), HOME)
+    server, own, robot = with_own_state(plan(**router), Path(fleet), HOME)
     assert server.values == {}
+    name = Path(robot.values['state_folder']).relative_to(HOME / 'lerobot_serve' / 'fleets')
+    assert name.parts[1:] == ('robots', 'left_arm')
     return own.values['state_folder']
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a router keeps what it has to know when it is started again."""
+"""Where a node keeps what it has to know when it is started again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.storage.state_folder import state_folder
+from lerobot_serve.state_folder import state_folder
 
 
 @pytest.fixture(autouse=True)
