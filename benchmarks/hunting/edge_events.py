@@ -8,6 +8,8 @@ from benchmarks.hunting.edge_model import EdgeModel, SERVERS
 from benchmarks.hunting.edge_servers import ABSENT, BEHAVIORS, HEALTHY
 
 MS = 1_000_000
+# of a leader arm: within the limits, beyond them, and none at all
+POSES = (0.5, 0.5), (-1.8, 0.9), (40.0, -40.0), (float('nan'), 0.0)
 POLICIES = 'reach@1', 'reach@2'
 
 
@@ -30,6 +32,12 @@ EVENTS: FuzzEvents = {
     'sensing': FuzzEvent(5, EdgeModel.set_sensing, ((True, True, False),)),
     'misread': FuzzEvent(4, EdgeModel.misread, ((0.3, 1.5, 6.28, -6.28),)),
     'late step': FuzzEvent(4, EdgeModel.step, ((30 * MS, 150 * MS, 900 * MS),)),
+    'take over': FuzzEvent(3, EdgeModel.take_over),
+    'hand back': FuzzEvent(12, EdgeModel.hand_back),
+    'leader': FuzzEvent(5, EdgeModel.set_leader, (('pose',), POSES)),
+    'deadman': FuzzEvent(4, EdgeModel.set_leader, (('is_held',), (True, True, False))),
+    'leader sends': FuzzEvent(4, EdgeModel.set_leader, (('is_sending',), (True, True, False))),
+    'two leaders': FuzzEvent(2, EdgeModel.set_leader, (('are_two',), (False, False, True))),
     'restart': FuzzEvent(1, EdgeModel.restart),
 }
 

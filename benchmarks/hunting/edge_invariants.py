@@ -67,8 +67,13 @@ class EdgeInvariants:
     requests: dict[Key, SentRequest] = field(default_factory=dict)
     # actions of policies that were commanded
     witnessed: int = 0
+    # steps in which a person commanded
+    by_person: int = 0
+    # outlives the process
+    _is_taken_over: bool = False
 
     def __post_init__(self) -> None:
+        self._planned_since_ns = self._person_ns = 0
         self.restarted(0)
 
     def restarted(self, now_ns: int) -> None:
@@ -109,6 +114,36 @@ class EdgeInvariants:
     def sensed(self, now_ns: int) -> None:
         """The robot was measured."""
         self._sensed_ns = now_ns
+
+    # a person
+
+    def taken_over(self) -> None:
+        """A person has taken over."""
+        self._is_taken_over = True
+
+    def handed_back(self, now_ns: int) -> None:
+        """The person has handed back: only what is asked for from now on is played."""
+        self._is_taken_over, self._planned_since_ns = False, now_ns
+
+    def person_commanded(
+        self, command: Command | None, now_ns: int, where: Command, *, may_command: bool
+    ) -> None:
+        """One control step of a person; `may_command`: deadman and commands are there."""
+        if not self._is_taken_over:
+            raise Violation('person', 'a person commands who has not taken over')
+        if not may_command:
+            raise Violation('person', 'it follows without a deadman, or an old command')
+        if self._stopped_ns is not None:
+            raise Violation('stop', 'after a stop by service a person commands')
+        if command is None:
+            self._last = None
+            return
+        self._check_numbers(command)
+        speeds = self._speeds_to(command, where)
+        self._check_seen(now_ns, speeds)
+        self.by_person += 1
+        self._last, self._last_ns, self._speeds = command, now_ns, speeds
+        self._person_ns = now_ns
 
     # requests and chunks
 
@@ -154,6 +189,8 @@ class EdgeInvariants:
         if command is None:
             self._last = None
             return
+        if plays and self._is_taken_over:
+            raise Violation('person', 'a policy plays while a person has taken over')
         self._check_numbers(command)
         speeds = self._speeds_to(command, where)
         if self._stopped_ns is not None:
@@ -163,7 +200,8 @@ class EdgeInvariants:
                 raise Violation('stop', f'{command} begins after a stop by service')
         if self._quiet_since_ns is not None:
             why = 'paused' if self._paused else 'no episode runs'
-            what = 'authority', why, self._quiet_since_ns
+            # what a person moved comes to rest after them
+            what = 'authority', why, max(self._quiet_since_ns, self._person_ns)
             self._check_quiet(*what, command, now_ns, speeds, plays=plays)
         if plays and free:
             self._check_row(command, now_ns)
@@ -181,7 +219,7 @@ class EdgeInvariants:
     def _check_seen(self, now_ns: int, speeds: Command) -> None:
         blind_ns = now_ns - self._sensed_ns
         if blind_ns > self.bounds.blind_ns and max(speeds[:MARK]) > TINY:
-            raise Violation('blind', f'a policy moves it, {blind_ns / S:.2f} s after it was seen')
+            raise Violation('blind', f'it is moved, {blind_ns / S:.2f} s after it was seen')
 
     def _speeds_to(self, command: Command, where: Command) -> Command:
         """Return how far each action goes in this step, within its limit."""
@@ -241,6 +279,8 @@ class EdgeInvariants:
         age_ns = now_ns - request.captured_ns
         if age_ns > self.bounds.max_age_ns:
             raise Violation('stale', f'an action is played {age_ns / S:.3f} s after its inputs')
+        if request.sent_ns < self._planned_since_ns:
+            raise Violation('handed back', 'a row that was asked for before is played')
         if request.episode != self._episode:
             raise Violation('episode', 'a row of an episode that has ended is played')
         mark = round(command[MARK])

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import EdgeBounds, EdgeInvariants, S
+from benchmarks.hunting.edge_person import ModelPerson, PersonMessages, RememberedTakeover
 from benchmarks.hunting.edge_servers import EdgeModelServers, SILENT
 from benchmarks.hunting.stepped_thread import SteppedThread
 from lerobot_serve.edge import wiring
@@ -41,7 +42,6 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
@@ -66,7 +66,9 @@ actions:
   mark.pos: {joint: mark, min: -10.0, max: 1000000.0, max_step: 1000000.0}
 command: {topic: command}
 safe_pose: {swing.pos: 1.0, lift.pos: 0.5, mark.pos: 0.0}
+intervention: {topic: leader, timeout_s: 0.25, deadman: {topic: joy, button: 0}}
 """
+PERSON_TIMEOUT_NS = S // 4
 LOW, HIGH = (-2.0, -1.0, -10.0), (2.0, 1.0, 1e6)
 MAX_STEP = (0.2, 0.1, 1e6)
 # what a hunt varies from run to run
@@ -167,6 +169,7 @@ class EdgeModel:
             captured_ns=lambda: self._sensed_ns,
         )
         self._turns: SteppedThread | None = None
+        self.leader, self._takeover_file = ModelPerson(), RememberedTakeover()
         self._begin()
 
     def _draw(self, given: dict[str, object]) -> tuple[dict[str, object], EdgeParameters]:
@@ -218,7 +221,8 @@ class EdgeModel:
             core.inputs,
         )
         self.requester = core.make_requester(self.servers, self.servers, random=self.random.random)
-        self.operation = core.make_operator_control(self.requester, Takeover(None))
+        self.takeover = core.make_takeover(PersonMessages(), self._takeover_file)
+        self.operation = core.make_operator_control(self.requester, self.takeover)
         self.rate = StepCounter()
         self.loop = self._make_loop()
         self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)
@@ -315,6 +319,7 @@ class EdgeModel:
         self._pass(self.now_ns + self.period_ns + late_ns)
         self._sense()
         self.rate.cycles += 1
+        self.leader.deposit(self.takeover.device, self.now_ns)
         self._executed, where = None, tuple(map(float, self.where))
         self.loop.run_step()
         executed = self._executed
@@ -324,7 +329,11 @@ class EdgeModel:
         plays = executed is not None and executed.decision.kind is RungKind.POLICY
         free = plays and executed.judgement.verdict.name in ('PASS', 'CLAMPED')
         told = None if command is None else tuple(map(float, command))
-        self.checker.commanded(told, self.now_ns, where, plays=free, free=free)
+        if executed is not None and executed.decision.kind is RungKind.PERSON:
+            may_command = self.leader.may_command(self.now_ns, PERSON_TIMEOUT_NS)
+            self.checker.person_commanded(told, self.now_ns, where, may_command=may_command)
+        else:
+            self.checker.commanded(told, self.now_ns, where, plays=free, free=free)
         if self._stop_called:
             self._stop_called = False
             self.checker.stop_called(self.now_ns)
@@ -376,6 +385,20 @@ class EdgeModel:
 
     def reset_cage(self) -> None:
         self.operation.reset_cage()
+
+    def take_over(self) -> None:
+        """The service ~/take_over, which may be refused."""
+        if self.operation.take_over()[0]:
+            self.checker.taken_over()
+
+    def hand_back(self) -> None:
+        """The service ~/hand_back, which may be refused."""
+        if self.operation.hand_back()[0]:
+            self.checker.handed_back(self.now_ns)
+
+    def set_leader(self, name: str, value: object) -> None:
+        """The person does something: pose, is_held, is_sending or are_two."""
+        setattr(self.leader, name, value)
 
     def set_mood(self, server: str, mood: str) -> None:
         if server in self.servers.all:

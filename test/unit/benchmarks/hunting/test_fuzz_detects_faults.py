@@ -14,13 +14,16 @@ import pytest
 
 from benchmarks import hunt
 from benchmarks.hunting.driver import FuzzTarget
+from benchmarks.hunting.edge_person import RememberedTakeover
 from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.edge.control import authority
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput
 from lerobot_serve.router.data_path import dispatcher
 from lerobot_serve.router.placement import eligibility
 from lerobot_serve.router.placement.eligibility import ObstacleKind, SlotUse
@@ -79,6 +82,21 @@ def teardown_first() -> tuple[authority.AuthorityRule, ...]:
 def test_who_may_move_the_robot(monkeypatch, rules, rule):
     monkeypatch.setattr(authority, 'AUTHORITY_RULES', rules())
     found(EDGE, rule, 18 if rule == 'stop' else 1)
+
+
+def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
+    monkeypatch.setattr(Requester, 'replan', lambda _: None)
+    found(EDGE, 'handed back')
+
+
+def test_a_takeover_that_dies_with_the_process(monkeypatch):
+    monkeypatch.setattr(RememberedTakeover, 'exists', lambda _: False)
+    found(EDGE, 'person')
+
+
+def test_a_deadman_that_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(PersonInput, '_deadman_state', lambda *_: DeviceState.READY)
+    found(EDGE, 'person')
 
 
 # what is played
