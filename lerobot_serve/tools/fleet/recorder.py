@@ -9,17 +9,20 @@ from typing import Any
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
-from lerobot_serve.tools.recorder.options import check_options
+from lerobot_serve.tools.recorder.options import (
+    check_options,
+    CONTINUOUS,
+    flag,
+    OPTIONS,
+    STRATEGIES,
+)
 
 SECTION, EXECUTABLE = 'record', 'lerobot-serve'
 # a recorder that is restarted goes on in its folder; `continuous` needs a new one
-STRATEGIES = ('episodic', 'sentry', 'highlight', 'dagger')
+IN_FLEETS = tuple(name for name in STRATEGIES if name != CONTINUOUS)
 TEXTS = ('strategy', 'robot')
-NUMBERS = (
-    *('slice_size', 'slice_time', 'keep_slices', 'before', 'after', 'divergence'),
-    *('outcome_wait', 'gone_after'),
-)
-COUNT_LIMIT = 1_000_000
+# a fleet is recorded until it ends: without max_size and duration
+NUMBERS = tuple(name for name, option in OPTIONS.items() if option.strategies)
 
 
 def recorder_process(
@@ -35,9 +38,9 @@ def recorder_process(
     if 'folder' not in given:
         raise file.error(place, 'has no folder; add `folder: bags`')
     folder = str(absolute('_folder', file.text((*place, 'folder'), given['folder'])))
-    strategy = given.get('strategy', STRATEGIES[0])
-    if strategy not in STRATEGIES:
-        listed = ', '.join(STRATEGIES)
+    strategy = given.get('strategy', IN_FLEETS[0])
+    if strategy not in IN_FLEETS:
+        listed = ', '.join(IN_FLEETS)
         raise file.error((*place, 'strategy'), f'must be one of {listed}, got {strategy!r}')
     values = {'strategy': strategy}
     if 'robot' in given:
@@ -48,15 +51,16 @@ def recorder_process(
     except ParameterError as error:
         raise file.error(place, str(error)) from None
     flags = values | ({'namespace': namespace} if namespace else {})
-    words = [f'--{key.replace("_", "-")}={value}' for key, value in flags.items()]
+    words = [f'{flag(key)}={value}' for key, value in flags.items()]
     return FleetProcess(
         SECTION, Stage.RECORDER, EXECUTABLE, '', {}, command=(SECTION, folder, *words)
     )
 
 
 def _number(file: FleetFile, place: Place, value: Any) -> float:
-    if place[-1] == 'keep_slices':
-        return file.whole(place, value, low=0, high=COUNT_LIMIT)
+    option = OPTIONS[place[-1]]
+    if option.is_whole:
+        return file.whole(place, value, low=int(option.low), high=int(option.high))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise file.error(place, f'must be a number, got {value!r}')
     return value

@@ -12,6 +12,14 @@ import time
 from lerobot_serve.parameters import parameter
 from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.options import (
+    CONTINUOUS,
+    EPISODIC,
+    HIGHLIGHT,
+    OPTIONS,
+    SENTRY,
+    STRATEGIES,
+)
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.continuous import ContinuousWriter
@@ -23,17 +31,6 @@ from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, Hi
 from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 
-CONTINUOUS, EPISODIC, SENTRY = 'continuous', 'episodic', 'sentry'
-HIGHLIGHT, DAGGER = 'highlight', 'dagger'
-# what each is for, in the order of the help
-STRATEGIES = {
-    CONTINUOUS: 'all the time, into one bag',
-    EPISODIC: 'one bag for each episode of each robot',
-    SENTRY: 'all the time, one bag after the other',
-    HIGHLIGHT: 'some seconds before and after what is worth a look',
-    DAGGER: 'as episodic; only episodes with commands of a person stay',
-}
-
 
 @dataclass(frozen=True, slots=True)
 class RecorderOptions:
@@ -42,11 +39,9 @@ class RecorderOptions:
     folder: str = parameter('bags', 'folder of the bags')
     strategy: str = parameter(EPISODIC, 'what becomes a bag', choices=tuple(STRATEGIES))
     robot: str = parameter('', 'only this robot, by name or namespace; empty for all')
-    slice_size: float = parameter(0.0, 'sentry: size of a slice; 0 for no bound', unit='MB', low=0)
-    slice_time: float = parameter(
-        0.0, 'sentry: duration of a slice; 0 for no bound', unit='s', low=0
-    )
-    keep_slices: int = parameter(0, 'sentry: delete older slices; 0 keeps all', low=0)
+    slice_size: float = parameter(0.0, OPTIONS['slice_size'].text, unit='MB', low=0)
+    slice_time: float = parameter(0.0, OPTIONS['slice_time'].text, unit='s', low=0)
+    keep_slices: int = parameter(0, OPTIONS['keep_slices'].text, low=0)
 
 
 Writer = ContinuousWriter | StrategyWriter

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
+from lerobot_serve.tools.recorder.options import (
+    check_options,
+    CONTINUOUS,
+    DAGGER,
+    default,
+    flag,
+    OPTIONS,
+    STRATEGIES,
+)
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.recorder.node import RecorderNode
@@ -21,7 +30,6 @@ EXAMPLE = (
     'example: lerobot-serve record bags/monday --strategy episodic  | stop with Ctrl-C; exit '
     'status 0 when the bags are complete, 1 when one could not be written'
 )
-STRATEGIES = ('continuous', 'episodic', 'sentry', 'highlight', 'dagger')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--strategy',
-        choices=STRATEGIES,
-        default='continuous',
-        help='continuous: one bag; episodic: one for each episode; sentry: one after the other; '
-        'highlight: before and after what happens; dagger: episodes with commands of a person',
+        choices=tuple(STRATEGIES),
+        default=CONTINUOUS,
+        help='; '.join(f'{name}: {text}' for name, text in STRATEGIES.items()),
     )
     parser.add_argument(
         '--robot', default='', metavar='NAME', help='only this robot, by name or namespace (all)'
@@ -55,30 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'robot files name)',
     )
     which.add_argument('--all', action='store_true', help='record every topic')
-    parser.add_argument(
-        '--max-size', type=float, metavar='MB', help='stop at this size of all bags [MB]'
-    )
     add_observer_options(parser, 'record')
-    parser.add_argument('--duration', type=float, metavar='S', help='stop after this time [s]')
-    _add_strategy_options(parser)
+    for name, option in OPTIONS.items():
+        parser.add_argument(
+            flag(name),
+            type=int if option.is_whole else float,
+            metavar=option.unit.upper() or 'N',
+            help=option.help,
+        )
     parser.add_argument(
         '--namespace', default='', metavar='NAME', help='namespace of the node recorder'
-    )
-
-
-def _add_strategy_options(parser: argparse.ArgumentParser) -> None:
-    for option, metavar, text in (
-        ('slice-size', 'MB', 'sentry: size of a slice [MB] (no bound)'),
-        ('slice-time', 'S', 'sentry: duration of a slice [s] (no bound)'),
-        ('before', 'S', 'highlight: time before a trigger [s] (10)'),
-        ('after', 'S', 'highlight: time after the last trigger [s] (5)'),
-        ('divergence', 'X', 'highlight: a shadow divergence above this triggers (none)'),
-        ('outcome-wait', 'S', 'episodic: how long an episode waits for its outcome [s] (2)'),
-        ('gone-after', 'S', 'episodic: when a silent robot has left its episode [s] (5)'),
-    ):
-        parser.add_argument(f'--{option}', type=float, metavar=metavar, help=text)
-    parser.add_argument(
-        '--keep-slices', type=int, metavar='N', help='sentry: delete older slices (all are kept)'
     )
 
 
@@ -94,8 +87,7 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
 
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
-    from lerobot_serve.tools.recorder.options import BOUNDS, check_options, DEFAULTS
-    from lerobot_serve.tools.recorder.settings import DAGGER, RecorderSettings
+    from lerobot_serve.tools.recorder.settings import RecorderSettings
     from lerobot_serve.tools.recorder.strategies.episodic import (
         EpisodeRules,
         keep_all,
@@ -108,8 +100,8 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
     relative = [topic for topic in options.topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
-    given = {name: getattr(options, name) for name in BOUNDS}
-    value = {n: DEFAULTS.get(n, 0) if v is None else v for n, v in given.items()}
+    given = {name: getattr(options, name) for name in OPTIONS}
+    value = {name: default(name) if v is None else v for name, v in given.items()}
     name = datetime.now().strftime('bag_%Y%m%d-%H%M%S')
     return RecorderSettings(
         options.folder or Path(name),

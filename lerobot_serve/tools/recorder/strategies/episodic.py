@@ -18,6 +18,7 @@ from lerobot_serve.tools.bags.fleet_decoding import (
 )
 from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary, write_summary
 from lerobot_serve.tools.recorder.strategies.episode import Episode
@@ -53,8 +54,8 @@ class EpisodeRules:
     """
 
     keeps: Callable[[EpisodeSummary], bool] = keep_all
-    outcome_wait_s: float = 2.0
-    gone_after_s: float = 5.0
+    outcome_wait_s: float = default('outcome_wait')
+    gone_after_s: float = default('gone_after')
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.strategies.highlight_states import (
     Act,
     HighlightEvent,
@@ -34,8 +35,8 @@ BUTTON = 'button'
 class HighlightRules:
     """How much of before and after a trigger is kept [s], and which divergence is one."""
 
-    before_s: float = 10.0
-    after_s: float = 5.0
+    before_s: float = default('before')
+    after_s: float = default('after')
     divergence_limit: float = 0.0
     ring_limit_bytes: int = RING_LIMIT_BYTES
 

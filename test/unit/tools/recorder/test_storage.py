@@ -26,8 +26,9 @@ from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.options import STRATEGIES
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
-from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings, STRATEGIES
+from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.strategies.episodic import (
