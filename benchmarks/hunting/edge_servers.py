@@ -17,6 +17,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, Status
@@ -184,10 +185,22 @@ class EdgeModelServers:
             9: {'model': rows[:-1]},
         }.get(twist)
         if changed:
+            if forged := changed.get('header'):
+                self._note_forged(chunk, forged)
             return self._encoded(replace(chunk, **changed), raw)
         if twist == 10 and self._earlier:
             return random.choice(self._earlier)[1]
         return raw[: random.randrange(len(raw))]
+
+    def _note_forged(self, chunk: Chunk, forged: Header) -> None:
+        """
+        Count rows as the reply to the request that a forged header names: where that is the one in
+        flight by the time of a late or repeated delivery, no edge can know better.
+        """
+        key = forged.session_epoch, forged.episode, forged.seq
+        for row in chunk.robot:
+            made = ChunkRow(key, chunk.policy, tuple(map(float, row)))
+            self._checker.made(round(float(row[MARK])), made)
 
     def _encoded(self, chunk: Chunk, otherwise: bytes = b'') -> bytes:
         try:
