@@ -155,6 +155,8 @@ class _RunCollector:
         if is_played:
             tally.actions += 1
             tally.oldest_age_s = max(tally.oldest_age_s, record.age_s or 0.0)
+        elif record.is_by_person:
+            tally.by_person += 1
         else:
             count_bounded(tally.fallbacks, record.rung)
         if not (is_played and client.stalls.is_playing):

@@ -28,6 +28,7 @@ class GroupStats:
     """
     Counts since the beginning of the traces.
 
+    by_person  commands of a person who had taken over
     fallbacks  commands that were not played, by rung
     stalls     how often playing ended with nothing left
     trips      commands that the cage changed or stopped
@@ -42,6 +43,7 @@ class GroupStats:
     )
     actions: int = 0
     trips: int = 0
+    by_person: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
     stalls: int = 0
     oldest_age_s: float = 0.0

@@ -71,12 +71,14 @@ def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
         if tally.durations[name].count
     ]
     fallbacks = sum(tally.fallbacks.values())
-    if tally.actions or fallbacks:
+    if tally.actions or fallbacks or tally.by_person:
         facts.append(('actions', f'{tally.actions} executed, {tally.trips} changed by the cage'))
         facts.append(('oldest action', f'{tally.oldest_age_s:.3f} s'))
         facts.append(
             ('fallbacks', f'{fallbacks}{": " * bool(fallbacks)}{counts_text(tally.fallbacks)}')
         )
+        if tally.by_person:
+            facts.append(('by a person', f'{tally.by_person} commands'))
         facts.append(('stalls', str(tally.stalls)))
     if tally.drops:
         facts.append(('drops', counts_text(tally.drops)))
@@ -104,6 +106,7 @@ def _tally_json(tally: GroupStats) -> dict[str, Any]:
         **{name: tally.durations[name].spread() for name in DURATIONS},
         'actions': tally.actions,
         'trips': tally.trips,
+        'by_person': tally.by_person,
         'fallbacks': dict(tally.fallbacks),
         'stalls': tally.stalls,
         'oldest_age_s': tally.oldest_age_s,

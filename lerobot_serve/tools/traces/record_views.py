@@ -173,6 +173,11 @@ class ExecutedRecord(RecordView):
         """Whether the command is an action of a chunk."""
         return self.rung == 'policy'
 
+    @property
+    def is_by_person(self) -> bool:
+        """Whether a person who has taken over commands."""
+        return self.rung == 'person'
+
 
 class RequestRecord(RecordView):
     """One request with its result, recorded by edge, router or server."""

@@ -41,7 +41,7 @@ def test_a_takeover_survives_and_its_end_does_too(tmp_path):
     assert again.end() == ''
 
 
-@pytest.mark.parametrize('content', [b'', b'\0\xff' * 99, b'no'])
+@pytest.mark.parametrize('content', [b'', b'\0\xff' * 99, b'no'], ids=['empty', 'bytes', 'text'])
 def test_damage_is_a_takeover(tmp_path, content):
     (tmp_path / NAME).write_bytes(content)
     assert Takeover(device(), TakeoverFile(tmp_path)).is_taken_over

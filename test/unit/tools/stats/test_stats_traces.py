@@ -23,7 +23,7 @@ from lerobot_serve.tools.stats import time_series
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.group import GroupKey
 from lerobot_serve.tools.stats.html_report import html_report
-from lerobot_serve.tools.stats.report import as_json, as_text
+from lerobot_serve.tools.stats.report import as_json, as_text, figures_of
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode
@@ -108,6 +108,12 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
             ('ramp', 'ramp: paused'),
             ('policy', ''),
             ('ramp', 'ramp: cleared'),
+            ('policy', ''),
+            # a person who takes over, lets go, commands again and hands back
+            ('person', ''),
+            ('ramp', 'ramp: person_lost'),
+            ('person', ''),
+            ('ramp', 'ramp: cleared'),
         )
     ):
         made.edge.append(
@@ -124,7 +130,11 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
             )
         )
     edge, _ = made.write(tmp_path)
-    assert collect_stats([edge]).tallies['edge', 'a', ''].stalls == 1
+    stats = collect_stats([edge])
+    tally = stats.tallies['edge', 'a', '']
+    assert (tally.stalls, tally.by_person) == (1, 2)
+    assert 'person' not in tally.fallbacks
+    assert ('by a person', '2 commands') in figures_of(tally)
 
 
 def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
