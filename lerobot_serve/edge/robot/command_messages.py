@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the command message of a control step. Pure functions; the tick thread."""
+"""
+Build the command message of a control step, and read the values of one that others sent. Pure
+functions; the tick thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from builtin_interfaces.msg import Duration, Time
 from geometry_msgs.msg import Twist, TwistStamped
+import numpy as np
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -15,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.wire.errors import Malformed
 
 CommandMessage: TypeAlias = JointTrajectory | Float64MultiArray | JointState | Twist | TwistStamped
 
@@ -76,18 +81,94 @@ def twist_stamped(
     return message
 
 
+def command_values(message: Any, kind: str, robot: RobotDescription, topic: str) -> Float64Array:
+    """
+    Return one value for each action, in their order, of a message of the type `kind` on `topic`.
+    Raises Malformed, also for a value that is not finite.
+    """
+    values = np.array(COMMAND_MESSAGES[kind].read(message, robot, topic), np.float64)
+    if len(values) != len(robot.actions):
+        raise Malformed(
+            'wrong_shape', f'{topic}: {len(values)} numbers for {len(robot.actions)} actions'
+        )
+    check_finite(values, robot, topic)
+    return values
+
+
+def check_finite(values: Float64Array, robot: RobotDescription, topic: str) -> None:
+    """Raise Malformed for a value that is not finite, also once it is recorded as float32."""
+    with np.errstate(over='ignore'):
+        finite = np.isfinite(values.astype(np.float32))
+    if not finite.all():
+        bad = int(finite.argmin())
+        raise Malformed('not_finite', f'{topic}: {robot.actions[bad].name} is {values[bad]:g}')
+
+
+def _of_joint_state(message: JointState, robot: RobotDescription, topic: str) -> Sequence[float]:
+    """Return positions or velocities, as all actions are."""
+    is_velocity = robot.actions[0].motion is Motion.VELOCITY
+    values = message.velocity if is_velocity else message.position
+    return _by_joint(message.name, values, robot, topic)
+
+
+def _of_trajectory(
+    message: JointTrajectory, robot: RobotDescription, topic: str
+) -> Sequence[float]:
+    """Return the goal of a trajectory: its last point."""
+    if not message.points:
+        raise Malformed('wrong_shape', f'{topic}: a trajectory without points')
+    return _by_joint(message.joint_names, message.points[-1].positions, robot, topic)
+
+
+def _by_joint(
+    names: Sequence[str], values: Sequence[float], robot: RobotDescription, topic: str
+) -> Sequence[float]:
+    if len(values) != len(names):
+        raise Malformed('wrong_shape', f'{topic}: {len(names)} names and {len(values)} values')
+    known = dict(zip(names, values, strict=True))
+    if len(known) != len(names):
+        raise Malformed('doubled_joint', f'{topic}: duplicate joint in {list(names)}')
+    missing = [joint for joint in robot.action_joints if joint not in known]
+    if missing:
+        raise Malformed('missing_joint', f'{topic}: no {missing}; it has {list(names)}')
+    return [known[joint] for joint in robot.action_joints]
+
+
+def _of_array(message: Float64MultiArray, _: RobotDescription, __: str) -> Sequence[float]:
+    return list(message.data)
+
+
+def _of_twist(message: Twist, robot: RobotDescription, _: str) -> Sequence[float]:
+    places = [joint.split('.') for joint in robot.action_joints]
+    return [float(getattr(getattr(message, part), axis)) for part, axis in places]
+
+
+def _of_twist_stamped(
+    message: TwistStamped, robot: RobotDescription, topic: str
+) -> Sequence[float]:
+    return _of_twist(message.twist, robot, topic)
+
+
 class CommandMessages(NamedTuple):
-    """The message class of a command type, and the function that builds a message."""
+    """
+    The message class of a command type, the function that builds a message, and the one that
+    returns the values of a message by robot and topic.
+    """
 
     message_class: type[CommandMessage]
     build: Callable[[Float64Array, RobotDescription, Time, float], CommandMessage]
+    read: Callable[[Any, RobotDescription, str], Sequence[float]]
 
 
 # by the names of robot.command_types
 COMMAND_MESSAGES = {
-    'trajectory_msgs/JointTrajectory': CommandMessages(JointTrajectory, joint_trajectory),
-    'std_msgs/Float64MultiArray': CommandMessages(Float64MultiArray, float64_multi_array),
-    'sensor_msgs/JointState': CommandMessages(JointState, joint_state),
-    'geometry_msgs/Twist': CommandMessages(Twist, twist),
-    'geometry_msgs/TwistStamped': CommandMessages(TwistStamped, twist_stamped),
+    'trajectory_msgs/JointTrajectory': CommandMessages(
+        JointTrajectory, joint_trajectory, _of_trajectory
+    ),
+    'std_msgs/Float64MultiArray': CommandMessages(
+        Float64MultiArray, float64_multi_array, _of_array
+    ),
+    'sensor_msgs/JointState': CommandMessages(JointState, joint_state, _of_joint_state),
+    'geometry_msgs/Twist': CommandMessages(Twist, twist, _of_twist),
+    'geometry_msgs/TwistStamped': CommandMessages(TwistStamped, twist_stamped, _of_twist_stamped),
 }

@@ -28,7 +28,7 @@ def robot(kind: str, motion: Motion, *joints: str, **output: object) -> RobotDes
 
 def test_every_kind_that_a_file_may_name_can_be_made():
     assert set(COMMAND_MESSAGES) == set(COMMAND_TYPES)
-    for kind, (message, _) in COMMAND_MESSAGES.items():
+    for kind, (message, *_) in COMMAND_MESSAGES.items():
         motion = Motion.VELOCITY if 'Twist' in kind else Motion.POSITION
         told = command_message(np.zeros(1), robot(kind, motion, 'linear.x'), STAMP)
         assert type(told) is message
