@@ -55,16 +55,17 @@ class ModelPerson:
     is_sending: bool = True
     are_two: bool = False
     sent_ns: int = 0
+    sent_pose: tuple[float, float] = (0.0, 0.0)
 
     def deposit(self, device: PersonInput, now_ns: int) -> None:
         """Send, as the topics of the device do before a control step."""
         device.deposit([DEADMAN], HELD if self.is_held else RELEASED, now_ns, 1)
         device.blocked_by = DeviceState.TWO_SOURCES if self.are_two else None
         if self.is_sending:
-            self.sent_ns = now_ns
+            self.sent_ns, self.sent_pose = now_ns, self.pose
             device.deposit([COMMAND], np.array([*self.pose, NO_MARK]), now_ns, 1)
 
     def may_command(self, now_ns: int, timeout_ns: int) -> bool:
         """Return whether the robot may follow."""
-        is_new = np.isfinite(self.pose).all() and now_ns - self.sent_ns <= timeout_ns
+        is_new = np.isfinite(self.sent_pose).all() and now_ns - self.sent_ns <= timeout_ns
         return self.is_held and not self.are_two and bool(is_new)

@@ -55,8 +55,10 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     drive_through_a_kill(edge_rig, folder)
     edge_rig.set(request_threshold_s=0.3)
     run = edge_rig.run(task='wash', episode_id='run-7')
-    played = edge_rig.seen.executed
-    edge_rig.wait(lambda: played[-1].episode_id == 'run-7', 'actions of the run are executed')
+    # the ladder names the episode, too
+    edge_rig.wait(
+        lambda: edge_rig.seen.played[-1].episode_id == 'run-7', 'actions of the run are executed'
+    )
     edge_rig.judge(EpisodeOutcome.SUCCESS, 'run-7')
     run.result()
     edge_rig.wait_for_rung(EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD)
