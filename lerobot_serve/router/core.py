@@ -239,14 +239,18 @@ class RouterCore:
             self.replicas[server].set_available(is_available=is_available)
             self.replicas[server].link_problem = link_problem
 
-    def has_all_reports(self) -> bool:
-        """Return whether every replica has sent a status."""
-        return all(replica.report for replica in self.replicas.values())
+    def has_all_replicas(self) -> bool:
+        """
+        Return whether every replica has its services and a status: the status may arrive first,
+        and counts no more once the services were looked for and not there.
+        """
+        return all(each.is_available and each.has_status for each in self.replicas.values())
 
     def pin_policies(self) -> None:
         """Keep the policy of each slot as long as any replica serves it."""
-        for slot in self.slots.values():
-            slot.is_policy_pinned = True
+        with self.table.lock:
+            for slot in self.slots.values():
+                slot.pin_policy()
 
     # requests, goals, sessions
 

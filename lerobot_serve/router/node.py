@@ -232,10 +232,10 @@ class PolicyRouter(LifecycleNode):
         )
 
     def activate(self) -> None:
-        """Accept sessions, once every replica has sent a status or the timeout has passed."""
+        """Accept sessions, once every replica is available or the timeout has passed."""
         routing, parameters = self._configured(), self._settings.current
         deadline = time.monotonic() + parameters.discovery_timeout_s
-        while not routing.core.has_all_reports() and time.monotonic() < deadline:
+        while not routing.core.has_all_replicas() and time.monotonic() < deadline:
             if self._runtime.stop_requested.wait(0.01):
                 break
         routing.begin()

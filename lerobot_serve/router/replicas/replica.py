@@ -68,6 +68,8 @@ class Replica:
         self.latency = RecentLatency()
         self.report: ReplicaReport | None = None
         self.is_available = False
+        # whether it has sent a status since its services were lost, or ever
+        self.has_status = False
         # why the link cannot use it, with the remedy; empty when it can
         self.link_problem = ''
         # why its policy does not match the slot; empty when it does
@@ -149,7 +151,8 @@ class Replica:
         Record a report. A server that is inactive, or serves another policy than before, has
         closed its sessions, however short that was.
         """
-        before, self.report, self.is_available = self.report, report, True
+        before, self.report = self.report, report
+        self.is_available = self.has_status = True
         has_reloaded = before is not None and before.policy != report.policy
         self.session_losses += not report.is_active or has_reloaded
 
@@ -160,6 +163,7 @@ class Replica:
         """
         if self.is_available and not is_available and self.report:
             self.report = replace(self.report, is_active=False, text=NO_STATUS_SINCE_RETURN_TEXT)
+            self.has_status = False
         self.is_available = is_available
 
     def request_sent(self, now_ns: int) -> None:

@@ -147,19 +147,24 @@ class Slot:
         self.replicas[server].record_report(report)
         before = self.policy
         self._choose_policy()
-        for each in self:
-            each.mismatch = self._mismatch_reason(each)
         if before and self.policy != before:
             return f'slot {self.name}: policy changed from {before} to {self.policy}'
         return ''
 
+    def pin_policy(self) -> None:
+        """Choose the policy once more, and keep it as long as any replica serves it."""
+        self._choose_policy()
+        self.is_policy_pinned = True
+
     def _choose_policy(self) -> None:
-        """Set the policy of the slot from the reports."""
+        """Set the policy of the slot from the reports, and name the replicas of another."""
         reports = [replica.report for replica in self if replica.report and replica.is_available]
         policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
         is_kept = self.is_policy_pinned and self.policy in policies
         if policies and not is_kept:
             self.policy = policies[0]
+        for each in self:
+            each.mismatch = self._mismatch_reason(each)
 
     def _mismatch_reason(self, replica: Replica) -> str:
         report = replica.report

@@ -203,22 +203,20 @@ def test_a_router_that_takes_no_requests_says_so_and_keeps_nothing(router_rig, c
     chunk = refused(caller)
     assert (chunk.status, 'configure' in chunk.status_text) == (Status.DRAINING, True)
     status_topic = '/one/policy_server/predict_chunk/_action/status'
-    first = 0
+    # before it is configured, where no thread starts by and by
+    first = thread_count(process.pid)
     for _ in range(4):
         for transition in ('configure', 'activate'):
             assert caller.change_state(transition)
         router_rig.wait_for_health('healthy')
         assert answered(caller).slot == 'prod'
-        first = first or thread_count(process.pid)
-        # one that carried out a transition may still be ending
-        router_rig.wait(
-            lambda first=first: thread_count(process.pid) <= first, 'no thread is left behind'
-        )
         assert caller.change_state('deactivate')
         assert 'activate' in refused(caller).status_text
         assert caller.change_state('cleanup')
         router_rig.wait(
             lambda: router_rig.node.count_subscribers(status_topic) == 0, 'no client is left'
         )
+        # one that carried out a transition may still be ending
+        router_rig.wait(lambda: thread_count(process.pid) <= first, 'no thread is left behind')
     process.terminate()
     assert process.wait(ENDS_S) == 0

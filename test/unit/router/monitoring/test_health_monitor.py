@@ -263,6 +263,24 @@ def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespa
     )
 
 
+def test_a_replica_whose_services_are_not_there_yet_is_waited_for(rig):
+    routing = rig.routing()
+    for server in rig.replicas:
+        rig.behind.on_status(server, status(server))
+    assert rig.core.has_all_replicas()
+    # its status arrives before its services are matched
+    rig.behind.gone.add('/a1')
+    routing.monitor.poll()
+    assert not rig.core.has_all_replicas()
+    rig.behind.gone.clear()
+    routing.monitor.poll()
+    assert not rig.core.has_all_replicas()
+    rig.behind.on_status('/a1', status('/a1'))
+    assert rig.core.has_all_replicas()
+    routing.close()
+    rig.close()
+
+
 def test_what_a_server_says_of_itself_is_learned_and_a_change_is_said(rig):
     routing = rig.routing()
     rig.behind.on_status('/a1', status('/a1', 'act@a'))

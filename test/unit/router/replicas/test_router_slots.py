@@ -54,10 +54,22 @@ def test_the_first_in_the_list_decides_until_the_slot_is_settled():
     assert slot.policy == 'two'
     assert 'policy changed from two to one' in slot.record_report('/1', seen('one'))
     assert slot.replicas['/2'].state is ReplicaState.POLICY_MISMATCH
-    slot.is_policy_pinned = True
+    slot.pin_policy()
     gone(slot, '/1')
     slot.record_report('/2', seen('two'))
     assert slot.policy == 'two'
+
+
+def test_pinning_chooses_among_those_that_are_available_then():
+    slot = make('/1', '/2', settled=False)
+    slot.record_report('/1', seen('one'))
+    gone(slot, '/1')
+    slot.record_report('/2', seen('two'))
+    assert slot.policy == 'two'
+    slot.record_report('/1', seen('one'))
+    slot.pin_policy()
+    slot.record_report('/2', seen('two'))
+    assert (slot.policy, slot.replicas['/2'].state) == ('one', ReplicaState.POLICY_MISMATCH)
 
 
 def test_a_settled_slot_keeps_its_policy_as_long_as_anybody_serves_it():
