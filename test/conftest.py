@@ -10,6 +10,7 @@ import gc
 import os
 from pathlib import Path
 import shutil
+import signal
 import tempfile
 from typing import TextIO
 
@@ -31,6 +32,10 @@ STDERR = pytest.StashKey[TextIO]()
 settings.register_profile('here', deadline=None, derandomize=True, max_examples=50)
 settings.load_profile('here')
 
+# a shell ignores SIGINT in what it starts in the background, and processes inherit that: a test
+# that interrupts one would wait for ever
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # a run that was killed leaves 9 MB for each of its processes
 shared_memory.remove_dead_segments()
 # torch computes the small policies of the tests in one thread, here and in every process: with
