@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from lerobot_serve.tools.dataset import lerobot_writer
 from lerobot_serve.tools.dataset.features import (
     differences,
+    Feature,
     Features,
     features_of,
     FrameShape,
+    IMAGE,
     SUCCESS,
+    VIDEO,
 )
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 from lerobot_serve.tools.dataset.records import Existing
-from lerobot_serve.tools.dataset.settings import Settings
+from lerobot_serve.tools.dataset.settings import PICTURES, Settings
 
-VIDEO = 'video'
+COLOR_CHANNELS = 3
 
 
 def agreed_features(
@@ -35,9 +38,12 @@ def agreed_features(
     is_labelled = _is_labelled(plans, there, note)
 
     def of(robot: RecordedRobot) -> Features:
-        is_sampled = settings.robot_file is not None
         return features_of(
-            robot, shapes[robot.digest], is_labelled=is_labelled, is_sampled=is_sampled
+            robot,
+            shapes[robot.digest],
+            is_labelled=is_labelled,
+            is_sampled=settings.robot_file is not None,
+            has_videos=settings.has_videos,
         )
 
     first = plans[0]
@@ -77,9 +83,18 @@ def _check_existing(
     if there.robot_type != name:
         found.append(f'robot: {there.robot_type!r} in the dataset, {name!r} in the bags')
     for column, feature in there.features.items():
-        codec = lerobot_writer.video_codec(feature)
-        if feature['dtype'] == VIDEO and codec not in ('', settings.vcodec):
+        codec = _encoder(feature)
+        if codec not in ('', settings.vcodec):
             found.append(f'{column}: --vcodec {codec} in the dataset')
     if found:
         lines = '\n'.join(f'  {line}' for line in found)
         raise DatasetError(f'{settings.out} has other features:\n{lines}')
+
+
+def _encoder(feature: Feature) -> str:
+    """Return the --vcodec of a camera of an existing dataset; empty for unknown or not needed."""
+    if feature['dtype'] == VIDEO:
+        return lerobot_writer.video_codec(feature)
+    # depth is never a video
+    is_color = feature['dtype'] == IMAGE and feature['shape'][-1] == COLOR_CHANNELS
+    return PICTURES if is_color else ''

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compare the frames of a dataset with its rows. One thread; reads with PyArrow and PyAV.
+Compare the frames of a dataset with its rows. One thread; reads with PyArrow, PyAV and OpenCV.
 
 LeRobot finds a frame by its time within a file that holds several episodes, so that one frame too
 few shifts all that follow. Each file must have as many frames as its episodes have rows, and each
@@ -12,10 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import cv2
+import numpy as np
+
+from lerobot_serve.tools.dataset.features import IMAGE, VIDEO
 
 # of a frame: an episode begins at the time of its first
 BEGIN_TOLERANCE = 0.25
+BATCH_ROWS = 64
 
 
 def check_dataset(
@@ -33,8 +39,10 @@ def check_dataset(
         return [f'{root} is not a whole LeRobotDataset: {error}']
     faults = list(_row_faults(info, episodes, rows))
     for key, feature in info['features'].items():
-        if feature['dtype'] == 'video':
+        if feature['dtype'] == VIDEO:
             faults += _video_faults(root, info, episodes, key, decode, on_frames)
+        elif feature['dtype'] == IMAGE:
+            faults += _picture_faults(root, key, feature['shape'], decode, on_frames)
     return faults
 
 
@@ -98,6 +106,41 @@ def _file_faults(
     shifted = [i for i, at_s in enumerate(sorted(times)) if abs(at_s * fps - i) > BEGIN_TOLERANCE]
     if shifted:
         yield f'{path}: frame {shifted[0]} is not at its time'
+
+
+def _picture_faults(
+    root: Path,
+    key: str,
+    shape: list[int],
+    decode: bool,
+    on_frames: Callable[[int], None],
+) -> Iterator[str]:
+    """Each row has a picture; with `decode` it is read and has the size of its column."""
+    from pyarrow import parquet
+
+    for path in sorted((root / 'data').glob('*/*.parquet')):
+        number = 0
+        # a few rows at once: a file may be larger than the memory
+        for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=[key]):
+            for picture in batch.column(0).to_pylist():
+                fault = _picture_fault((picture or {}).get('bytes'), shape, decode)
+                if fault:
+                    yield f'{path}: row {number} of {key} {fault}'
+                number += 1
+            on_frames(batch.num_rows)
+
+
+def _picture_fault(data: bytes | None, shape: list[int], decode: bool) -> str:
+    if not data:
+        return 'has no picture'
+    if not decode:
+        return ''
+    frame = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    # stubs of OpenCV do not know that it may be None
+    if cast(object, frame) is None:
+        return 'cannot be decoded'
+    height, width, *_ = frame.shape
+    return '' if [height, width] == list(shape[:2]) else f'has {width}x{height} pixels'
 
 
 def frame_times(path: Path, *, decode: bool) -> Iterator[float]:

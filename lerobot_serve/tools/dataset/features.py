@@ -22,6 +22,8 @@ HAS_POLICY_ACTION = f'{ABOUT}has_policy_action'
 SUCCESS, DONE, INTERVENTION = 'next.success', 'next.done', 'intervention'
 # columns that LeRobot adds
 AUTOMATIC = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
+# where the frames of a camera are: in video files, or each in its row
+VIDEO, IMAGE = 'video', 'image'
 Feature = dict[str, Any]
 Features = dict[str, Feature]
 
@@ -70,13 +72,17 @@ def features_of(
     *,
     is_labelled: bool,
     is_sampled: bool,
+    has_videos: bool,
 ) -> Features:
-    """Return the features of LeRobot; `is_labelled` adds next.success."""
+    """
+    Return the features of LeRobot; `is_labelled` adds next.success. Without videos each picture is
+    in its row.
+    """
     description = robot.description
     actions = list(description.action_names)
     found: Features = {'observation.state': _vector(list(description.state_names))}
     for camera, column in camera_columns(robot, shapes).items():
-        found[column] = _camera(shapes[camera])
+        found[column] = _camera(shapes[camera], has_videos=has_videos)
     found['action'] = _vector(actions)
     if not is_sampled:
         found[f'{ABOUT}policy_action'] = _vector(actions)
@@ -179,10 +185,10 @@ def _single(dtype: str) -> Feature:
     return {'dtype': dtype, 'shape': (1,), 'names': None}
 
 
-def _camera(shape: FrameShape) -> Feature:
+def _camera(shape: FrameShape, *, has_videos: bool) -> Feature:
     if shape.is_depth:
-        return _picture('image', shape, 1)
-    return _picture('video', shape, 3)
+        return _picture(IMAGE, shape, 1)
+    return _picture(VIDEO if has_videos else IMAGE, shape, 3)
 
 
 def _picture(dtype: str, shape: FrameShape, channels: int) -> Feature:

@@ -18,10 +18,9 @@ from typing import Any
 import warnings
 
 from lerobot_serve.requirements import install_command
-from lerobot_serve.tools.dataset.features import Feature, Features
+from lerobot_serve.tools.dataset.features import Feature, Features, VIDEO
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
-VCODECS = ('h264', 'hevc', 'libsvtav1')
 # of a video file -> of its encoder
 CODEC_NAMES = {'av1': 'libsvtav1'}
 # frames that wait for an encoder; LeRobot drops a frame that finds no room for 0.1 s
@@ -75,8 +74,9 @@ class EpisodeWriter:
         """`root` must not exist; `rows` is how many follow."""
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
+        has_videos = any(feature['dtype'] == VIDEO for feature in features.values())
         # the encoder of a stream has no statistics for a single frame
-        is_streamed = rows >= LEAST_STREAMED
+        is_streamed = has_videos and rows >= LEAST_STREAMED
         self._dataset = LeRobotDataset.create(
             'local/dataset',
             fps=fps,
@@ -85,7 +85,7 @@ class EpisodeWriter:
             robot_type=robot_type,
             streaming_encoding=is_streamed,
             encoder_queue_maxsize=QUEUE_FRAMES,
-            **_encoder(vcodec),
+            **(_encoder(vcodec) if has_videos else {}),
         )
         self._encoder = _streaming_encoder(self._dataset) if is_streamed else None
 

@@ -10,6 +10,9 @@ from typing import Protocol
 from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
 from lerobot_serve.tools.dataset.plans.filters import Filter
 
+# instead of an encoder: each picture as PNG in its row
+PICTURES = 'png'
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -24,6 +27,11 @@ class Settings:
     robot_file: Path | None = None
     task: str = ''
     vcodec: str = 'h264'
+
+    @property
+    def has_videos(self) -> bool:
+        """Whether the frames of cameras become videos."""
+        return self.vcodec != PICTURES
 
 
 class Report(Protocol):

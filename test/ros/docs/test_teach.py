@@ -68,4 +68,4 @@ def test_the_page_is_walked_word_for_word(tmp_path):
     assert {each['outcome'] for each in made} == {'success'}
     assert any(each['intervention'] for each in made)
     assert not any(each['rows_left_out'] for each in made), made
-    assert 'as many frames as rows in every video' in printed
+    assert 'as many frames as rows of every camera' in printed

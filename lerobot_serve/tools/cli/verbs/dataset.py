@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--check',
         action='store_true',
-        help='decode every video and compare frames with rows (counted without decoding)',
+        help='decode every frame and compare frames with rows (counted without decoding)',
     )
     parser.add_argument(
         '--filter',
@@ -57,9 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--task', default='', help='task of episodes without one')
     parser.add_argument(
         '--vcodec',
-        choices=('h264', 'hevc', 'libsvtav1'),
+        choices=('h264', 'hevc', 'libsvtav1', 'png'),
         default='h264',
-        help='encoder of the videos (h264)',
+        help='encoder of the videos; png: no videos, each picture in its row, which is larger and '
+        'needs no reader of videos (h264)',
     )
 
 
@@ -142,5 +143,5 @@ def print_faults(out: Path, faults: list[str]) -> int:
     for fault in faults:
         print(fault)
     if not faults:
-        print(f'{out}: as many frames as rows in every video')
+        print(f'{out}: as many frames as rows of every camera')
     return int(bool(faults))
