@@ -91,10 +91,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(pytestconfig: pytest.Config):
+def nothing_left_behind(request: pytest.FixtureRequest, pytestconfig: pytest.Config):
     """Fail a test that leaves a thread, a process or a ROS context (hence a node) behind."""
     log = pytestconfig.stash[STDERR]
-    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=log)
+    given = request.node.get_closest_marker('limit_s')
+    limit_s = float(given.args[0]) if given else TEST_LIMIT_S
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=log)
     before = leaks.take_stock()
     yield
     shutil.rmtree(ROS_HOME / 'lerobot_serve' / 'known_nodes', ignore_errors=True)

@@ -190,24 +190,39 @@ def write(network: ReachNetwork, folder: Path) -> None:
     (folder / WEIGHTS_FILE).chmod(0o644)
 
 
-def policy_request(scene: ReachScene) -> PolicyRequest:
+def policy_request(scene: ReachScene, pixels: int) -> PolicyRequest:
     """Return a request of the policy in a scene."""
     images: dict[str, tuple[FrameArray, ...]] = {
-        f'observation.images.{name}': (scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS),)
+        f'observation.images.{name}': (scene.render(name, pixels, pixels),)
         for name in cameras.NAMES
     }
     return PolicyRequest('trial', scene.arm.positions[None].astype(np.float32), images)
 
 
-def success_outcomes(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[AttemptResult]:
-    """Return the results of several attempts; EXECUTED_ROWS rows of each chunk are executed."""
+def success_outcomes(
+    policy: Policy,
+    seed: int,
+    attempts: int = ATTEMPTS,
+    *,
+    pixels: int = CAMERA_PIXELS,
+    wrist_shift_m: float = 0.0,
+) -> list[AttemptResult]:
+    """
+    Return the results of several attempts; EXECUTED_ROWS rows of each chunk are executed. `pixels`
+    is the side of the images, `wrist_shift_m` how far the wrist camera was moved.
+    """
     scenes = [
-        ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_timeout_s=ATTEMPT_S)
+        ReachScene(
+            Arm(),
+            np.random.default_rng((seed, robot)),
+            attempt_timeout_s=ATTEMPT_S,
+            wrist_shift_m=wrist_shift_m,
+        )
         for robot in range(ROBOTS)
     ]
     outcomes: list[list[AttemptResult]] = [[] for _ in scenes]
     while min(map(len, outcomes)) < attempts // ROBOTS:
-        chunks = policy.predict([policy_request(scene) for scene in scenes])
+        chunks = policy.predict([policy_request(scene, pixels) for scene in scenes])
         for scene, chunk, ended in zip(scenes, chunks, outcomes, strict=True):
             for row in chunk.robot[:EXECUTED_ROWS]:
                 scene.arm.step(row, 1 / FPS)

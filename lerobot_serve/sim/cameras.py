@@ -67,8 +67,13 @@ class CameraView:
         )
 
 
-def view(name: str, height: int, width: int, positions: JointPositions) -> CameraView:
-    """Return the view of a camera with the arm at `positions`. Any thread. Raises ValueError."""
+def view(
+    name: str, height: int, width: int, positions: JointPositions, wrist_shift_m: float = 0.0
+) -> CameraView:
+    """
+    Return the view of a camera with the arm at `positions`; the wrist camera is `wrist_shift_m`
+    beyond the hand, along the forearm. Any thread. Raises ValueError.
+    """
     if name not in NAMES:
         raise ValueError(f'camera must be one of {", ".join(NAMES)}, got {name!r}')
     if height < 1 or width < 1:
@@ -76,14 +81,26 @@ def view(name: str, height: int, width: int, positions: JointPositions) -> Camer
     scale = min(height, width) / SPAN_M[name]
     if name == 'front':
         return CameraView(*FRONT_CENTRE_XY, 0.0, scale, height, width)
-    return CameraView(*hand_xy(positions), forearm_heading_rad(positions), scale, height, width)
+    heading_rad, (x_m, y_m) = forearm_heading_rad(positions), hand_xy(positions)
+    x_m += wrist_shift_m * math.cos(heading_rad)
+    y_m += wrist_shift_m * math.sin(heading_rad)
+    return CameraView(x_m, y_m, heading_rad, scale, height, width)
 
 
 def render(
-    name: str, height: int, width: int, positions: JointPositions, target_xy: tuple[float, float]
+    name: str,
+    height: int,
+    width: int,
+    positions: JointPositions,
+    target_xy: tuple[float, float],
+    *,
+    wrist_shift_m: float = 0.0,
 ) -> Uint8Array:
-    """Return the image of a camera, height x width x 3. Any thread. Raises ValueError."""
-    camera = view(name, height, width, positions)
+    """
+    Return the image of a camera, height x width x 3; for `wrist_shift_m` see `view`. Any thread.
+    Raises ValueError.
+    """
+    camera = view(name, height, width, positions, wrist_shift_m)
     image = _front_floor(camera).copy() if name == 'front' else _floor(camera)
     elbow, hand = elbow_xy(positions), hand_xy(positions)
     _line(image, camera, (0.0, 0.0), elbow, UPPER_RGB)

@@ -67,6 +67,7 @@ class SimRobot(SteadyClockNode):
             Arm(),
             np.random.default_rng(parameters.seed),
             attempt_timeout_s=parameters.attempt_timeout_s,
+            wrist_shift_m=parameters.wrist_camera_shift_m,
         )
         self._command: Float64Array | None = None
         self._episode = EdgeState()

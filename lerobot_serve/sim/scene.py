@@ -52,8 +52,9 @@ class ReachScene:
         *,
         attempt_timeout_s: float = ATTEMPT_S,
         reach_m: float = REACH_M,
+        wrist_shift_m: float = 0.0,
     ) -> None:
-        self.arm = arm
+        self.arm, self._wrist_shift_m = arm, wrist_shift_m
         self.attempt_timeout_s, self.reach_m = attempt_timeout_s, reach_m
         self._generator = generator
         self._elapsed_s = self._held_s = 0.0
@@ -78,7 +79,14 @@ class ReachScene:
 
     def render(self, name: str, height: int, width: int) -> Uint8Array:
         """Return the image of a camera, height x width x 3, RGB. Raises ValueError."""
-        return cameras.render(name, height, width, self.arm.positions, self.target_xy)
+        return cameras.render(
+            name,
+            height,
+            width,
+            self.arm.positions,
+            self.target_xy,
+            wrist_shift_m=self._wrist_shift_m,
+        )
 
     def leader_pose(self, lead_s: float) -> Float64Array:
         """Return where the expert would have the arm after `lead_s`, on its way to the target."""

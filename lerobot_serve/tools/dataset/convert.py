@@ -242,7 +242,7 @@ class _Conversion:
     def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> Result:
         staged = [self._staging.path(name) for name in names]
         roots = [self._settings.out, *staged] if self._there else staged
-        lerobot_writer.merge(roots, self._staging.merged)
+        lerobot_writer.merge(roots, self._staging.merged, self._staging.groups)
         lines = [self._staging.record(name) for name in names]
         records.write(
             self._staging.merged,

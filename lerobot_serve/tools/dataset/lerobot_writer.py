@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from pathlib import Path
+import shutil
 import time
 from typing import Any
 import warnings
@@ -29,6 +30,8 @@ LEAST_STREAMED = 2
 POLL_S = 0.001
 # the largest video file to which LeRobot adds another episode [MB]
 NEVER_JOINED_MB = 1e-9
+# datasets that are joined at once
+GROUP_SIZE = 16
 
 
 def load_lerobot(cache: Path) -> None:
@@ -121,9 +124,35 @@ class EpisodeWriter:
             self._encoder.close()
 
 
-def merge(roots: Sequence[Path], out: Path) -> None:
+def merge(roots: Sequence[Path], out: Path, scratch: Path) -> None:
     """
     Join datasets in order into a new one. Raises DatasetError, OSError.
+
+    LeRobot writes all rows once more for each dataset that it adds. So many are joined in groups,
+    and then the groups, in the folder `scratch`, which is removed. The first may be large, and
+    joins at the end.
+    """
+    if scratch.exists():
+        shutil.rmtree(scratch)
+    joined, level = list(roots), 0
+    while len(joined) > GROUP_SIZE:
+        first, *rest = joined
+        groups = [rest[i : i + GROUP_SIZE] for i in range(0, len(rest), GROUP_SIZE)]
+        folder = scratch / str(level)
+        joined = [first, *(folder / str(number) for number in range(len(groups)))]
+        for group, target in zip(groups, joined[1:], strict=True):
+            _merge(group, target)
+        if level:
+            shutil.rmtree(scratch / str(level - 1))
+        level += 1
+    _merge(joined, out)
+    if level:
+        shutil.rmtree(scratch)
+
+
+def _merge(roots: Sequence[Path], out: Path) -> None:
+    """
+    Join datasets in order into a new one.
 
     Each episode keeps its video files: joined files shift or lose frames where the reordering of
     their encoder differs, as behind an episode of one frame.

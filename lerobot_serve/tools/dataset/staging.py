@@ -137,6 +137,11 @@ class Staging:
         return self.folder / CACHE
 
     @property
+    def groups(self) -> Path:
+        """Where episodes are joined in groups; what a killed conversion left there is removed."""
+        return self.cache / 'groups'
+
+    @property
     def merged(self) -> Path:
         return self.folder / MERGED
 

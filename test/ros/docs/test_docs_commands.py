@@ -28,6 +28,7 @@ FOREIGN = {
     'export': 'of the shell',
     'grep': 'of the system',
     'sort': 'of the system',
+    'sed -i': 'of the system',
     'uniq': 'of the system',
     'sudo sysctl': 'of the system',
     'sudo modprobe': 'of the system',

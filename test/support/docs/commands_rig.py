@@ -35,7 +35,7 @@ ECHO_OPTIONS = {'--once', '--no-arr'}
 # verbs that start a node
 NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router, 'gateway': gateway}
 # a file that a page makes with a command
-OWN_FLEETS = ('fleet.yaml', 'robots.yaml', 'rollout.yaml')
+OWN_FLEETS = ('better.yaml', 'fleet.yaml', 'robots.yaml', 'rollout.yaml')
 
 
 def check_verb(words: tuple[str, ...]) -> None:

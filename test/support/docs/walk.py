@@ -19,8 +19,13 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._environment = {**os.environ, 'ROS_HOME': str(folder / 'ros'), 'HOME': str(folder)}
+        self._environment = self.environment(folder)
         self._log = folder / 'up.log'
+
+    @staticmethod
+    def environment(folder: Path) -> dict[str, str]:
+        """Return the environment of a person whose home is a folder."""
+        return {**os.environ, 'ROS_HOME': str(folder / 'ros'), 'HOME': str(folder)}
 
     def _start(self, line: str, output: object) -> subprocess.Popen[bytes]:
         program, *words = shlex.split(line)

@@ -65,6 +65,11 @@ def test_it_reaches_the_target(policy):
     assert sum(outcome.success for outcome in outcomes) >= 90
 
 
+def test_it_misses_with_a_wrist_camera_that_was_moved(policy):
+    outcomes = success_outcomes(policy, seed=6, attempts=20, pixels=64, wrist_shift_m=0.05)
+    assert sum(outcome.success for outcome in outcomes) <= 4
+
+
 @pytest.mark.parametrize('name', cameras.NAMES)
 def test_it_looks_at_both_cameras(policy, name):
     seen, blind = request(), request()

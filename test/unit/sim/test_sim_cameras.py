@@ -90,3 +90,10 @@ def test_an_unknown_camera_is_an_error():
         cameras.render('top', 64, 64, HOME_RAD, (0.2, 0))
     with pytest.raises(ValueError, match='at least 1, got 0 x 64'):
         cameras.render('front', 0, 64, HOME_RAD, (0.2, 0))
+
+
+@given(poses)
+def test_a_wrist_camera_that_was_moved_sees_the_hand_behind_its_middle(pose):
+    looks = cameras.view('wrist', 100, 100, pose, 0.05)
+    assert looks.pixel(hand_xy(pose)) == pytest.approx((49.5, 49.5 + 0.05 * 100 / 0.24))
+    assert cameras.view('front', 100, 100, pose, 0.05) == cameras.view('front', 100, 100, pose)

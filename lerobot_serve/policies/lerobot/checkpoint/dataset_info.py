@@ -22,6 +22,7 @@ HOME_VARIABLES = ('HF_LEROBOT_HOME', 'HF_HOME')
 REPOSITORY = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
 BYTES_LIMIT, NAMES_LIMIT, NAME_BYTES_LIMIT, RATE_LIMIT_HZ = 4 << 20, 4096, 128, 1000
 STATE, ACTION = 'observation.state', 'action'
+CHECKPOINTS = 'checkpoints'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,32 @@ def read_dataset_info(folder: Path) -> DatasetInfo:
 def _candidates(folder: Path) -> Iterator[Path]:
     """Yield the files that may describe the data set, nearest first."""
     yield folder / INFO_FILE
-    config = _read(folder / TRAIN_FILE).get('dataset')
+    training = _read(folder / TRAIN_FILE)
+    config = training.get('dataset')
     if not isinstance(config, dict):
         return
     root, repository = config.get('root'), config.get('repo_id')
     if isinstance(root, str) and os.path.isabs(root):
         yield Path(root) / INFO_FILE
+    elif isinstance(root, str) and (trained_in := _training_folder(folder, training)):
+        yield trained_in / root / INFO_FILE
     if isinstance(repository, str) and REPOSITORY.fullmatch(repository):
         yield _home() / repository / INFO_FILE
+
+
+def _training_folder(folder: Path, training: dict[str, Any]) -> Path | None:
+    """
+    Return the folder in which the training ran: relative paths of its configuration begin there.
+    None where the checkpoint is not where the training wrote it, OUTPUT_DIR/checkpoints/STEP/NAME:
+    a relative path could lead to another data set.
+    """
+    output = training.get('output_dir')
+    if not isinstance(output, str) or not output or os.path.isabs(output):
+        return None
+    wanted = (*Path(output).parts, CHECKPOINTS)
+    # the newest step is a link; the two below are the step and the folder of the weights
+    parts = Path(os.path.realpath(folder)).parts[:-2]
+    return Path(*parts[: -len(wanted)]) if parts[-len(wanted) :] == wanted else None
 
 
 def _home() -> Path:

@@ -65,6 +65,24 @@ def test_the_data_set_that_the_training_names_is_found(tmp_path, monkeypatch):
     assert read_dataset_info(folder).trained_fps == 50.0
 
 
+def test_a_relative_data_set_is_found_from_where_the_training_ran(tmp_path):
+    write(tmp_path / 'data' / 'set' / 'meta' / 'info.json', INFO)
+    training = {'dataset': {'root': 'data/set'}, 'output_dir': 'out/act'}
+    checkpoints = tmp_path / 'out' / 'act' / 'checkpoints'
+    write(checkpoints / '001000' / 'pretrained_model' / 'train_config.json', training)
+    (checkpoints / 'last').symlink_to('001000')
+    for step in ('001000', 'last'):
+        assert read_dataset_info(checkpoints / step / 'pretrained_model').trained_fps == 30.0
+    # a copy that lies elsewhere, beside another data set of this name
+    write(tmp_path / 'moved' / 'data' / 'set' / 'meta' / 'info.json', INFO)
+    for place in ('moved/act/checkpoints/1/pretrained_model', 'out/act/1/pretrained_model', 'p'):
+        write(tmp_path / place / 'train_config.json', training)
+        assert read_dataset_info(tmp_path / place) == DatasetInfo(), place
+    for output in ('', '/out/act', None, 7, '..'):
+        write(tmp_path / 'p' / 'train_config.json', training | {'output_dir': output})
+        assert read_dataset_info(tmp_path / 'p') == DatasetInfo(), output
+
+
 @pytest.mark.parametrize(
     'dataset',
     [
