@@ -84,8 +84,16 @@ class _ClientState:
         self.last: tuple[str, str, str] = '', '', ''
         # episode -> its placement
         self.episodes: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        # latest episodes in which a person commanded
+        self.helped: OrderedDict[str, None] = OrderedDict()
         # counts only
         self.stalls = StallDetector(kept=0)
+
+    def add_helped(self, episode_id: str) -> None:
+        if episode_id and episode_id not in self.helped:
+            self.helped[episode_id] = None
+            if len(self.helped) > EPISODES_KEPT:
+                self.helped.popitem(last=False)
 
 
 class _RunCollector:
@@ -157,6 +165,7 @@ class _RunCollector:
             tally.oldest_age_s = max(tally.oldest_age_s, record.age_s or 0.0)
         elif record.is_by_person:
             tally.by_person += 1
+            client.add_helped(record.episode_id)
         else:
             count_bounded(tally.fallbacks, record.rung)
         if not (is_played and client.stalls.is_playing):
@@ -213,11 +222,12 @@ class _RunCollector:
         known = client.episodes.get(record.episode_id, client.placement)
         slot = record.slot or known[0]
         policy = record.policy or (known[1] if slot == known[0] else '')
-        outcome = record.outcome
-        count_bounded(
-            self._tally((slot, policy)).outcomes, outcome if outcome in EPISODE_OUTCOMES else OTHER
-        )
-        self._stats.success.at(self._time_s, slot).add(outcome == 'success')
+        outcome, tally = record.outcome, self._tally((slot, policy))
+        is_helped = record.episode_id in client.helped
+        counts = tally.helped if is_helped else tally.outcomes
+        count_bounded(counts, outcome if outcome in EPISODE_OUTCOMES else OTHER)
+        if not is_helped:
+            self._stats.success.at(self._time_s, slot).add(outcome == 'success')
 
     def _drop(self, record: DropRecord) -> None:
         placement = self._client(record).placement if record.client_id else ('', '')

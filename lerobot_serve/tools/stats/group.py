@@ -28,6 +28,8 @@ class GroupStats:
     """
     Counts since the beginning of the traces.
 
+    outcomes   of episodes that the policy did alone
+    helped     outcomes of episodes in which a person commanded: they say nothing of the policy
     by_person  commands of a person who had taken over
     fallbacks  commands that were not played, by rung
     stalls     how often playing ended with nothing left
@@ -36,6 +38,7 @@ class GroupStats:
 
     episodes: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    helped: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     durations: dict[str, QuantileSketch] = field(

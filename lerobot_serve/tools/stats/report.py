@@ -78,11 +78,17 @@ def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
             ('fallbacks', f'{fallbacks}{": " * bool(fallbacks)}{counts_text(tally.fallbacks)}')
         )
         if tally.by_person:
-            facts.append(('by a person', f'{tally.by_person} commands'))
+            facts.append(('by a person', _person_text(tally)))
         facts.append(('stalls', str(tally.stalls)))
     if tally.drops:
         facts.append(('drops', counts_text(tally.drops)))
     return facts
+
+
+def _person_text(tally: GroupStats) -> str:
+    """Return what a person did; the outcomes are in addition to those of the policy alone."""
+    ended = f'; outcomes {counts_text(tally.helped)}' if tally.helped else ''
+    return f'{tally.by_person} commands{ended}'
 
 
 def counts_text(counter: Counter[str]) -> str:
@@ -101,6 +107,7 @@ def _tally_json(tally: GroupStats) -> dict[str, Any]:
     return {
         'episodes': tally.episodes,
         'outcomes': dict(tally.outcomes),
+        'helped': dict(tally.helped),
         'requests': tally.requests,
         'statuses': dict(tally.statuses),
         **{name: tally.durations[name].spread() for name in DURATIONS},

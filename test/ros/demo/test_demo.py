@@ -152,6 +152,7 @@ def running_demo(folder, *arguments: str):
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_ends_the_demo_and_is_named(tmp_path, wait_until):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     with running_demo(tmp_path, '--robots', '1', '--acts', 'serve') as (process, log):

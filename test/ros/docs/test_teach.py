@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.limit_s(LIMIT_S)]
 START_S, END_S, TRAINING_S = 120.0, 90.0, 1200.0
 BAGS = 'ros/lerobot_serve/bags/teach'
 HOME_BAGS, HOME_TRACES = '~/.ros/lerobot_serve/bags/teach/*', '~/.ros/lerobot_serve/traces/teach'
-ATTEMPTS_BEFORE, ATTEMPTS_SHOWN, ATTEMPTS_AFTER = 4, 100, 10
+ATTEMPTS_BEFORE, ATTEMPTS_SHOWN, ATTEMPTS_AFTER = 6, 100, 12
 # as LeRobot's console script; torchvision may lack its compiled operators here
 TRAINER = """
 import sys
@@ -126,9 +126,10 @@ def test_the_page_is_walked_word_for_word(tmp_path):
         wait_for_attempts(walk, ATTEMPTS_AFTER)
     assert HOME_TRACES in stats
     traces = tmp_path / 'ros/lerobot_serve/traces/teach'
-    before, after = shares_of_success(types(walk, stats.replace(HOME_TRACES, str(traces))))
-    # of the attempts; the reports of a real fleet are few, and the simulation below has many
-    assert after > before
+    printed = types(walk, stats.replace(HOME_TRACES, str(traces)))
+    before, after = shares_of_success(printed)
+    # of a few attempts; below are many
+    assert after > before, printed
     check_missed_targets(tmp_path / 'out/reach_act/checkpoints/last/pretrained_model')
 
 

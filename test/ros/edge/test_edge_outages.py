@@ -13,7 +13,7 @@ from lerobot_serve_interfaces.msg import EdgeState
 
 pytestmark = pytest.mark.long
 
-KILLS = 10
+KILLS = 4
 # below what a chunk lasts, so that the last of its rows are too old when no other one comes
 MAX_AGE_S = 0.45
 

@@ -54,6 +54,7 @@ def observed(client, described, turn: int, **changes: object):
     return client.observation(state=state, images=tuple(pictures), **changes)
 
 
+@pytest.mark.slow
 def test_each_kind_is_served_after_the_other_by_one_server(rig, tmp_path):
     rig.start('unconfigured', autostart=False, policy_kind='lerobot', policy_root=str(tmp_path))
     for kind, state_class, steps, rows, guided in KINDS:

@@ -247,6 +247,7 @@ def test_a_key_that_is_unknown_starts_nothing(up, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_shipped_fleet_drives_two_robots(up, node):
     pytest.importorskip('torch', reason='the shipped policy runs on torch')
     assert shared_file('config/fleets/two_robots.yaml').is_file()

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 LIMIT_S = 30.0
 JOINT_TOPIC, COMMAND_TOPIC = f'{ROBOT}/joint_states', f'{ROBOT}/command'
-KILLS = 4
+KILLS = 2
 
 
 class Recorder:

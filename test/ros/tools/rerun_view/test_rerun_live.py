@@ -84,6 +84,7 @@ def is_shown_as_executed(found: RrdFile, executed: list[ExecutedAction]) -> int:
     return compared // 2
 
 
+@pytest.mark.slow
 def test_a_live_robot_is_shown_with_a_server(edge_rig, tmp_path):
     file = tmp_path / 'view.rrd'
     edge_rig.start_server(policy_path=SHAPE)

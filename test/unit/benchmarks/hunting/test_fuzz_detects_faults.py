@@ -76,7 +76,7 @@ def teardown_first() -> tuple[authority.AuthorityRule, ...]:
         (teardown_first, 'authority'),
         (lambda: rules_without('paused'), 'authority'),
         (lambda: rules_without('no_episode'), 'authority'),
-        (lambda: rules_without('stopped'), 'stop'),
+        pytest.param(lambda: rules_without('stopped'), 'stop', marks=pytest.mark.slow),
     ],
 )
 def test_who_may_move_the_robot(monkeypatch, rules, rule):
@@ -89,6 +89,7 @@ def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
     found(EDGE, 'handed back')
 
 
+@pytest.mark.slow
 def test_a_takeover_that_dies_with_the_process(monkeypatch):
     monkeypatch.setattr(RememberedTakeover, 'exists', lambda _: False)
     found(EDGE, 'person')

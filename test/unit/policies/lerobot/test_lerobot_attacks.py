@@ -195,6 +195,7 @@ def run_beside(hub: str, home: Path, code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_hub_receives_no_request(tmp_path, hub):
     """In a fresh process, which also finds the steps of a policy type by itself."""
     endpoint, asked = hub

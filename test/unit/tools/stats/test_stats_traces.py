@@ -137,6 +137,37 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
     assert ('by a person', '2 commands') in figures_of(tally)
 
 
+def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
+    made = Drive()
+    for tick, (episode, rung, outcome) in enumerate(
+        (('alone', 'policy', 'failure'), ('helped', 'policy', ''), ('helped', 'person', 'success'))
+    ):
+        ids = RecordIds('robot_1', 3, tick, episode)
+        made.edge.append(
+            records.executed(
+                tick,
+                ids,
+                control_step=tick,
+                cage_result='pass',
+                rung=rung,
+                raw=[0.0],
+                commanded=[0.0],
+                slot='a',
+                reason='',
+            )
+        )
+        if outcome:
+            made.edge.append(
+                {'kind': 'outcome', 'mono_ns': tick, 'outcome': outcome} | ids._asdict()
+            )
+    edge, _ = made.write(tmp_path)
+    stats = collect_stats([edge])
+    tally = stats.tallies['edge', 'a', '']
+    assert (tally.outcomes, tally.helped) == ({'failure': 1}, {'success': 1})
+    assert figures_of(tally)[0] == ('episodes', '2, 0 of 1 with an outcome succeeded')
+    assert ('by a person', '1 commands; outcomes success 1') in figures_of(tally)
+
+
 def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
     edge, router = driven.write(tmp_path, limit_bytes=4096)
     for file in (edge, router):
