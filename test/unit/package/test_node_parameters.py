@@ -23,6 +23,7 @@ from lerobot_serve.sim.parameters import SimParameters
 NODES = (ServerParameters, EdgeParameters, GatewayParameters, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
 ENDINGS['h'] = ('_hours',)
+ENDINGS['m'] = ('_m',)
 ENDINGS['MB'] = ('_mb',)
 ENDINGS['pixels'] = ('_height', '_width')
 
