@@ -5,34 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sensor_msgs.msg import JointState, Joy
+from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from support.nodes.edge_rig import EDGE, EdgeRig, LIMIT_S
-from support.nodes.played_robot import HOME, JOINTS, ROBOT
+from support.nodes.person import DEVICE, LEADER, Person, POSE
+from support.nodes.played_robot import HOME, JOINTS
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
-LEADER, JOY = f'{ROBOT}/leader', f'{ROBOT}/joy'
-DEVICE = 'intervention: {topic: leader, timeout_s: 0.5, deadman: {topic: joy, button: 1}}\n'
 MAX_STEP = 0.15
-POSE = tuple(position + 0.6 for position in HOME)
-
-
-class Person:
-    """Holds the deadman and moves a leader arm; the executor's thread publishes."""
-
-    def __init__(self, rig: EdgeRig) -> None:
-        self._rig, self.pose, self.is_held, self.moves = rig, POSE, True, True
-        self._joints = rig.node.create_publisher(JointState, LEADER, qos.SENSOR)
-        self._joy = rig.node.create_publisher(Joy, JOY, qos.SENSOR)
-        rig.node.create_timer(0.02, self._publish)
-
-    def _publish(self) -> None:
-        if self.moves:
-            self._joints.publish(JointState(name=list(JOINTS), position=list(self.pose)))
-        self._joy.publish(Joy(buttons=[0, int(self.is_held)]))
 
 
 @pytest.fixture
@@ -153,13 +136,17 @@ def test_a_takeover_survives_the_process(edge_rig, person):
     edge_rig.kill(process)
     begin = len(edge_rig.seen.executed)
     edge_rig.start()
+    said = 'a person had taken over before this start'
+    edge_rig.wait(lambda: said in edge_rig.log(), 'it says so')
+    # from here on, states are those of the new process
+    edge_rig.seen.states.clear()
     edge_rig.wait(
-        lambda: edge_rig.seen.last.state == EdgeState.STREAMING
+        lambda: edge_rig.seen.states
+        and edge_rig.seen.last.state == EdgeState.STREAMING
         and edge_rig.seen.last.control_steps > 20,
         'it is driven again',
     )
     assert edge_rig.seen.last.intervention == EdgeState.INTERVENTION_LOST
-    assert 'a person had taken over before this start' in edge_rig.log()
     assert not [each for each in edge_rig.seen.executed[begin:] if each.seq]
     person.pose, person.is_held = HOME, True
     wait_for_pose(edge_rig, HOME)

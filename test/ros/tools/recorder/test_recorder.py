@@ -3,68 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 import json
 from pathlib import Path
 import random
 import resource
 import signal
-import subprocess
 import sys
 
 import pytest
 from std_srvs.srv import Trigger
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
+from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
 from support.tools.recorder_rig import bags, messages
 
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 pytestmark = pytest.mark.long
 
-LIMIT_S = 30.0
 JOINT_TOPIC, COMMAND_TOPIC = f'{ROBOT}/joint_states', f'{ROBOT}/command'
 KILLS = 2
-
-
-class Recorder:
-    """The process, and what it printed."""
-
-    def __init__(self, process: subprocess.Popen, log: Path) -> None:
-        self.process, self._log = process, log
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(LIMIT_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(LIMIT_S)
-
-
-@contextmanager
-def recorder(root: Path, *words: str, **options: object) -> Iterator[Recorder]:
-    """Start a recorder; it is ended whatever happens."""
-    log = root.with_name(f'{root.name}.{len(list(root.parent.glob("*.log")))}.log')
-    command = [str(executable_path('lerobot-serve')), 'record', str(root), *words]
-    with log.open('w') as file:
-        process = subprocess.Popen(end_with_parent(command), stdout=file, stderr=file, **options)
-    try:
-        yield Recorder(process, log)
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -76,12 +38,8 @@ def rig(edge_rig, tmp_path) -> EdgeRig:
 
 
 def wait_until_heard(rig: EdgeRig, process: Recorder) -> None:
-    """
-    Wait until a recorder has read the robot file and hears the inputs that it names. Not by the
-    graph: it lists the subscriptions of a killed recorder for a while.
-    """
-    for topic in (f'{EDGE}/executed_action', JOINT_TOPIC):
-        rig.wait(lambda t=topic: f'recording {t} ' in process.log, f'{topic} is recorded')
+    """Wait until a recorder has read the robot file and hears the inputs that it names."""
+    wait_until_recorded(rig, process, f'{EDGE}/executed_action', JOINT_TOPIC)
 
 
 def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUCCESS) -> None:

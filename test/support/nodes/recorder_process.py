@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorder in a process of its own beside the robot that a test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+import signal
+import subprocess
+
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from support.nodes.edge_rig import EdgeRig
+
+LIMIT_S = 30.0
+
+
+class Recorder:
+    """The process, and what it printed."""
+
+    def __init__(self, process: subprocess.Popen, log: Path) -> None:
+        self.process, self._log = process, log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(LIMIT_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+
+@contextmanager
+def recorder(root: Path, *words: str, **options: object) -> Iterator[Recorder]:
+    """Start a recorder; it is ended whatever happens."""
+    log = root.with_name(f'{root.name}.{len(list(root.parent.glob("*.log")))}.log')
+    command = [str(executable_path('lerobot-serve')), 'record', str(root), *words]
+    with log.open('w') as file:
+        process = subprocess.Popen(end_with_parent(command), stdout=file, stderr=file, **options)
+    try:
+        yield Recorder(process, log)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def wait_until_recorded(rig: EdgeRig, process: Recorder, *topics: str) -> None:
+    """
+    Wait until a recorder hears these topics. Not by the graph: it lists the subscriptions of a
+    killed recorder for a while.
+    """
+    for topic in topics:
+        rig.wait(lambda t=topic: f'recording {t} ' in process.log, f'{topic} is recorded')
