@@ -53,7 +53,11 @@ class Body:
         node.create_subscription(
             JointTrajectory, f'{namespace}/command', self._on_command, qos.COMMAND
         )
-        node.create_timer(STEP_S, self._tell)
+        self._timer = node.create_timer(STEP_S, self._tell)
+
+    def fall_silent(self) -> None:
+        """Publish no more, for a test that publishes the joints itself."""
+        self._timer.cancel()
 
     def _on_command(self, message: JointTrajectory) -> None:
         self.commands.append(message)

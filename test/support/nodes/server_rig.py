@@ -43,6 +43,7 @@ LIMIT_S = 60.0
 LOADING_LIMIT_S = 120.0
 # a call to a server that was killed is lost, one to its successor is not
 TRY_S = 2.0
+ASKED_AT_MOST = 4
 
 
 class ServerRig:
@@ -190,7 +191,21 @@ class ServerRig:
             assert self._predict.wait_for_server(LIMIT_S)
         goal = PredictChunk.Goal(observation=observation)
         ask = partial(self._predict.send_goal_async, goal, **given)
-        return Goal(self, in_executor(self.node, ask))
+        return Goal(self, self._accepted(ask))
+
+    def _accepted(self, ask: Callable[[], Any]) -> Any:
+        """
+        Return the future of a goal that was answered. On a busy machine a server may know a client
+        only after it has answered: rmw then drops the answer and says so in the server's log.
+        """
+        for _ in range(ASKED_AT_MOST):
+            future = in_executor(self.node, ask)
+            deadline = time.monotonic() + LIMIT_S / ASKED_AT_MOST
+            while not future.done() and time.monotonic() < deadline:
+                time.sleep(0.002)
+            if future.done():
+                break
+        return future
 
     def finished(self, future: Any, what: str, limit_s: float = LIMIT_S) -> Any:
         """Return what an answer of rclpy holds, once it came."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_srvs.srv import Trigger
 from support.nodes.edge_rig import EDGE, EdgeRig
@@ -18,7 +19,6 @@ from support.nodes.played_robot import ROBOT, robot_yaml
 from support.nodes.recorder_process import LIMIT_S, recorder, wait_until_recorded
 from support.tools.recorder_rig import bags, messages
 
-from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.tools.bags.mcap_file import read_stored
@@ -104,7 +104,8 @@ def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_r
     edge_rig.start_server(policy_path=shape)
     frame = np.zeros((height, width, 3), np.uint8)
     frame[:, : width // 2] = (250, 20, 20)
-    publisher = edge_rig.node.create_publisher(Image, CAMERA_TOPIC, qos.SENSOR)
+    # reliable, so that the recorder misses none
+    publisher = edge_rig.node.create_publisher(Image, CAMERA_TOPIC, QoSProfile(depth=10))
     edge_rig.node.create_timer(0.05, partial(publisher.publish, image_from_frame(frame, 'front')))
     edge_rig.start()
     edge_rig.wait_for_play()
