@@ -165,7 +165,8 @@ class _RunCollector:
             tally.oldest_age_s = max(tally.oldest_age_s, record.age_s or 0.0)
         elif record.is_by_person:
             tally.by_person += 1
-            client.add_helped(record.episode_id)
+            # commands of a person name no episode; the policy is asked in it all the time
+            client.add_helped(record.episode_id or client.last[0])
         else:
             count_bounded(tally.fallbacks, record.rung)
         if not (is_played and client.stalls.is_playing):

@@ -146,7 +146,8 @@ def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
         made.edge.append(
             records.executed(
                 tick,
-                ids,
+                # as the edge writes it: a command without an action names no episode
+                RecordIds('robot_1') if rung == 'person' else ids,
                 control_step=tick,
                 cage_result='pass',
                 rung=rung,
