@@ -13,6 +13,8 @@ from typing import Literal
 
 from playwright.sync_api import BrowserContext, expect, Page, sync_playwright
 
+from support.waiting import wait_until
+
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 FLAGS = (
     *('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run'),
@@ -84,6 +86,14 @@ class Tab:
         self.page.goto(f'{self.url}/{fragment}')
         self.page.wait_for_selector("html[data-link='live']", state='attached')
         return self.page
+
+
+def wait_for(page: Page, condition: str) -> None:
+    """
+    Wait until a condition holds in the page. Page.wait_for_function would evaluate it a second time
+    within the page, which the policy of the page forbids.
+    """
+    wait_until(lambda: page.evaluate(condition), condition, WAIT_MS / 1000)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 import pytest
-from support.dashboard.browser import opened_tab
+from support.dashboard.browser import opened_tab, wait_for
 from support.dashboard.example_fleet import node_of, robot
 from support.dashboard.page_server import TOKEN
 
@@ -36,7 +36,7 @@ def test_the_token_leaves_the_address_and_stays_in_the_tab(tab):
     assert page.evaluate('JSON.stringify(localStorage)') == '{}'
     assert page.evaluate('document.cookie') == ''
     page.evaluate("location.hash = '#token=another'")
-    page.wait_for_function("Object.values(sessionStorage)[0] === 'another'")
+    wait_for(page, "Object.values(sessionStorage)[0] === 'another'")
     assert 'another' not in page.url
     assert not [each for each in tab.requests if TOKEN in each or 'another' in each]
 
@@ -69,7 +69,7 @@ def test_two_keys_abort_from_anywhere(page, server):
         expect(page.locator(f'nav a[data-view={view}][aria-current]')).to_be_visible()
         page.keyboard.press('A')
         wait_for_question(page)
-        page.wait_for_function(f"{FOCUSED} === 'ask-confirm'")
+        wait_for(page, f"{FOCUSED} === 'ask-confirm'")
         page.keyboard.press('Enter')
         expect(page.locator('.notice')).to_contain_text('rollout: running -> rolled back')
         expect(page.locator('.notice')).to_contain_text('by kim')
@@ -111,7 +111,7 @@ def test_the_keyboard_walks_the_views_and_opens_a_robot(page):
     expect(page.locator('nav a[aria-current]')).to_contain_text('Fleet')
     for _ in range(2):
         page.keyboard.press('ArrowDown')
-        page.wait_for_function("document.activeElement.closest('.cell-name') !== null")
+        wait_for(page, "document.activeElement.closest('.cell-name') !== null")
     page.keyboard.press('Enter')
     expect(page.locator('nav a[aria-current]')).to_contain_text('Robot')
     assert page.url.endswith('%2Fedge_controller')
@@ -142,7 +142,7 @@ def test_what_moves_a_robot_has_its_focus_on_cancel(page, server):
     assert confirmations(server) == []
     page.get_by_label('Actions of robot_6').click()
     page.get_by_role('menuitem', name='Pause').click()
-    page.wait_for_function(f"{FOCUSED} === 'ask-confirm'")
+    wait_for(page, f"{FOCUSED} === 'ask-confirm'")
     page.locator('#ask-reason').fill('cable')
     page.keyboard.press('Enter')
     expect(page.locator('.notice')).to_contain_text('Pause the robot: done')
@@ -266,7 +266,7 @@ def test_a_verdict_is_two_keys_and_leaves_the_list(page, server):
     expect(page.locator('.episode[aria-pressed=true]')).to_contain_text('robot_1')
     page.keyboard.press('f')
     wait_for_question(page)
-    page.wait_for_function(f"{FOCUSED} === 'ask-confirm'")
+    wait_for(page, f"{FOCUSED} === 'ask-confirm'")
     page.keyboard.press('Enter')
     expect(page.locator('.episode')).to_have_count(1)
     (sent,) = confirmations(server)

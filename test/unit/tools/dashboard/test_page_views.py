@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 import pytest
-from support.dashboard.browser import opened_tab
+from support.dashboard.browser import opened_tab, wait_for
 from support.dashboard.example_fleet import (
     fleet,
     HOSTILE,
@@ -157,8 +157,9 @@ def test_a_robot_shows_images_plan_ladder_and_cage(tab, server):
     for text in ('CLAMPED: gripper above 0.56', 'put the cube in the bin', 'top, request 12'):
         expect(main).to_contain_text(text)
     expect(main).to_contain_text('Ladder: ramp 1.0 s, hold 3.0 s. Cage: ')
-    page.wait_for_function(
-        "[...document.querySelectorAll('.cameras img')].filter(i => i.naturalWidth).length === 2"
+    wait_for(
+        page,
+        "[...document.querySelectorAll('.cameras img')].filter(i => i.naturalWidth).length === 2",
     )
     server.change('robots', node_of('robot_1'), reason='changed while shown')
     expect(main).to_contain_text('changed while shown')
