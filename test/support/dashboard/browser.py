@@ -90,7 +90,7 @@ class Tab:
 
 def wait_for(page: Page, condition: str) -> None:
     """
-    Wait until a condition holds in the page. Page.wait_for_function would evaluate it a second time
+    Wait until a condition holds in the page. Page.wait_for_function would evaluate it again
     within the page, which the policy of the page forbids.
     """
     wait_until(lambda: page.evaluate(condition), condition, WAIT_MS / 1000)
