@@ -241,10 +241,10 @@ class RouterCore:
 
     def has_all_replicas(self) -> bool:
         """
-        Return whether every replica has its services and a status: the status may arrive first,
-        and counts no more once the services were looked for and not there.
+        Return whether every replica has sent a status that counts: one that arrives before the
+        services counts no more once they were looked for and not there.
         """
-        return all(each.is_available and each.has_status for each in self.replicas.values())
+        return all(each.has_status for each in self.replicas.values())
 
     def pin_policies(self) -> None:
         """Keep the policy of each slot as long as any replica serves it."""

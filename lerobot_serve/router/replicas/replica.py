@@ -68,7 +68,7 @@ class Replica:
         self.latency = RecentLatency()
         self.report: ReplicaReport | None = None
         self.is_available = False
-        # whether it has sent a status since its services were lost, or ever
+        # whether it has sent a status, and its services were there ever since
         self.has_status = False
         # why the link cannot use it, with the remedy; empty when it can
         self.link_problem = ''

@@ -119,9 +119,12 @@ def _picture_faults(
     from pyarrow import parquet
 
     for path in sorted((root / 'data').glob('*/*.parquet')):
-        number = 0
+        number, file = 0, parquet.ParquetFile(path)
+        if key not in file.schema_arrow.names:
+            yield f'{path} has no column {key}'
+            continue
         # a few rows at once: a file may be larger than the memory
-        for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=[key]):
+        for batch in file.iter_batches(BATCH_ROWS, columns=[key]):
             for picture in batch.column(0).to_pylist():
                 fault = _picture_fault((picture or {}).get('bytes'), shape, decode)
                 if fault:

@@ -12,11 +12,10 @@ import time
 
 import cv2
 import numpy as np
-from pyarrow import parquet
 import pytest
+from support.tools.datasets import dataset, rows_of
 
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
-from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.dataset import convert, lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
 from lerobot_serve.tools.dataset.plans.episodes import MessageKey
@@ -28,15 +27,6 @@ pytestmark = pytest.mark.slow
 
 FRONT = 'observation.images.front'
 ABOUT = 'complementary_info.'
-
-
-def dataset(*arguments: object) -> int:
-    return main(['dataset', *map(str, arguments)])
-
-
-def rows_of(out: Path) -> list[dict]:
-    files = sorted((out / 'data').glob('*/*.parquet'))
-    return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 
 def lines_of(out: Path) -> list[dict]:

@@ -6,26 +6,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyarrow import parquet
 import pytest
+from support.tools.datasets import dataset, rows_of
 
 from benchmarks.recording.example_bag import EdgeBag
-from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.dataset import lerobot_writer
 
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow
 
 NAMES = tuple(f'episode_{number}' for number in range(7))
-
-
-def dataset(*arguments: object) -> int:
-    return main(['dataset', *map(str, arguments)])
-
-
-def rows_of(out: Path) -> list[dict]:
-    files = sorted((out / 'data').glob('*/*.parquet'))
-    return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 
 def episodes_of(out: Path) -> list[str]:

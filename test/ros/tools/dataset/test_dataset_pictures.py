@@ -10,18 +10,14 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
+from support.tools.datasets import dataset, rows_of
 
 from benchmarks.recording.example_bag import EdgeBag
-from lerobot_serve.tools.cli.main import main
 
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow
 
 FRONT = 'observation.images.front'
-
-
-def dataset(*arguments: object) -> int:
-    return main(['dataset', *map(str, arguments)])
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ def test_each_row_has_its_pictures_exactly(recorded, tmp_path, capsys):
     assert dataset(bag, out, '--vcodec', 'png', '--check') == 0
     assert 'as many frames as rows of every camera' in capsys.readouterr().out
     assert not list(out.rglob('*.mp4'))
-    rows = parquet.read_table(data_file(out)).to_pylist()
+    rows = rows_of(out)
     for row, frame in zip(rows, frames, strict=True):
         png = np.frombuffer(row[FRONT]['bytes'], np.uint8)
         assert np.array_equal(cv2.imdecode(png, cv2.IMREAD_COLOR)[:, :, ::-1], frame)
@@ -102,3 +98,12 @@ def test_check_finds_a_damaged_picture(recorded, tmp_path, capsys, change, fault
     parquet.write_table(table.set_column(place, FRONT, column), data_file(out))
     assert dataset('--check', out) == 1
     assert fault in capsys.readouterr().out
+
+
+def test_check_names_a_column_that_is_gone(recorded, tmp_path, capsys):
+    bag, _ = recorded
+    out = tmp_path / 'out'
+    assert dataset(bag, out, '--vcodec', 'png') == 0
+    parquet.write_table(parquet.read_table(data_file(out)).drop_columns([FRONT]), data_file(out))
+    assert dataset('--check', out) == 1
+    assert f'{data_file(out)} has no column {FRONT}' in capsys.readouterr().out

@@ -63,13 +63,13 @@ def test_the_first_in_the_list_decides_until_the_slot_is_settled():
 def test_pinning_chooses_among_those_that_are_available_then():
     slot = make('/1', '/2', settled=False)
     slot.record_report('/1', seen('one'))
+    slot.record_report('/2', seen('two'))
+    assert slot.policy == 'one'
     gone(slot, '/1')
-    slot.record_report('/2', seen('two'))
-    assert slot.policy == 'two'
-    slot.record_report('/1', seen('one'))
     slot.pin_policy()
-    slot.record_report('/2', seen('two'))
-    assert (slot.policy, slot.replicas['/2'].state) == ('one', ReplicaState.POLICY_MISMATCH)
+    assert (slot.policy, slot.replicas['/2'].state) == ('two', ReplicaState.READY)
+    slot.record_report('/1', seen('one'))
+    assert (slot.policy, slot.replicas['/1'].state) == ('two', ReplicaState.POLICY_MISMATCH)
 
 
 def test_a_settled_slot_keeps_its_policy_as_long_as_anybody_serves_it():
