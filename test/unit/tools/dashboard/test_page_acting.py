@@ -132,6 +132,21 @@ def test_letters_in_a_field_are_no_commands_and_single_keys_can_be_off(page, ser
     assert server.commands == []
 
 
+def test_a_key_right_after_a_dialog_closed_acts(page):
+    page.keyboard.press('A')
+    wait_for_question(page)
+    # no frame is drawn in between, so the field of the closed dialog still has the focus
+    focused = page.evaluate("""() => {
+        document.getElementById('ask-reason').focus();
+        document.getElementById('ask').close();
+        const field = document.activeElement;
+        field.dispatchEvent(new KeyboardEvent('keydown', {key: '4', bubbles: true}));
+        return field.id;
+    }""")
+    assert focused == 'ask-reason'
+    expect(page.locator('nav a[data-view=incidents][aria-current]')).to_be_visible()
+
+
 def test_what_moves_a_robot_has_its_focus_on_cancel(page, server):
     page.get_by_label('Actions of robot_6').click()
     page.get_by_role('menuitem', name='Reset cage').click()
