@@ -74,12 +74,13 @@ class EdgeInvariants:
 
     def __post_init__(self) -> None:
         self._planned_since_ns = self._person_ns = 0
+        self._paused = False
         self.restarted(0)
 
     def restarted(self, now_ns: int) -> None:
-        """The process began, again: nothing of the one before counts."""
-        self._paused, self._running = False, self.bounds.run_on_start
-        self._quiet_since_ns = None if self._running else now_ns
+        """The process began, again: of the one before only a pause and a takeover count."""
+        self._running = self.bounds.run_on_start
+        self._quiet_since_ns = now_ns if self._paused or not self._running else None
         self._stopped_ns: int | None = None
         self._sensed_ns = now_ns
         self._episode, self._played_marks = 0, set()

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import EdgeBounds, EdgeInvariants, S
-from benchmarks.hunting.edge_person import ModelPerson, PersonMessages, RememberedTakeover
+from benchmarks.hunting.edge_person import ModelPerson, PersonMessages, RememberedDecision
 from benchmarks.hunting.edge_servers import EdgeModelServers, SILENT
 from benchmarks.hunting.stepped_thread import SteppedThread
 from lerobot_serve.edge import wiring
@@ -169,7 +169,8 @@ class EdgeModel:
             captured_ns=lambda: self._sensed_ns,
         )
         self._turns: SteppedThread | None = None
-        self.leader, self._takeover_file = ModelPerson(), RememberedTakeover()
+        self.leader = ModelPerson()
+        self._takeover_file, self._pause_file = RememberedDecision(), RememberedDecision()
         self._begin()
 
     def _draw(self, given: dict[str, object]) -> tuple[dict[str, object], EdgeParameters]:
@@ -222,7 +223,9 @@ class EdgeModel:
         )
         self.requester = core.make_requester(self.servers, self.servers, random=self.random.random)
         self.takeover = core.make_takeover(PersonMessages(), self._takeover_file)
-        self.operation = core.make_operator_control(self.requester, self.takeover)
+        self.operation = core.make_operator_control(
+            self.requester, self.takeover, self._pause_file
+        )
         self.rate = StepCounter()
         self.loop = self._make_loop()
         self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A person beside a hunted edge: a leader arm, its deadman, and what a takeover leaves on disk."""
+"""A person beside a hunted edge: a leader arm, its deadman, and what decisions leave on disk."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ class PersonMessages:
         return raw == HELD
 
 
-class RememberedTakeover:
-    """As TakeoverFile; it is the disk, so it outlives the process."""
-
-    path = 'memory'
+class RememberedDecision:
+    """As FlagFile; it is the disk, so it outlives the process."""
 
     def __init__(self) -> None:
         self._is_there = False
@@ -39,11 +37,13 @@ class RememberedTakeover:
     def exists(self) -> bool:
         return self._is_there
 
-    def create(self) -> None:
+    def create(self) -> str:
         self._is_there = True
+        return ''
 
-    def remove(self) -> None:
+    def remove(self) -> str:
         self._is_there = False
+        return ''
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import secrets
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.flag_file import FlagFile
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -32,7 +33,6 @@ from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import Transport
 from lerobot_serve.edge.takeover.person_input import PersonInput, PersonMessages
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 
 
 class EdgeCore:
@@ -107,7 +107,7 @@ class EdgeCore:
             settings=wiring.request_settings(parameters, self.robot),
         )
 
-    def make_takeover(self, messages: PersonMessages, file: TakeoverFile) -> Takeover:
+    def make_takeover(self, messages: PersonMessages, file: FlagFile) -> Takeover:
         """Build the takeover, with the device of the robot file if it names one."""
         if self.robot.intervention is None:
             return Takeover(None, file)
@@ -119,8 +119,14 @@ class EdgeCore:
         )
         return Takeover(device, file)
 
-    def make_operator_control(self, requester: Requester, takeover: Takeover) -> OperatorControl:
+    def make_operator_control(
+        self, requester: Requester, takeover: Takeover, pause_file: FlagFile
+    ) -> OperatorControl:
         """Build the operator control; it idles the requester unless an episode runs on start."""
         return OperatorControl(
-            self.controller, requester, takeover, run_on_start=self.parameters.run_on_start
+            self.controller,
+            requester,
+            takeover,
+            run_on_start=self.parameters.run_on_start,
+            pause_file=pause_file,
         )

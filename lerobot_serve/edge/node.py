@@ -23,6 +23,7 @@ from lerobot_serve.edge.control.operator_control import ServiceReply
 from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.flag_file import DecisionFiles
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
@@ -46,7 +47,6 @@ from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
-from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -109,8 +109,12 @@ class EdgeController(SteadyClockNode):
         )
         transport = self._make_transport(self._links, parameters)
         self._requester = self._core.make_requester(transport, self._observations)
-        self._takeover = self._make_takeover(parameters)
-        self._operator = self._core.make_operator_control(self._requester, self._takeover)
+        files = wiring.decision_files(parameters, self.robot, self.get_fully_qualified_name())
+        self._takeover = self._core.make_takeover(person_messages, files.takeover)
+        self._operator = self._core.make_operator_control(
+            self._requester, self._takeover, files.pause
+        )
+        self._log_decisions(files)
         step_s = parameters.command_period_s(self.robot.fps)
         self._rate = FixedRateLoop(int(1e9 * step_s))
         self._view = EdgeView(
@@ -206,15 +210,17 @@ class EdgeController(SteadyClockNode):
             wiring.check_person_topics(self.robot, self.resolve_topic_name)
             self._person = PersonSubscriptions(self, self._inputs, device)
 
-    def _make_takeover(self, parameters: EdgeParameters) -> Takeover:
-        file = wiring.takeover_file(parameters, self.robot, self.get_fully_qualified_name())
-        takeover = self._core.make_takeover(person_messages, file)
-        if takeover.is_taken_over:
+    def _log_decisions(self, files: DecisionFiles) -> None:
+        """Say what people decided before this start, and what ends it."""
+        if self._takeover.is_taken_over:
             self.get_logger().warning(
-                f'a person had taken over before this start ({file.path}): the policy waits for '
-                '~/hand_back'
+                f'a person had taken over before this start ({files.takeover.path}): the policy '
+                'waits for ~/hand_back'
             )
-        return takeover
+        if self._operator.paused:
+            self.get_logger().warning(
+                f'paused before this start ({files.pause.path}): the robot waits for ~/resume'
+            )
 
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
         """Create the topics, services and timers for operators and recorders."""

@@ -16,6 +16,7 @@ from lerobot_serve.edge.control.pose_tracker import PoseTracker
 from lerobot_serve.edge.control.step import StepSettings
 from lerobot_serve.edge.fallback.ladder import Ladder
 from lerobot_serve.edge.fallback.rungs import parse_ladder, ramp_s, teardown_rungs
+from lerobot_serve.edge.flag_file import DecisionFiles, FlagFile, PAUSED, TAKEN_OVER
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
@@ -25,7 +26,6 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.input_topics import input_max_ages_ns, input_topics
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.settings import RequestSettings
-from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.state_folder import state_folder, state_path
 from lerobot_serve.wire.schema import ID_LIMIT
@@ -125,15 +125,17 @@ def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -
     return LatestInputs(input_max_ages_ns(robot), topics)
 
 
-def takeover_file(
+def decision_files(
     parameters: EdgeParameters, robot: RobotDescription, node_name: str
-) -> TakeoverFile:
+) -> DecisionFiles:
     """
-    Return the file of a takeover. Only a robot with a device needs a folder to write it; one that
-    had a device when a person took over still waits for them. Raises ParameterError.
+    Return the files of a takeover and of a pause. Only a robot with a device needs a folder from
+    the start; one that had a device when a person took over still waits for them. Raises
+    ParameterError.
     """
     find = state_folder if robot.intervention else state_path
-    return TakeoverFile(find(parameters.state_folder, node_name))
+    folder = find(parameters.state_folder, node_name)
+    return DecisionFiles(FlagFile(folder, TAKEN_OVER), FlagFile(folder, PAUSED))
 
 
 def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) -> None:

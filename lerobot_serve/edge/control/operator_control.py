@@ -23,6 +23,7 @@ from lerobot_serve.edge.control.authority import (
     TeardownState,
 )
 from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.flag_file import FlagFile
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
@@ -47,6 +48,7 @@ class OperatorControl:
         takeover: Takeover,
         *,
         run_on_start: bool,
+        pause_file: FlagFile | None = None,
     ) -> None:
         self._controller, self._requester = controller, requester
         self.takeover = takeover
@@ -55,7 +57,9 @@ class OperatorControl:
         self._lock = threading.Lock()
         self._running = run_on_start
         self._is_idle = False
-        self.paused = False
+        self._pause_file = pause_file
+        # of an operator before this process: nothing but their resume ends it
+        self.paused = pause_file is not None and pause_file.exists()
         self.update()
 
     def update(self, intervention: Intervention | None = None) -> OperatingConditions:
@@ -106,17 +110,25 @@ class OperatorControl:
     def pause(self) -> ServiceReply:
         """Slow down to rest; the queue stays, and its actions age."""
         was_paused, self.paused = self.paused, True
+        # first of all the robot slows down
         self.update()
-        return True, 'Already paused' if was_paused else 'Paused. The robot slows down to rest'
+        fault = self._pause_file.create() if self._pause_file else ''
+        done = 'Already paused' if was_paused else 'Paused. The robot slows down to rest'
+        warning = f'A restart of the edge controller ends it: {fault}' if fault else ''
+        return True, '. '.join(filter(None, (done, warning)))
 
     def resume(self) -> ServiceReply:
         """End a pause, and nothing else."""
         if not self.paused:
             return False, f'Not paused. {self._describe_state()}'
+        fault = self._pause_file.remove() if self._pause_file else ''
         self.paused = False
         self.update()
+        again = 'After a restart of the edge controller it is paused again'
+        warning = f'{again}: {fault}' if fault else ''
         continues = self.authority is ControlAuthority.POLICY or self._has_pending_teardown()
-        return continues, f'Resumed. {self._describe_state()}'
+        said = ('Resumed', self._describe_state(), warning)
+        return continues, '. '.join(filter(None, said))
 
     def take_over(self) -> ServiceReply:
         """Let a person command instead of the policy, from the next control step on."""

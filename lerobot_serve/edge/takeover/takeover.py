@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lerobot_serve.edge.control.authority import Intervention
+from lerobot_serve.edge.flag_file import FlagFile
 from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput, PersonReading
-from lerobot_serve.edge.takeover.takeover_file import TakeoverFile
 from lerobot_serve.edge.takeover.target import PersonTarget
 
 NOT_CONFIGURED = (
@@ -48,7 +48,7 @@ class Takeover:
     it: after a restart in mid-takeover the person, or ~/hand_back, is waited for.
     """
 
-    def __init__(self, device: PersonInput | None, file: TakeoverFile | None = None) -> None:
+    def __init__(self, device: PersonInput | None, file: FlagFile | None = None) -> None:
         self.device, self._file = device, file
         self.is_taken_over = file is not None and file.exists()
         self._reading = PersonReading()
@@ -80,30 +80,15 @@ class Takeover:
         """Begin a takeover; return a warning where a restart would end it, empty otherwise."""
         # first of all the policy stops
         self.is_taken_over = True
-        try:
-            if self._file:
-                self._file.create()
-        except OSError as error:
-            why = error.strerror or error
-            return f'A restart of the edge controller ends it: {self._path} is not written ({why})'
-        return ''
+        fault = self._file.create() if self._file else ''
+        return f'A restart of the edge controller ends it: {fault}' if fault else ''
 
     def end(self) -> str:
         """End a takeover; return a warning where a restart would begin it again."""
         self.is_taken_over = False
-        try:
-            if self._file:
-                self._file.remove()
-        except OSError as error:
-            return (
-                f'After a restart of the edge controller it is taken over again: {self._path} is '
-                f'not removed ({error.strerror or error})'
-            )
-        return ''
-
-    @property
-    def _path(self) -> str:
-        return str(self._file.path) if self._file else ''
+        fault = self._file.remove() if self._file else ''
+        again = 'After a restart of the edge controller it is taken over again'
+        return f'{again}: {fault}' if fault else ''
 
     # tick thread
 

@@ -155,6 +155,29 @@ def test_a_takeover_survives_the_process(edge_rig, person):
     edge_rig.wait_for_play()
 
 
+def test_a_pause_survives_the_process(edge_rig):
+    edge_rig.start_server()
+    process = edge_rig.start()
+    edge_rig.wait_for_play()
+    done, text = call(edge_rig, 'pause')
+    assert (done, text) == (True, 'Paused. The robot slows down to rest')
+    edge_rig.kill(process)
+    edge_rig.start()
+    edge_rig.wait(lambda: 'paused before this start' in edge_rig.log(), 'it says so')
+    edge_rig.seen.states.clear()
+    edge_rig.seen.executed.clear()
+    edge_rig.wait(
+        lambda: edge_rig.seen.states
+        and edge_rig.seen.last.state == EdgeState.STREAMING
+        and edge_rig.seen.last.control_steps > 20,
+        'it could be driven again',
+    )
+    assert not edge_rig.seen.played
+    done, text = call(edge_rig, 'resume')
+    assert done, text
+    edge_rig.wait_for_play()
+
+
 def test_a_robot_without_a_device_says_how_to_get_one(edge_rig):
     edge_rig.start()
     edge_rig.wait_for_ticks(1)

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import hunt
 from benchmarks.hunting.driver import FuzzTarget
-from benchmarks.hunting.edge_person import RememberedTakeover
+from benchmarks.hunting.edge_person import RememberedDecision
 from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.edge.control import authority
@@ -91,7 +91,7 @@ def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
 
 @pytest.mark.slow
 def test_a_takeover_that_dies_with_the_process(monkeypatch):
-    monkeypatch.setattr(RememberedTakeover, 'exists', lambda _: False)
+    monkeypatch.setattr(RememberedDecision, 'exists', lambda _: False)
     found(EDGE, 'person')
 
 

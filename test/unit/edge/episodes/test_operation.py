@@ -12,6 +12,7 @@ from support.edge.requester_rig import Simulation
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.flag_file import FlagFile, PAUSED
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.takeover.takeover import Takeover
@@ -24,7 +25,9 @@ POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
 class Robot:
     """An operation around a controller and a requester, whose thread does not run."""
 
-    def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
+    def __init__(
+        self, *, run_on_start: bool = True, pause_file: FlagFile | None = None, **tick: object
+    ) -> None:
         self.tick, self.requests = Tick(**tick), Requests()
         self.rests: list[bool] = []
         controller, requester = self.tick.controller, self.requests.requester
@@ -34,7 +37,11 @@ class Robot:
         # of a robot the two have one queue
         requester.begin_episode = lambda episode: (self.tick.queue.clear(), begin(episode))
         self.operation = OperatorControl(
-            controller, requester, Takeover(None), run_on_start=run_on_start
+            controller,
+            requester,
+            Takeover(None),
+            run_on_start=run_on_start,
+            pause_file=pause_file,
         )
 
     def live(self, steps: int = 1) -> list[float | None]:
@@ -290,6 +297,27 @@ def test_what_begins_while_paused_waits_for_the_resume():
     assert robot.operation.authority is ControlAuthority.OPERATOR
     robot.operation.resume()
     assert robot.operation.authority is ControlAuthority.POLICY
+
+
+def test_a_pause_survives_the_process_and_a_resume_does_too(tmp_path):
+    file = FlagFile(tmp_path / 'made', PAUSED)
+    robot = Robot(pause_file=file)
+    assert robot.operation.pause() == (True, 'Paused. The robot slows down to rest')
+    again = Robot(pause_file=file)
+    assert again.operation.authority is ControlAuthority.OPERATOR
+    again.tick.plan(1.0)
+    assert again.live() == [None]
+    assert again.operation.resume() == (True, 'Resumed. Stale actions are discarded')
+    assert Robot(pause_file=file).operation.authority is ControlAuthority.POLICY
+
+
+def test_a_pause_that_cannot_be_written_pauses_and_says_so(tmp_path):
+    (tmp_path / 'file').touch()
+    robot = Robot(pause_file=FlagFile(tmp_path / 'file', PAUSED))
+    done, text = robot.operation.pause()
+    assert (done, robot.operation.authority) == (True, ControlAuthority.OPERATOR)
+    assert text.endswith(f'{tmp_path}/file/paused is not written (File exists)')
+    assert robot.operation.resume() == (True, 'Resumed. Stale actions are discarded')
 
 
 def test_between_two_episodes_nothing_is_asked():

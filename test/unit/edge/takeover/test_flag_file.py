@@ -11,11 +11,11 @@ from support.edge.controller_rig import arm
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import Intervention
+from lerobot_serve.edge.flag_file import FlagFile, TAKEN_OVER
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.takeover.person_input import PersonInput
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.edge.takeover.takeover_file import NAME, TakeoverFile
 from lerobot_serve.parameters import build_parameters, ParameterError
 
 DEVICE = InterventionInput('leader', 'std_msgs/Float64MultiArray', 0.2)
@@ -31,30 +31,30 @@ def parameters(folder: Path | str) -> EdgeParameters:
 
 
 def test_a_takeover_survives_and_its_end_does_too(tmp_path):
-    assert not Takeover(device(), TakeoverFile(tmp_path)).is_taken_over
-    assert Takeover(device(), TakeoverFile(tmp_path)).begin() == ''
-    again = Takeover(device(), TakeoverFile(tmp_path))
+    assert not Takeover(device(), FlagFile(tmp_path, TAKEN_OVER)).is_taken_over
+    assert Takeover(device(), FlagFile(tmp_path, TAKEN_OVER)).begin() == ''
+    again = Takeover(device(), FlagFile(tmp_path, TAKEN_OVER))
     assert again.read(0).intervention is Intervention.LOST
     assert again.end() == ''
-    assert not Takeover(device(), TakeoverFile(tmp_path)).is_taken_over
+    assert not Takeover(device(), FlagFile(tmp_path, TAKEN_OVER)).is_taken_over
     # a second hand-back, or one without a takeover
     assert again.end() == ''
 
 
 @pytest.mark.parametrize('content', [b'', b'\0\xff' * 99, b'no'], ids=['empty', 'bytes', 'text'])
 def test_damage_is_a_takeover(tmp_path, content):
-    (tmp_path / NAME).write_bytes(content)
-    assert Takeover(device(), TakeoverFile(tmp_path)).is_taken_over
+    (tmp_path / TAKEN_OVER).write_bytes(content)
+    assert Takeover(device(), FlagFile(tmp_path, TAKEN_OVER)).is_taken_over
 
 
 def test_so_is_a_file_of_another_kind(tmp_path):
-    (tmp_path / NAME).symlink_to(tmp_path / 'nowhere')
-    assert TakeoverFile(tmp_path).exists()
+    (tmp_path / TAKEN_OVER).symlink_to(tmp_path / 'nowhere')
+    assert FlagFile(tmp_path, TAKEN_OVER).exists()
 
 
 def test_a_device_that_the_robot_file_names_no_more_is_waited_for(tmp_path):
-    Takeover(device(), TakeoverFile(tmp_path)).begin()
-    without = Takeover(None, TakeoverFile(tmp_path))
+    Takeover(device(), FlagFile(tmp_path, TAKEN_OVER)).begin()
+    without = Takeover(None, FlagFile(tmp_path, TAKEN_OVER))
     assert without.read(0)[:2] == (Intervention.LOST, None)
     assert without.lost_reason == 'the robot file names no device'
     without.end()
@@ -64,22 +64,23 @@ def test_a_device_that_the_robot_file_names_no_more_is_waited_for(tmp_path):
 def test_a_disk_that_fails_stops_the_policy_all_the_same(tmp_path):
     folder = tmp_path / 'file'
     folder.touch()
-    takeover = Takeover(device(), TakeoverFile(folder))
+    takeover = Takeover(device(), FlagFile(folder, TAKEN_OVER))
     warning = takeover.begin()
     assert takeover.is_taken_over
     assert warning == (
-        f'A restart of the edge controller ends it: {folder / NAME} is not written '
-        '(Not a directory)'
+        f'A restart of the edge controller ends it: {folder / TAKEN_OVER} is not written '
+        '(File exists)'
     )
-    assert 'is not removed (Not a directory)' in takeover.end()
+    # nothing is there that a restart could find
+    assert takeover.end() == ''
     assert not takeover.is_taken_over
 
 
 def test_a_robot_with_a_device_needs_a_folder_and_others_none(tmp_path):
     wanted = tmp_path / 'a' / 'b'
-    wiring.takeover_file(parameters(wanted), arm(), '/robot_1/edge_controller')
+    wiring.decision_files(parameters(wanted), arm(), '/robot_1/edge_controller')
     assert not wanted.exists()
-    wiring.takeover_file(parameters(wanted), ROBOT, '/robot_1/edge_controller')
+    wiring.decision_files(parameters(wanted), ROBOT, '/robot_1/edge_controller')
     assert wanted.is_dir()
 
 
@@ -87,5 +88,5 @@ def test_a_robot_with_a_device_needs_a_folder_and_others_none(tmp_path):
 @pytest.mark.parametrize('given', ['~nobody_of_that_name/x', 'a\0b'])
 def test_a_folder_that_is_none_is_refused_in_one_line(given, robot):
     with pytest.raises(ParameterError, match=r'state_folder .*set a writable folder') as refused:
-        wiring.takeover_file(parameters(given), robot, '/robot_1/edge_controller')
+        wiring.decision_files(parameters(given), robot, '/robot_1/edge_controller')
     assert '\n' not in str(refused.value)
