@@ -233,8 +233,8 @@ class EdgeParameters:
     )
     state_folder: str = parameter(
         '',
-        'folder for the state that survives a restart: whether a person has taken over; empty: a '
-        'folder named after the node below ROS_HOME (~/.ros)',
+        'folder for the state that survives a restart: whether a person has taken over, whether '
+        'the robot is paused; empty: a folder named after the node below ROS_HOME (~/.ros)',
     )
     while_paused: str = parameter(
         'hold',

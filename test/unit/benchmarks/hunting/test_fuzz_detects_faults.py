@@ -19,6 +19,7 @@ from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.edge.control import authority
 from lerobot_serve.edge.control.playback import ActionPlayback
+from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
@@ -93,6 +94,15 @@ def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
 def test_a_takeover_that_dies_with_the_process(monkeypatch):
     monkeypatch.setattr(RememberedDecision, 'exists', lambda _: False)
     found(EDGE, 'person')
+
+
+@pytest.mark.slow
+def test_a_pause_that_dies_with_the_process(monkeypatch):
+    make = EdgeCore.make_operator_control
+    monkeypatch.setattr(
+        EdgeCore, 'make_operator_control', lambda core, *given: make(core, *given[:2], None)
+    )
+    found(EDGE, 'authority')
 
 
 def test_a_deadman_that_is_not_asked_for(monkeypatch):
