@@ -30,6 +30,9 @@ from lerobot_serve_interfaces.msg import RouterState, ServerStatus, ShadowSummar
 
 Publish = Callable[[RouterMessage], None]
 
+# a reason that changes all the time, as the progress of loading, is logged this often
+REASON_INTERVAL_NS = 10 * 10**9
+
 
 class ReplicaPresence(Protocol):
     """Whether the services of a server are available; see ros.replica_links."""
@@ -51,7 +54,7 @@ class HealthMonitor:
     ) -> None:
         self._core, self._presence = core, presence
         self._publish, self._context = publish, context
-        self._health = ''
+        self._health, self._logged_reason, self._logged_ns = '', '', 0
         # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
         self._is_maintenance_queued = False
@@ -134,6 +137,16 @@ class HealthMonitor:
     def _report_health(self, before: str, state: RouterState) -> None:
         if self._core.recorder:
             self._core.recorder.state('slots', before, self._health, state.text)
+        self._log_health(state)
+
+    def _log_changed_reason(self, state: RouterState) -> None:
+        """Log a reason that has changed while the health stayed as it was."""
+        is_due = self._context.clock() - self._logged_ns >= REASON_INTERVAL_NS
+        if state.text and state.text != self._logged_reason and is_due:
+            self._log_health(state)
+
+    def _log_health(self, state: RouterState) -> None:
+        self._logged_reason, self._logged_ns = state.text, self._context.clock()
         is_healthy = self._health == 'healthy'
         log = self._context.log_info if is_healthy else self._context.log_warning
         log(f'{self._health}: {state.text}' if state.text else self._health)
@@ -146,6 +159,7 @@ class HealthMonitor:
             core.jobs.put(partial(self._close_expired, session, reason))
         self._queue_maintenance()
         state = self._publish_state()
+        self._log_changed_reason(state)
         self._publish(reports.diagnostics(state, name=context.name))
         self._publish_canary()
         if core.feed:

@@ -16,7 +16,7 @@ from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.change_detector import MAX_RATE_HZ
-from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
+from lerobot_serve.router.monitoring.health_monitor import HealthMonitor, REASON_INTERVAL_NS
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.wire import chunk as wire_chunk
@@ -222,6 +222,29 @@ def test_a_reason_that_changes_all_the_time_is_published_at_a_limited_rate(rig):
         rig.hear('/a2', active=False, text=f'loads {number} %')
         monitor.poll()
     assert len(rig.of_kind(RouterState)) == 1 + 2 * MAX_RATE_HZ
+    rig.close()
+
+
+def test_a_reason_that_changes_while_the_health_stays_is_logged_now_and_then(rig):
+    monitor = rig.monitor()
+    rig.core.is_open = True
+    for server in rig.core.replicas:
+        rig.hear(server, active=False, text='no status yet')
+    monitor.poll()
+    assert len(rig.warned) == 1 and 'no status yet' in rig.warned[0]
+    for second in range(25):
+        rig.now_ns += SECOND
+        for server in rig.core.replicas:
+            rig.hear(server, active=False, text=f'loads {second} %')
+        monitor.poll()
+        monitor.poll_slowly(nobody)
+    said = rig.warned[1:]
+    assert len(said) == 25 * SECOND // REASON_INTERVAL_NS
+    assert 'loads 9 %' in said[0] and 'loads 19 %' in said[1]
+    rig.now_ns += REASON_INTERVAL_NS
+    monitor.poll_slowly(nobody)
+    monitor.poll_slowly(nobody)
+    assert 'loads 24 %' in rig.warned[3] and len(rig.warned) == 4
     rig.close()
 
 
