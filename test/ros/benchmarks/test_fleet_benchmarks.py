@@ -40,6 +40,7 @@ def test_robots_of_one_generator_share_a_reply_topic(tmp_path):
         assert served.swarm.pace(0.5, 2.0).answered == ROBOTS
 
 
+@pytest.mark.slow
 def test_each_way_of_a_round_trip_has_a_session(monkeypatch, tmp_path):
     monkeypatch.setattr(peers, 'SIZES', (SMALL,))
     monkeypatch.setattr(peers, 'WARM_UP_ROUNDS', 2)

@@ -14,6 +14,7 @@ from benchmarks.harness.processes import module_command
 ROBOTS, SECONDS = 4, 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not profiler.is_possible(), reason=profiler.WHY_NOT)
 def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
     profile = tmp_path / 'profile'

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.gateways import mixed, paced_clients
 from benchmarks.peers.peer_process import ImageSet
 
 
+@pytest.mark.slow
 def test_clients_of_all_protocols_ask_while_one_does_not_read(monkeypatch, tmp_path):
     short = {'CLIENTS': len(mixed.KINDS), 'RATE_HZ': 5.0, 'PERIOD_S': 0.5}
     for name, value in (short | {'SIZE': ImageSet(1, 24, 32)}).items():

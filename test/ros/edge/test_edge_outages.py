@@ -18,6 +18,7 @@ KILLS = 4
 MAX_AGE_S = 0.45
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig):
     server = edge_rig.start_server(**SHORT)
     edge = edge_rig.start(max_action_age_s=MAX_AGE_S, request_threshold_s=0.4)

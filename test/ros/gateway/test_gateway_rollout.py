@@ -113,6 +113,7 @@ def test_nan_for_callers_rolls_the_candidate_back(router_rig, gateway):
     assert {callers.play({'a': True, 'b': True}) for _ in range(4)} == {'a'}
 
 
+@pytest.mark.slow
 def test_a_shadow_gets_the_requests_of_callers_and_has_nothing_to_compare(router_rig, gateway):
     router_rig.server('live', 'prod')
     router_rig.server('shadow', 'prod', options='&offset=0.1')

@@ -130,6 +130,7 @@ def start_router(rig: RouterRig, **parameters: object) -> None:
     )
 
 
+@pytest.mark.slow
 def test_routers_and_servers_go_on_though_the_system_clock_steps(router_rig, clock):
     router_rig.fleet.environment.update(clock.environment)
     start_router(router_rig)

@@ -103,6 +103,7 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
     assert router_rig.slot('prod').state == SlotState.HEALTHY
 
 
+@pytest.mark.slow
 def test_hundreds_of_sessions_leave_nothing(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'])

@@ -49,6 +49,7 @@ class Replies:
         return self.answered + self.refused
 
 
+@pytest.mark.slow
 def test_what_floods_is_answered_or_counted_and_the_robot_is_driven_on(edge_rig):
     endpoint, statuses, replies = free_endpoint(), [], Replies()
     edge_rig.node.create_subscription(

@@ -95,6 +95,7 @@ def test_episodes_hold_all_that_the_robot_saw_and_did(rig, tmp_path):
         assert not about['intervention']
 
 
+@pytest.mark.slow
 def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, tmp_path):
     root, draw = tmp_path / 'bags', random.Random(7)
     whole: dict[str, list[int]] = {}
@@ -126,6 +127,7 @@ def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, t
     assert sum('_ended-' in name for name in found) == KILLS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='RLIMIT_FSIZE with SIGXFSZ is of Linux')
 def test_a_full_disk_stops_the_recorder_and_not_the_robot(rig, tmp_path):
     root = tmp_path / 'bags'

@@ -117,6 +117,7 @@ def joint_of(found: RrdFile) -> str:
     return name.replace('\\', '')
 
 
+@pytest.mark.slow
 def test_a_robot_over_zenoh_is_shown(edge_rig, tmp_path):
     endpoint, file = free_endpoint(), tmp_path / 'view.rrd'
     edge_rig.start_server(policy_path=SHAPE, zenoh_listen=[endpoint])

@@ -98,6 +98,7 @@ def rounds(policy, sessions, count):
     ]
 
 
+@pytest.mark.slow
 def test_eight_interleaved_sessions_answer_as_eight_policies_with_one_each(relative):
     shared = load(trusting(relative))
     turns = rounds(shared, 8, 3)
