@@ -9,7 +9,7 @@ from benchmarks.results.parts import measure_parts
 from benchmarks.results.report import Case
 
 ABOUT = 'what a recorder costs a robot and holds in memory, what a kill leaves, and conversion'
-PARTS = ('recorder', 'kills', 'converter')
+PARTS = ('recorder', 'kills', 'edge_kills', 'converter')
 PARAMETERS: dict[str, object] = {}
 
 

@@ -8,13 +8,18 @@ import socket
 
 # below those that the system gives to outgoing connections, which could take one meanwhile
 PORTS = range(15_000, 32_000)
+# not the generator that tests seed
+DRAW = random.SystemRandom()
+given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a port that is free for TCP and for UDP, which QUIC uses."""
+    """Return a port that is free for TCP and for UDP, which QUIC uses; each only once."""
     while True:
-        port = random.choice(PORTS)
-        if all(is_free(port, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
+        port = DRAW.choice(PORTS)
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        if port not in given and all(is_free(port, kind) for kind in kinds):
+            given.add(port)
             return port
 
 

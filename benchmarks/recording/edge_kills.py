@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+An edge controller is killed at random instants while a recorder writes its episodes; then all bags
+become a dataset. Each control step that was heard must be in a bag, once, each episode with a
+usable row in the dataset, and frames and rows must be equal.
+
+The simulated arm tries for short attempts, so episodes end by themselves, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+import contextlib
+from dataclasses import dataclass, field
+import json
+from pathlib import Path
+import random
+import shutil
+import subprocess
+import time
+
+from benchmarks.control_loop.edge_process import command
+from benchmarks.harness.processes import child
+from benchmarks.recording.kills import wait_for
+from benchmarks.results.report import Case
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.records import Existing
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve_interfaces.msg import ExecutedAction
+
+ABOUT = 'an edge controller is killed at random instants'
+KILLS, LONGEST_S, SIDE, ATTEMPT_S, SETTLE_S = 100, 2.0, 64, 2.0, 2.0
+ROBOT = '/bench_edge_kill'
+EDGE = f'{ROBOT}/edge_controller'
+PARAMETERS = {'strategy': 'episodic', 'cameras': f'2 x {SIDE}x{SIDE} raw', 'rate_hz': 30}
+
+
+@dataclass(slots=True)
+class HeardSteps:
+    """The control steps with a command, as a subscriber hears them: of each, its episode."""
+
+    steps: Counter[tuple[str, int]] = field(default_factory=Counter)
+    usable: set[str] = field(default_factory=set)
+
+    def add(self, message: ExecutedAction) -> None:
+        self.steps[message.episode_id, message.control_step] += 1
+        if len(message.commanded) and message.episode_id and all(message.input_ids):
+            self.usable.add(message.episode_id)
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the one case. Main thread. Raises UserError, CalledProcessError."""
+    return [kill_often(folder, KILLS, random.Random(1))]
+
+
+def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
+    """Kill the edge so often beside a recorder; convert what it wrote, and judge."""
+    bags, heard, durations_s = folder / 'edge_kills', HeardSteps(), []
+    shutil.rmtree(bags, ignore_errors=True)
+    with listening(heard), fleet(folder), recorder(bags, folder):
+        for _ in range(kills):
+            durations_s.append(run_and_kill(heard, folder / 'killed_edge.log', draw))
+        time.sleep(SETTLE_S)
+    out = folder / 'edge_kills_out'
+    shutil.rmtree(out, ignore_errors=True)
+    words = ['lerobot-serve', 'dataset', *map(str, sorted(bags.iterdir())), str(out)]
+    subprocess.run([*words, '--vcodec', 'png', '--check'], check=True, capture_output=True)
+    return judge(bags, out, heard, durations_s)
+
+
+@contextlib.contextmanager
+def listening(heard: HeardSteps) -> Iterator[None]:
+    """Hear the control steps of the edge."""
+    runtime = NodeRuntime([])
+    try:
+        node = SteadyClockNode('bench_edge_kills', context=runtime.context)
+        node.create_subscription(
+            ExecutedAction, f'{EDGE}/executed_action', heard.add, qos.EXECUTED_ACTION
+        )
+        runtime.add(node)
+        runtime.spin_in_background()
+        yield
+    finally:
+        runtime.close()
+
+
+@contextlib.contextmanager
+def fleet(folder: Path) -> Iterator[None]:
+    """Run a policy server and an arm, which stay."""
+    policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
+    arm = command(
+        'sim_robot',
+        ROBOT,
+        image_height=SIDE,
+        image_width=SIDE,
+        edge_controller=EDGE,
+        attempt_timeout_s=ATTEMPT_S,
+    )
+    with child(policy, folder / 'edge_kills_server.log'), child(arm, folder / 'arm.log'):
+        yield
+
+
+@contextlib.contextmanager
+def recorder(bags: Path, folder: Path) -> Iterator[None]:
+    """Record each episode into a bag, until the block ends."""
+    words = ['record', str(bags), '--strategy', 'episodic', '--outcome-wait', '0.5']
+    log = folder / 'edge_kills_recorder.log'
+    with child([str(executable_path('lerobot-serve')), *words], log):
+        wait_for(lambda: 'record' in log.read_text(), 'the recorder starts')
+        yield
+
+
+def run_and_kill(heard: HeardSteps, log: Path, draw: random.Random) -> float:
+    """Start the edge, kill it in the midst of its steps; return how long it was heard."""
+    before = len(heard.steps)
+    with child(command('edge_controller', ROBOT), log) as process:
+        wait_for(lambda: len(heard.steps) > before, 'the edge controller commands')
+        begin_s = time.monotonic()
+        time.sleep(draw.uniform(0.0, LONGEST_S))
+        process.kill()
+        process.wait()
+    return time.monotonic() - begin_s
+
+
+def judge(bags: Path, out: Path, heard: HeardSteps, durations_s: list[float]) -> Case:
+    """Compare what was heard with the bags, and the bags with the dataset."""
+    found: Counter[tuple[str, int]] = Counter()
+    damaged = 0
+    for folder in sorted(each.parent for each in bags.glob('*/metadata.yaml')):
+        bag = Bag(folder)
+        for message in bag.read():
+            if message.type == EXECUTED_TYPE:
+                executed = decode_executed(message.data)
+                found[executed.episode_id, executed.control_step] += 1
+        damaged += not bag.is_complete
+    there = Existing.read(out)
+    converted = {json.loads(line)['episode_id'] for line in there.lines}
+    lost = sum(step not in found for step in heard.steps if step[0])
+    twice = sum(count > 1 for count in found.values())
+    faults = check_dataset(out, decode=True)
+    missing = len(heard.usable - converted)
+    return Case(
+        'kills of an edge controller',
+        counts={
+            'kills': len(durations_s),
+            'steps_heard': len(heard.steps),
+            'steps_lost': lost,
+            'steps_twice': twice,
+            'damaged_bags': damaged,
+            'episodes': len(heard.usable),
+            'episodes_not_converted': missing,
+            'rows': there.rows,
+        },
+        series_ms={'heard before a kill': [1e3 * each for each in durations_s]},
+        goals={
+            'every heard step is in a bag, once': lost == twice == damaged == 0,
+            'every episode converts': missing == 0,
+            'frames = rows': not faults,
+        },
+    )
