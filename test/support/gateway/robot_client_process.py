@@ -7,7 +7,8 @@ LeRobot's own robot clients, unmodified, each a process of its own:
 LeRobot is imported once. Each line of the standard input is a configuration in JSON, such as
 {"server_address": ..., "robot": {...}}: a fork runs it by the main function of
 lerobot.async_inference.robot_client in the folder of this process, and its log goes to
-robot_client_N.log. The line "end N" presses Ctrl-C for one of them. They end with this process.
+robot_client_N.log. The line "end N" presses Ctrl-C for one of them, and waits for its end. They
+end with this process.
 (test_migration_page_commands.py runs LeRobot's command line.)
 """
 
@@ -19,10 +20,12 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
+END_S, POLL_S = 10.0, 0.02
 
 
 def run(number: int, configuration: dict[str, Any]) -> NoReturn:
@@ -44,6 +47,21 @@ def run(number: int, configuration: dict[str, Any]) -> NoReturn:
         os._exit(1)
 
 
+def end(client: int) -> None:
+    """
+    Press Ctrl-C for a client; kill it where that does not end it. LeRobot closes its channel and
+    then waits without a bound for a thread that may be within a call.
+    """
+    os.kill(client, signal.SIGINT)
+    deadline_s = time.monotonic() + END_S
+    while os.waitpid(client, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline_s:
+            os.kill(client, signal.SIGKILL)
+            os.waitpid(client, 0)
+            return
+        time.sleep(POLL_S)
+
+
 def main() -> None:
     from lerobot_serve.policies.lerobot import compat
 
@@ -52,9 +70,7 @@ def main() -> None:
     clients: list[int] = []
     for line in sys.stdin:
         if line.startswith('end '):
-            client = clients[int(line.split()[1])]
-            os.kill(client, signal.SIGINT)
-            os.waitpid(client, 0)
+            end(clients[int(line.split()[1])])
             continue
         client = os.fork()
         if not client:
