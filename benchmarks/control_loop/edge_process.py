@@ -12,13 +12,12 @@ from pathlib import Path
 import time
 
 from benchmarks.harness.client import READY_TIMEOUT_S
+from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -31,15 +30,11 @@ GOAL_SHARE = 0.15
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return the one case. Main thread. Raises UserError."""
-    runtime = NodeRuntime([])
     states: list[EdgeState] = []
-    try:
-        node = SteadyClockNode('bench_edge', context=runtime.context)
+    with spinning_node('bench_edge') as node:
         node.create_subscription(
             EdgeState, f'{ROBOT}/edge_controller/state', states.append, qos.STATE
         )
-        runtime.add(node)
-        runtime.spin_in_background()
         with (
             child(
                 command('policy_server', '', policy_path=shared_file('config/policies/reach')),
@@ -54,8 +49,6 @@ def measure(rounds: int, folder: Path) -> list[Case]:
             wait_until_streaming(states)
             time.sleep(WARM_UP_S)
             return [observe(edge.pid, states)]
-    finally:
-        runtime.close()
 
 
 def command(name: str, namespace: str, **parameters: object) -> list[str]:

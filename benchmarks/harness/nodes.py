@@ -19,6 +19,7 @@ from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.processes import child
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
@@ -30,6 +31,19 @@ class ServedLoad:
 
     server: subprocess.Popen
     swarm: LoadGenerator
+
+
+@contextlib.contextmanager
+def spinning_node(name: str) -> Iterator[SteadyClockNode]:
+    """Give a node whose callbacks run in a background thread."""
+    runtime = NodeRuntime([])
+    try:
+        node = SteadyClockNode(name, context=runtime.context)
+        runtime.add(node)
+        runtime.spin_in_background()
+        yield node
+    finally:
+        runtime.close()
 
 
 @contextlib.contextmanager

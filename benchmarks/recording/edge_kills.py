@@ -21,13 +21,12 @@ import subprocess
 import time
 
 from benchmarks.control_loop.edge_process import command
+from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
 from benchmarks.recording.kills import wait_for
 from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.checking import check_dataset
@@ -37,8 +36,10 @@ from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'an edge controller is killed at random instants'
 KILLS, LONGEST_S, SIDE, ATTEMPT_S, SETTLE_S = 100, 2.0, 64, 2.0, 2.0
-# joints and two cameras; behind them is the device of a person, which is silent here
-INPUTS = 3
+# how long the server keeps the session of a killed edge from the next one
+GRACE_S = 1.0
+# in the order of input_ids; behind them is the device of a person, which is silent here
+INPUT_TOPICS = ('joint_states', 'camera/front/image_raw', 'camera/wrist/image_raw')
 ROBOT = '/bench_edge_kill'
 EDGE = f'{ROBOT}/edge_controller'
 PARAMETERS = {'strategy': 'episodic', 'cameras': f'2 x {SIDE}x{SIDE} raw', 'rate_hz': 30}
@@ -51,9 +52,17 @@ class HeardSteps:
     steps: Counter[tuple[str, int]] = field(default_factory=Counter)
     usable: set[str] = field(default_factory=set)
 
+    def clear(self) -> None:
+        self.steps.clear()
+        self.usable.clear()
+
     def add(self, message: ExecutedAction) -> None:
         self.steps[message.episode_id, message.control_step] += 1
-        if len(message.commanded) and message.episode_id and all(message.input_ids[:INPUTS]):
+        if (
+            len(message.commanded)
+            and message.episode_id
+            and all(message.input_ids[: len(INPUT_TOPICS)])
+        ):
             self.usable.add(message.episode_id)
 
 
@@ -66,9 +75,12 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
     """Kill the edge so often beside a recorder; convert what it wrote, and judge."""
     bags, heard, durations_s = folder / 'edge_kills', HeardSteps(), []
     shutil.rmtree(bags, ignore_errors=True)
-    with listening(heard), fleet(folder), recorder(bags, folder):
+    with listening(heard), fleet(folder), recorder(bags, folder) as recorder_log:
+        let_inputs_be_found(recorder_log, folder)
+        heard.clear()
         for _ in range(kills):
             durations_s.append(run_and_kill(heard, folder / 'killed_edge.log', draw))
+        # the last steps are on their way to the recorder
         time.sleep(SETTLE_S)
     out = folder / 'edge_kills_out'
     shutil.rmtree(out, ignore_errors=True)
@@ -80,23 +92,22 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
 @contextlib.contextmanager
 def listening(heard: HeardSteps) -> Iterator[None]:
     """Hear the control steps of the edge."""
-    runtime = NodeRuntime([])
-    try:
-        node = SteadyClockNode('bench_edge_kills', context=runtime.context)
+    with spinning_node('bench_edge_kills') as node:
         node.create_subscription(
             ExecutedAction, f'{EDGE}/executed_action', heard.add, qos.EXECUTED_ACTION
         )
-        runtime.add(node)
-        runtime.spin_in_background()
         yield
-    finally:
-        runtime.close()
 
 
 @contextlib.contextmanager
 def fleet(folder: Path) -> Iterator[None]:
     """Run a policy server and an arm, which stay."""
-    policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
+    policy = command(
+        'policy_server',
+        '',
+        policy_path=shared_file('config/policies/reach'),
+        session_grace_s=GRACE_S,
+    )
     arm = command(
         'sim_robot',
         ROBOT,
@@ -110,13 +121,25 @@ def fleet(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorder(bags: Path, folder: Path) -> Iterator[None]:
-    """Record each episode into a bag, until the block ends."""
+def recorder(bags: Path, folder: Path) -> Iterator[Path]:
+    """Record each episode into a bag, until the block ends; give the log."""
     words = ['record', str(bags), '--strategy', 'episodic', '--outcome-wait', '0.5']
     log = folder / 'edge_kills_recorder.log'
     with child([str(executable_path('lerobot-serve')), *words], log):
-        wait_for(lambda: 'record' in log.read_text(), 'the recorder starts')
-        yield
+        yield log
+
+
+def let_inputs_be_found(recorder_log: Path, folder: Path) -> None:
+    """
+    Run an edge until the recorder, which looks for topics once a second, records all inputs: what
+    a robot did before has no pictures and is left out of a dataset.
+    """
+    with child(command('edge_controller', ROBOT), folder / 'first_edge.log'):
+        wait_for(lambda: are_recorded(recorder_log.read_text()), 'the inputs are recorded')
+
+
+def are_recorded(log: str) -> bool:
+    return all(f'{ROBOT}/{topic} ' in log for topic in INPUT_TOPICS)
 
 
 def run_and_kill(heard: HeardSteps, log: Path, draw: random.Random) -> float:

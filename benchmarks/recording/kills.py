@@ -18,13 +18,13 @@ import time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
+from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.processes.node_processes import executable_path
@@ -102,12 +102,8 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
     root = folder / 'killed_bags'
     shutil.rmtree(root, ignore_errors=True)
-    runtime = NodeRuntime([])
     spans: list[tuple[int, float]] = []
-    try:
-        node = SteadyClockNode('bench_kills', context=runtime.context)
-        runtime.add(node)
-        runtime.spin_in_background()
+    with spinning_node('bench_kills') as node:
         robot = PlayedRobot(node, draw)
         robot.start()
         try:
@@ -115,8 +111,6 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
                 spans.append(record_and_kill(root, folder / f'kill_{number}.log', robot, draw))
         finally:
             robot.stop()
-    finally:
-        runtime.close()
     with child(command(root), folder / 'kill_last.log'):
         wait_for(lambda: not list(root.glob('*.recording')), 'cut bags are completed')
     return judge(root, robot, spans)

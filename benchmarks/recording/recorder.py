@@ -18,12 +18,11 @@ import numpy as np
 
 from benchmarks.control_loop.edge_process import command, wait_until_streaming
 from benchmarks.harness.camera_images import camera_images
+from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.processes.node_processes import executable_path
@@ -84,20 +83,16 @@ def image_message(frame: np.ndarray) -> bytes:
 
 def beside_a_recorder(folder: Path) -> Case:
     """Compare the control steps of blocks with a recorder and without one."""
-    runtime = NodeRuntime([])
     states: list[EdgeState] = []
     actions: list[ExecutedAction] = []
-    try:
-        node = SteadyClockNode('bench_recorder', context=runtime.context)
-        edge = f'{ROBOT}/edge_controller'
+    edge = f'{ROBOT}/edge_controller'
+    policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
+    arm = command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH)
+    with spinning_node('bench_recorder') as node:
         node.create_subscription(EdgeState, f'{edge}/state', states.append, qos.STATE)
         node.create_subscription(
             ExecutedAction, f'{edge}/executed_action', actions.append, qos.EXECUTED_ACTION
         )
-        runtime.add(node)
-        runtime.spin_in_background()
-        policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
-        arm = command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH)
         with (
             child(policy, folder / 'recording_server.log'),
             child(arm, folder / 'recording_arm.log'),
@@ -105,8 +100,6 @@ def beside_a_recorder(folder: Path) -> Case:
         ):
             wait_until_streaming(states)
             return compare(folder, actions)
-    finally:
-        runtime.close()
 
 
 def compare(folder: Path, actions: list[ExecutedAction]) -> Case:

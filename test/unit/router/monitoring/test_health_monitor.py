@@ -1,101 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the router looks at again and again: robots that are gone, verdicts, and its own end."""
+"""What the router looks at again and again: robots that are gone, and verdicts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-import threading
 from types import SimpleNamespace
 
 from diagnostic_msgs.msg import DiagnosticArray
 import pytest
-from support.router.dispatch_rig import request_bytes
-from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
+from support.router.router_core_rig import SECOND, TWO_SLOTS
+from support.router.runtime_rig import RuntimeRig, status
 
-from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.change_detector import MAX_RATE_HZ
-from lerobot_serve.router.monitoring.health_monitor import HealthMonitor, REASON_INTERVAL_NS
-from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
-from lerobot_serve.router.thread_group import ThreadGroup
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.router.monitoring.health_monitor import REASON_INTERVAL_NS
 from lerobot_serve_interfaces.msg import CanaryState, ReplicaState, RouterState
-
-LIMIT_S = 10.0
-
-
-class Replicas:
-    """Servers as ros.replica_clients has them; their thread only waits for its end."""
-
-    def __init__(self) -> None:
-        self.awake = threading.Event()
-        self.there, self.two, self.closed = True, '', False
-        self.gone: set[str] = set()
-        self.on_reply = self.on_status = None
-
-    def listen(self, on_reply, on_status) -> None:
-        self.on_reply, self.on_status = on_reply, on_status
-
-    def run(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            self.awake.wait(LIMIT_S)
-            self.awake.clear()
-
-    def wake(self) -> None:
-        self.awake.set()
-
-    def is_available(self, server: str) -> bool:
-        return self.there and server not in self.gone
-
-    def link_problem(self, server: str) -> str:
-        return self.two
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Rig(RoutingRig):
-    """A router with its threads; what it publishes and warns of is kept."""
-
-    def __init__(self, folder, **parameters: object) -> None:
-        self.sent: list[bytes] = []
-        super().__init__(folder, **parameters)
-        self.topics: list[object] = self.published
-        self.warned: list[str] = self.told
-        self.threads: list[threading.Thread] = []
-        self.behind, self.group = Replicas(), ThreadGroup(self.start)
-        self.warned.clear()
-
-    def make_transport(self) -> Transport:
-        replies = SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True)
-        clients = {
-            name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
-            for name in self.clients
-        }
-        return ReplicaTransport(clients, replies, self.drops)
-
-    def routing(self) -> RouterRuntime:
-        connections = RouterConnections(self.behind, None, self.topics.append)
-        return RouterRuntime(self.core, connections, self.group, self.context)
-
-    def start(self, name: str, target, wake) -> threading.Thread:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        self.threads.append(thread)
-        thread.start()
-        return thread
-
-    def monitor(self) -> HealthMonitor:
-        return HealthMonitor(self.core, self.behind, self.topics.append, self.context)
-
-    def of_kind(self, kind: type) -> list:
-        return [each for each in self.topics if isinstance(each, kind)]
 
 
 @pytest.fixture
 def rig(tmp_path):
-    return Rig(tmp_path)
+    return RuntimeRig(tmp_path)
 
 
 def nobody(topic: str) -> bool:
@@ -166,7 +89,7 @@ def test_a_verdict_is_said_when_it_changes(rig):
     rig.close()
 
 
-def lose_a_replica(rig: Rig) -> None:
+def lose_a_replica(rig: RuntimeRig) -> None:
     rig.behind.is_available = lambda server: server != '/a1'
 
 
@@ -249,7 +172,7 @@ def test_a_reason_that_changes_while_the_health_stays_is_logged_now_and_then(rig
 
 
 def test_a_command_to_the_canary_is_published_with_the_next_poll(tmp_path):
-    rig = Rig(tmp_path, **TWO_SLOTS, canary_plan=('50', '100'))
+    rig = RuntimeRig(tmp_path, **TWO_SLOTS, canary_plan=('50', '100'))
     monitor = rig.monitor()
     rig.core.is_open = True
     for _ in range(2):
@@ -269,21 +192,6 @@ def test_once_a_second_everything_is_told(rig):
     for kind in (RouterState, DiagnosticArray, CanaryState):
         assert len(rig.of_kind(kind)) == 1
     rig.close()
-
-
-def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespace:
-    return SimpleNamespace(
-        policy=policy,
-        slot=slot,
-        state_class=1,
-        state=2,
-        ACTIVE=2,
-        warmed_up=True,
-        load=0.5,
-        active_sessions=1,
-        max_sessions=4,
-        text='',
-    )
 
 
 def test_a_replica_whose_services_are_not_there_yet_is_waited_for(rig):
@@ -332,71 +240,6 @@ def test_a_policy_that_is_learned_late_is_written_down(rig):
         monitor.on_status('/b1', status('/b1', policy, 'b'))
     assert written[1:] == [first, second]
     rig.close()
-
-
-# the router's end
-
-
-def test_its_threads_end_and_everything_is_let_go(rig):
-    routing = rig.routing()
-    routing.begin()
-    robot = rig.robot()
-    assert rig.core.is_open
-    routing.close()
-    assert not any(thread.is_alive() for thread in rig.threads)
-    assert sorted(thread.name for thread in rig.threads) == [
-        'alarm',
-        'control',
-        'replies',
-        'store',
-    ]
-    assert rig.behind.closed
-    assert rig.core.table.sessions.current('robot') is None
-    for name in robot.places['a'] + robot.places['b']:
-        assert 'close' in rig.clients[name].calls
-    # once more hurts nobody, and work comes too late
-    routing.close()
-    assert not rig.core.jobs.put(int)
-
-
-def test_a_router_that_goes_away_refuses_and_says_so(rig):
-    routing = rig.routing()
-    raw = request_bytes('robot', 1, 'e')
-    rig.core.on_request(raw)
-    assert rig.drops.counts() == {'no_session': 1}
-    routing.begin()
-    rig.robot()
-    rig.core.on_request(raw)
-    (sent,) = rig.outside.sent
-    assert sent[1] == raw
-    flight = rig.core.table.in_flight.newest('robot')
-    flight.end()
-    routing.drain()
-    assert (rig.core.is_open, rig.core.is_drained) == (False, True)
-    rig.core.on_request(raw)
-    chunk = wire_chunk.decode(rig.sent[-1])
-    assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 1)
-    assert len(rig.outside.sent) == 1
-    routing.begin()
-    rig.core.on_request(raw)
-    assert len(rig.outside.sent) == 2
-    routing.close()
-
-
-def test_a_late_answer_to_a_router_that_is_closed_hurts_nobody(rig):
-    routing = rig.routing()
-    routing.begin()
-    routing.close()
-    rig.behind.on_reply('/a1', b'')
-    rig.behind.on_status('/a1', status('/a1'))
-    assert rig.drops.counts()['encapsulation'] == 1
-
-
-def test_a_folder_in_use_is_free_again_after_the_end(rig, tmp_path):
-    rig.routing().close()
-    again = Rig(tmp_path)
-    assert isinstance(again.core, RouterCore)
-    again.close()
 
 
 def test_a_replica_that_comes_or_goes_is_published_at_once_though_its_slot_goes_on(rig):
