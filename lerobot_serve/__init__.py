@@ -11,7 +11,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     atomic_file   replaces a file as a whole                            imports nothing
     ros_home      the folder of ROS for what nodes keep                 imports nothing
     access        tokens in private files, addresses                    -> errors, atomic_file
-    shared_memory removes segments of killed processes in /dev/shm      imports nothing
+    shared_memory what killed processes leave behind in /dev/shm        imports nothing
     cage          the last check of each command                        -> arrays
     policies      loads and runs policies; only it imports torch        -> arrays, wire
     trace         record format, and writing it                         -> wire, parameters, ...

@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments
 from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -71,7 +71,7 @@ def end_process(status: int) -> NoReturn:
 def exit_at_once(status: int) -> NoReturn:
     """End the process while its threads run; leave no shared memory behind. Any thread."""
     try:
-        shared_memory.remove_own_segments()
+        segments.remove_own_segments()
     finally:
         os._exit(status)
 

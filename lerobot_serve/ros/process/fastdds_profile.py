@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 
-from lerobot_serve.shared_memory import (
+from lerobot_serve.shared_memory.segments import (
     list_open_files,
     own_segments,
     read_memory_map,

@@ -21,10 +21,10 @@ import warnings
 
 import rclpy
 from rclpy.executors import ExternalShutdownException
+from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from lerobot_serve import shared_memory
 from lerobot_serve.entry_points import (
     exit_at_once,
     EXIT_TIMEOUT_S,
@@ -38,10 +38,13 @@ from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
+from lerobot_serve.shared_memory import segments
+from lerobot_serve.shared_memory.ports import PortGuard
 
 JOIN_TIMEOUT_S = 5.0
 LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
+PORT_CHECK_S = 1.0
 
 
 class NodeRuntime:
@@ -51,7 +54,7 @@ class NodeRuntime:
 
     def __init__(self, arguments: list[str] | None = None) -> None:
         """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
-        shared_memory.remove_dead_segments()
+        segments.remove_dead_segments()
         fastdds_profile.apply_shipped_profile()
         keep_freed_memory()
         self.stop_requested = threading.Event()
@@ -123,8 +126,11 @@ class NodeRuntime:
         self.thread('executor', self._spin, lambda: self.executor.create_task(no_op))
 
     def start(self) -> None:
-        """Spin the executor, then call the `on_started` callbacks. Raises UserError."""
+        """
+        Spin the executor, guard the ports, then call the `on_started` callbacks. Raises UserError.
+        """
         self.spin_in_background()
+        self.thread('ports', self._guard_ports)
         for starter in self._starters:
             starter()
 
@@ -177,6 +183,15 @@ class NodeRuntime:
         self.executor.shutdown(timeout_sec=JOIN_TIMEOUT_S)
         if self.context.ok():
             self.context.shutdown()
+
+    def _guard_ports(self) -> None:
+        guard = PortGuard()
+        while not self.stop.wait(PORT_CHECK_S):
+            for port in guard.check():
+                get_logger('fastdds').error(
+                    f'{port.file.name} was blocked: a process was killed while it sent to this '
+                    f'one. Up to {port.messages} messages are lost; the port is renewed'
+                )
 
     def _spin(self) -> None:
         while not self.stop.is_set():

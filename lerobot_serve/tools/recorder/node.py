@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import select
 import sys
+import time
 
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -31,12 +32,14 @@ from lerobot_serve.tools.recorder.frames import (
     RAW_TYPE,
     SUFFIX,
 )
-from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots
+from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots, parent
+from lerobot_serve.tools.recorder.robots.silence import Silence
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 KEY_POLL_S = 0.5
+SILENCE_POLL_S = 1.0
 
 
 class RecorderNode(TopicRecorderNode):
@@ -65,6 +68,7 @@ class RecorderNode(TopicRecorderNode):
         self.settings = settings
         # what the executor thread knows of robots, to choose topics
         self._heard = KnownRobots(settings.robot)
+        self._silence = Silence()
         self._compressor: FrameCompressor | None = None
         recording = WriteQueue(self.writer, settings.limits, on_end=runtime.stop_requested.set)
         if isinstance(self.writer, HighlightWriter):
@@ -72,6 +76,7 @@ class RecorderNode(TopicRecorderNode):
         chosen = TopicFilter(settings.topics, settings.all_topics)
         selection = chosen if settings.topics or settings.all_topics else self._heard
         super().__init__(runtime, 'recorder', recording, selection, link)
+        self.create_timer(SILENCE_POLL_S, self._look_for_silence)
         if isinstance(self.writer, HighlightWriter):
             create_trigger_services(self, {'save': self._save})
             if sys.stdin is not None and sys.stdin.isatty():
@@ -98,10 +103,25 @@ class RecorderNode(TopicRecorderNode):
     def deposit(self, message: ReceivedMessage, kind: str) -> None:
         if kind == STATE_TYPE or is_robot_file(message.topic, kind):
             self._heard.learn(BagMessage(message.topic, kind, message.received_ns, message.data))
+        if kind == STATE_TYPE:
+            self._on_state(message.topic)
         if self._compressor and kind == RAW_TYPE:
             self._compressor.put(message)
         else:
             self.recording.put(message)
+
+    def _on_state(self, topic: str) -> None:
+        if not self._heard.is_wanted(parent(topic)):
+            return
+        if text := self._silence.on_state(topic, time.monotonic()):
+            self.get_logger().warning(text)
+
+    def _look_for_silence(self) -> None:
+        for text in self._silence.poll(time.monotonic(), self._has_publisher):
+            self.get_logger().error(text)
+
+    def _has_publisher(self, topic: str) -> bool:
+        return self.count_publishers(topic) > 0
 
     def _add(self, topic: BagTopic) -> None:
         super()._add(topic)
@@ -132,3 +152,7 @@ class RecorderNode(TopicRecorderNode):
         """Return what was dropped, by topic: in the queue of the disk, or of the compressor."""
         lost = self.recording.dropped_by_topic
         return dict(lost + self._compressor.dropped if self._compressor else lost)
+
+    def unheard_s(self) -> dict[str, float]:
+        """Return for how long robots that ran were not heard, by the topic of their states."""
+        return self._silence.unheard_s(time.monotonic())

@@ -14,7 +14,7 @@ import sys
 import pytest
 from support.processes.forked import is_participant
 
-from lerobot_serve.shared_memory import LOCK_FILE_SUFFIX, NAME
+from lerobot_serve.shared_memory.segments import LOCK_FILE_SUFFIX, NAME
 
 START = {
     'policy_server': {'policy_kind': 'null'},

@@ -29,7 +29,7 @@ runtime.close()
 """
 WAIT = """
 import time
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments as shared_memory
 limit_s = time.monotonic() + 30.0
 mapped = []
 while len(mapped) < 2 and time.monotonic() < limit_s:

@@ -14,7 +14,7 @@ import tempfile
 import pytest
 from rclpy.action import ActionClient
 
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments as shared_memory
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode
 from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -23,7 +23,7 @@ from lerobot_serve_interfaces.action import PredictChunk
 NAME = 'fastrtps_0123456789abcdef'
 RUNS = """
 import rclpy, signal, sys
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments as shared_memory
 rclpy.init()
 node = rclpy.create_node('runs')
 print(*shared_memory.own_segments(
@@ -35,7 +35,7 @@ signal.pause()
 REFUSED = """
 import atexit, sys
 from lerobot_serve.entry_points import run_main
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments as shared_memory
 atexit.register(lambda: print(*shared_memory.own_segments(
     shared_memory.read_memory_map(), shared_memory.list_locked_files()
 )))
@@ -133,7 +133,7 @@ def test_a_machine_without_shared_memory_has_nothing_to_remove(tmp_path):
 def test_each_process_looks_for_segments_of_ended_ones(monkeypatch):
     looked = []
     monkeypatch.setattr(
-        node_runtime.shared_memory, 'remove_dead_segments', lambda: looked.append(1)
+        node_runtime.segments, 'remove_dead_segments', lambda: looked.append(1)
     )
     NodeRuntime([]).close()
     assert looked == [1]
@@ -173,7 +173,7 @@ def test_a_node_that_is_refused_while_it_is_built_leaves_no_segment():
 OPENS_A_PEER = """
 import mmap, sys
 from pathlib import Path
-from lerobot_serve import shared_memory
+from lerobot_serve.shared_memory import segments as shared_memory
 segment = Path(sys.argv[1])
 held = open(f'{segment}_el'), open(segment, 'r+b')
 mapped = mmap.mmap(held[1].fileno(), 0)

@@ -154,10 +154,13 @@ def print_summary(recorder: RecorderNode, status: int) -> int:
         print(f'{sum(dropped.values())} messages dropped: disk too slow')
     for name, count in sorted(dropped.items()):
         print(f'{count:>9}  dropped of {name}')
+    unheard = recorder.unheard_s()
+    for name, silent_s in sorted(unheard.items()):
+        print(f'{name} was not heard for {silent_s:.0f} s though it had a publisher')
     if recording.failed:
         print(f'error: {recording.ended}; messages written before can be read: {folder}')
         return 1
     messages = sum(writer.counts.values())
     bags = f' in {writer.finished} bags' if isinstance(writer, StrategyWriter) else ''
     print(f'{folder}: {messages} messages{bags}; ended {recording.ended}')
-    return status or int(bool(dropped))
+    return status or int(bool(dropped or unheard))

@@ -12,12 +12,14 @@ import sys
 
 import pytest
 from std_srvs.srv import Trigger
+from support.middleware.blocked_port import claim_cell
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
 from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
 from support.tools.recorder_rig import bags, messages
 
 from lerobot_serve.ros.contract.service_call import call_service
+from lerobot_serve.shared_memory.ports import ports_of
 from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.reader import Bag
@@ -185,3 +187,17 @@ def test_options_without_effect_are_refused(tmp_path):
         with recorder(tmp_path / 'bags', *words) as process:
             assert process.process.wait(LIMIT_S) == 1
             assert text in process.log
+
+
+def test_a_recorder_that_a_killed_sender_made_deaf_records_again(rig, tmp_path):
+    with recorder(tmp_path / 'bags', '--strategy', 'episodic') as process:
+        wait_until_heard(rig, process)
+        for file, number in ports_of(process.process.pid).items():
+            claim_cell(file, number)
+        rig.wait(lambda: process.log.count('was blocked') >= 2, 'both ports are renewed')
+        run_episode(rig, 'after')
+        rig.wait(lambda: bags(tmp_path / 'bags'), 'the bag of the episode')
+        assert process.stop() == 0
+    (bag,) = bags(tmp_path / 'bags')
+    steps = [each.control_step for each in executed(bag)]
+    assert steps == list(range(steps[0], steps[0] + len(steps))) and len(steps) >= 10

@@ -21,6 +21,7 @@ import stat
 import time
 
 FOLDER = Path('/dev/shm')
+ANY = re.compile('.*')
 NAME = r'fast(?:rtps|dds)_[0-9a-f]+'
 MAPPED = re.compile(rf'^([0-9a-f]+)-([0-9a-f]+) .*({FOLDER}/{NAME})(?: \(deleted\))?$', re.M)
 # a participant holds this file open and locked for the lifetime of its segment
@@ -47,35 +48,41 @@ def own_segments(memory_map: str, own_files: Collection[str]) -> dict[Path, int]
 
 def list_open_files() -> set[str]:
     """Return the paths of the open files of this process; none where the system hides them."""
-    return set(_open_files().values())
+    return set(_open_files(os.getpid()).values())
 
 
-def list_locked_files() -> set[str]:
+def list_locked_files(pattern: re.Pattern[str] = ANY, process: int | None = None) -> set[str]:
     """
-    Return the open files on which this process holds a lock.
+    Return the open files of a pattern on which a process holds a lock, by default this one.
 
     Fast DDS opens the lock files of peers, too, to find out whether they run.
     """
-    return {path for number, path in _open_files().items() if _holds_lock(number)}
+    process = process or os.getpid()
+    return {
+        path
+        for number, path in _open_files(process).items()
+        if pattern.fullmatch(path) and _holds_lock(process, number)
+    }
 
 
-def _open_files() -> dict[str, str]:
+def _open_files(process: int) -> dict[str, str]:
     """Return the paths of the open files by their numbers."""
     found = {}
     with contextlib.suppress(OSError):
-        for number in os.listdir('/proc/self/fd'):
+        for number in os.listdir(f'/proc/{process}/fd'):
             # another thread may close a file meanwhile
             with contextlib.suppress(OSError):
-                found[number] = os.readlink(f'/proc/self/fd/{number}').removesuffix(' (deleted)')
+                path = os.readlink(f'/proc/{process}/fd/{number}')
+                found[number] = path.removesuffix(' (deleted)')
     return found
 
 
-def _holds_lock(number: str) -> bool:
+def _holds_lock(process: int, number: str) -> bool:
     try:
-        text = Path(f'/proc/self/fdinfo/{number}').read_text()
+        text = Path(f'/proc/{process}/fdinfo/{number}').read_text()
     except OSError:
         return False
-    return str(os.getpid()) in LOCK_HOLDER.findall(text)
+    return str(process) in LOCK_HOLDER.findall(text)
 
 
 def read_memory_map() -> str:

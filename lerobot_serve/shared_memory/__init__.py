@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The shared memory of Fast DDS in /dev/shm, and what a killed process does to it.
+
+`segments` removes what it left behind; `ports` finds the queues that it blocked. Linux only:
+elsewhere there is nothing to find. Any thread.
+"""

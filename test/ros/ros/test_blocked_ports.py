@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A sender that is killed while it sends leaves a port of Fast DDS blocked, and its owner deaf: the
+owner has it renewed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from support.middleware.blocked_port import claim_cell
+from support.waiting import wait_until
+
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process import node_runtime
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.shared_memory.ports import ports_of
+from std_msgs.msg import UInt32
+
+TOPIC = 'steadily'
+SENDS = f"""
+import rclpy, time
+from std_msgs.msg import UInt32
+rclpy.init()
+publisher = rclpy.create_node('sends').create_publisher(UInt32, '{TOPIC}', 10)
+count = 0
+while True:
+    count += 1
+    publisher.publish(UInt32(data=count))
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def sender():
+    process = subprocess.Popen([sys.executable, '-c', SENDS])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def runtime():
+    runtime = NodeRuntime([])
+    yield runtime
+    runtime.close()
+
+
+def subscribed(runtime: NodeRuntime) -> list[int]:
+    """Return what a started node hears of the sender, which grows."""
+    heard: list[int] = []
+    node = SteadyClockNode('hears', context=runtime.context)
+    node.create_subscription(UInt32, TOPIC, lambda message: heard.append(message.data), 10)
+    runtime.add(node)
+    runtime.start()
+    wait_until(lambda: len(heard) > 5, 'the sender is heard')
+    return heard
+
+
+def test_a_node_that_a_killed_sender_made_deaf_hears_again(runtime, sender, capfd):
+    heard = subscribed(runtime)
+    # that of the data of topics, and that of discovery
+    found = ports_of()
+    assert len(found) >= 2
+    for file, number in found.items():
+        claim_cell(file, number)
+    last = heard[-1]
+    wait_until(lambda: heard[-1] > last + 200, 'the sender is heard again', 30)
+    printed = capfd.readouterr().err
+    assert 'was blocked: a process was killed while it sent to this one' in printed
+
+
+def test_without_the_guard_it_stays_deaf(runtime, sender, monkeypatch):
+    """Else the test above proves nothing: Fast DDS does not help itself."""
+    monkeypatch.setattr(node_runtime.PortGuard, 'check', lambda _: [])
+    heard = subscribed(runtime)
+    for file, number in ports_of().items():
+        claim_cell(file, number)
+    threading.Event().wait(0.5)
+    count = len(heard)
+    threading.Event().wait(4)
+    assert len(heard) == count

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of Fast DDS with the fault that a sender leaves which is killed while it sends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lerobot_serve.shared_memory import ports
+
+NUMBER, CELLS, CHECK_MS = 7411, 8, 1000
+BEGIN, CELLS_AT = 256, 1024
+LAST_TURN = 1 << 31
+
+
+def claim_cell(file: Path, number: int) -> None:
+    """Claim the next cell of a port and do not fill it, as a sender does that is killed there."""
+    handle = os.open(file, os.O_RDWR)
+    try:
+        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
+        layout = ports.find_layout(memory, number)
+        assert layout
+        claim, free, cells, listeners = ports.RING.unpack_from(memory, layout.ring_at)
+        claimed = ports.RING.pack(following(claim, cells), free - 1, cells, listeners)
+        os.pwrite(handle, claimed[:8], layout.ring_at)
+    finally:
+        os.close(handle)
+
+
+def following(claim: int, cells: int) -> int:
+    """Return the cell after this one; the highest bit changes with each turn of the ring."""
+    turn, cell = claim & LAST_TURN, (claim & ports.INDEX_MASK) + 1
+    return turn | cell if cell < cells else turn ^ LAST_TURN
+
+
+def port_bytes(
+    claim: int = 0, free: int = CELLS, unread: dict[int, int] | None = None, flags: int = 7
+) -> bytearray:
+    """Return a port of eight cells; `unread` has the listeners that have yet to read a cell."""
+    ring_at = CELLS_AT + CELLS * ports.CELL_BYTES + 4
+    memory = bytearray(ring_at + ports.RING.size + 8)
+    header = (0, 1, CELLS_AT, ring_at, NUMBER, 1, CHECK_MS, CHECK_MS // 3, CELLS, 1, flags)
+    ports.HEADER.pack_into(memory, BEGIN, *header)
+    ports.RING.pack_into(memory, ring_at, claim, free, CELLS, 1)
+    for cell, count in (unread or {}).items():
+        ports.COUNT.pack_into(memory, CELLS_AT + cell * ports.CELL_BYTES, count)
+    return memory

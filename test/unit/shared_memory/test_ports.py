@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A port of Fast DDS is blocked by a cell that was claimed and is never filled, by nothing else."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given, strategies as st
+import pytest
+from support.middleware.blocked_port import (
+    BEGIN,
+    CELLS,
+    claim_cell,
+    LAST_TURN,
+    NUMBER,
+    port_bytes,
+)
+
+from lerobot_serve.shared_memory import ports
+from lerobot_serve.shared_memory.ports import (
+    BlockedPort,
+    examine,
+    find_layout,
+    PortGuard,
+    unfilled_cell,
+)
+
+
+def unfilled(memory: bytearray) -> tuple[int, int] | None:
+    layout = find_layout(bytes(memory), NUMBER)
+    assert layout
+    return unfilled_cell(bytes(memory), layout)
+
+
+@pytest.mark.parametrize('claim', [0, 3, CELLS - 1, LAST_TURN, LAST_TURN | 5])
+@pytest.mark.parametrize('claimed', range(CELLS + 1))
+@pytest.mark.parametrize('filled', range(CELLS + 1))
+def test_the_reader_waits_for_the_first_claimed_cell_while_it_is_not_filled(
+    claim: int, claimed: int, filled: int
+):
+    """`filled` of the claimed cells have a message, the first ones; every state of a ring."""
+    first = ((claim & ports.INDEX_MASK) - claimed) % CELLS
+    unread = {(first + each) % CELLS: 1 for each in range(min(filled, claimed))}
+    expected = (first, claimed) if claimed and not filled else None
+    assert unfilled(port_bytes(claim, CELLS - claimed, unread)) == expected
+
+
+def test_later_cells_that_are_filled_do_not_help_the_reader():
+    assert unfilled(port_bytes(3, CELLS - 3, {1: 1, 2: 1})) == (0, 3)
+
+
+def test_a_port_that_is_marked_already_is_left_alone():
+    assert unfilled(port_bytes(1, CELLS - 1, flags=6)) is None
+
+
+@given(st.binary(max_size=2048), st.integers(0, 2**32 - 1))
+def test_no_bytes_raise(raw: bytes, number: int):
+    layout = find_layout(raw, number)
+    if layout:
+        unfilled_cell(raw, layout)
+
+
+@given(st.data())
+def test_no_damage_of_a_port_raises(data: st.DataObject):
+    memory = port_bytes(1, CELLS - 1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(BEGIN, len(memory) - 1))
+        memory[at] = data.draw(st.integers(0, 255))
+    raw = bytes(memory[: data.draw(st.integers(0, len(memory)))])
+    layout = find_layout(raw, NUMBER)
+    if layout:
+        unfilled_cell(raw, layout)
+
+
+@pytest.mark.parametrize(
+    'at, value',
+    [(12, 9), (16, 0), (16, 1 << 20), (28, 999), (32, 334), (36, 9), (36, 0), (44, 8)],
+    ids=['cells_at', 'ring_at', 'ring far', 'check', 'wait', 'cells', 'no cells', 'flags'],
+)
+def test_another_layout_is_not_known(at: int, value: int):
+    memory = port_bytes(1, CELLS - 1)
+    memory[BEGIN + at : BEGIN + at + 4] = value.to_bytes(4, 'little')
+    assert find_layout(bytes(memory), NUMBER) is None
+    assert find_layout(bytes(port_bytes()), NUMBER + 1) is None
+
+
+@pytest.fixture
+def own_port(tmp_path, monkeypatch):
+    """A port that this process owns, in a file."""
+    file = tmp_path / f'fastrtps_port{NUMBER}'
+    file.write_bytes(port_bytes())
+    monkeypatch.setattr(ports, 'ports_of', lambda: {file: NUMBER})
+    return file
+
+
+def test_a_blocked_port_is_marked_at_the_second_check_and_nothing_else_is_written(own_port):
+    guard = PortGuard()
+    assert guard.check() == []
+    claim_cell(own_port, NUMBER)
+    before = own_port.read_bytes()
+    assert guard.check() == [] and own_port.read_bytes() == before
+    assert guard.check() == [BlockedPort(own_port, 0, 1)]
+    after = own_port.read_bytes()
+    assert [at for at in range(len(before)) if before[at] != after[at]] == [BEGIN + 44]
+    assert after[BEGIN + 44] == 6
+    assert guard.check() == guard.check() == []
+
+
+def test_a_cell_that_is_filled_until_the_next_check_is_none(own_port):
+    guard = PortGuard()
+    for claim in range(1, CELLS):
+        # another one each time: messages pass
+        own_port.write_bytes(port_bytes(claim, CELLS - 1))
+        assert guard.check() == []
+    own_port.write_bytes(port_bytes(CELLS - 1, CELLS))
+    assert guard.check() == guard.check() == []
+
+
+def test_a_port_that_was_free_in_between_is_not_marked(own_port):
+    guard = PortGuard()
+    for _ in range(3):
+        own_port.write_bytes(port_bytes(1, CELLS - 1))
+        assert guard.check() == []
+        own_port.write_bytes(port_bytes(1, CELLS))
+        assert guard.check() == []
+
+
+def test_a_file_that_is_no_port_is_left_alone(tmp_path):
+    assert examine(tmp_path / 'none', NUMBER) is None
+    empty, short, link, fifo = (tmp_path / name for name in ('empty', 'short', 'link', 'fifo'))
+    empty.touch()
+    short.write_bytes(bytes(port_bytes(1, CELLS - 1))[: BEGIN + 40])
+    target = tmp_path / 'target'
+    target.write_bytes(port_bytes(1, CELLS - 1))
+    link.symlink_to(target)
+    os.mkfifo(fifo)
+    for file in (empty, short, link, fifo, tmp_path):
+        assert examine(file, NUMBER, mark=0) is None
+    assert target.read_bytes() == port_bytes(1, CELLS - 1)
