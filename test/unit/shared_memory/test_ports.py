@@ -74,7 +74,7 @@ def test_no_damage_of_a_port_raises(data: st.DataObject):
 
 @pytest.mark.parametrize(
     'at, value',
-    [(12, 9), (16, 0), (16, 1 << 20), (28, 999), (32, 334), (36, 9), (36, 0), (44, 8)],
+    [(12, 9), (16, 0), (16, 1 << 20), (28, 996), (32, 334), (36, 9), (36, 0), (44, 8)],
     ids=['cells_at', 'ring_at', 'ring far', 'check', 'wait', 'cells', 'no cells', 'flags'],
 )
 def test_another_layout_is_not_known(at: int, value: int):
