@@ -19,8 +19,8 @@ import sys
 import threading
 from typing import NoReturn
 
-from lerobot_serve.shared_memory import segments
 from lerobot_serve.requirements import install_command, REQUIREMENTS
+from lerobot_serve.shared_memory import segments
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine

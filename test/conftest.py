@@ -18,9 +18,9 @@ from hypothesis import settings
 import pytest
 from support import leaks
 
-from lerobot_serve.shared_memory import segments as shared_memory
 from lerobot_serve.edge import flag_file
 from lerobot_serve.ros.process import private_domain
+from lerobot_serve.shared_memory import segments as shared_memory
 
 pytest_plugins = ['pytester']
 

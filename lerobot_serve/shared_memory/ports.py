@@ -7,9 +7,10 @@ claims a cell and then fills it. Killed in between, it leaves a cell that nobody
 waits for it for good, the ring becomes full, and whatever is sent to the process is lost. Fast DDS
 finds nothing wrong with such a port.
 
-It renews a port that is marked as damaged: the reader within 0.4 s, a sender with its next message.
-This mark is all that is written here. A file with another layout than that of Fast DDS 2.14 and 3
-is left alone. Nothing here raises; other threads of the process may open and close ports.
+It renews a port that is marked as damaged: the reader within 0.4 s, a sender with its next
+message. This mark is all that is written here. A file with another layout than that of Fast DDS
+2.14 and 3 is left alone. Nothing here raises; other threads of the process may open and close
+ports.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def unfilled_cell(memory: bytes, layout: Layout) -> tuple[int, int] | None:
 
 
 def ports_of(process: int | None = None) -> dict[Path, int]:
-    """Return the ports through which a process receives, by default this one, and their numbers."""
+    """Return the ports, with their numbers, of a process, by default this one."""
     found = (LOCK_FILE.fullmatch(each) for each in list_locked_files(LOCK_FILE, process))
     return {Path(each[0].removesuffix(LOCK_FILE_SUFFIX)): int(each[1]) for each in found if each}
 

@@ -21,7 +21,6 @@ import warnings
 
 import rclpy
 from rclpy.executors import ExternalShutdownException
-from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -188,10 +187,14 @@ class NodeRuntime:
         guard = PortGuard()
         while not self.stop.wait(PORT_CHECK_S):
             for port in guard.check():
-                get_logger('fastdds').error(
+                self._log_error(
                     f'{port.file.name} was blocked: a process was killed while it sent to this '
                     f'one. Up to {port.messages} messages are lost; the port is renewed'
                 )
+
+    def _log_error(self, text: str) -> None:
+        for node in list(self.executor.get_nodes())[:1]:
+            node.get_logger().error(text)
 
     def _spin(self) -> None:
         while not self.stop.is_set():

@@ -11,6 +11,7 @@ import sys
 import threading
 
 import pytest
+from std_msgs.msg import UInt32
 from support.middleware.blocked_port import claim_cell
 from support.waiting import wait_until
 
@@ -18,7 +19,6 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.shared_memory.ports import ports_of
-from std_msgs.msg import UInt32
 
 TOPIC = 'steadily'
 SENDS = f"""

@@ -14,10 +14,10 @@ import tempfile
 import pytest
 from rclpy.action import ActionClient
 
-from lerobot_serve.shared_memory import segments as shared_memory
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode
 from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.shared_memory import segments as shared_memory
 from lerobot_serve_interfaces.action import PredictChunk
 
 NAME = 'fastrtps_0123456789abcdef'
@@ -132,9 +132,7 @@ def test_a_machine_without_shared_memory_has_nothing_to_remove(tmp_path):
 
 def test_each_process_looks_for_segments_of_ended_ones(monkeypatch):
     looked = []
-    monkeypatch.setattr(
-        node_runtime.segments, 'remove_dead_segments', lambda: looked.append(1)
-    )
+    monkeypatch.setattr(node_runtime.segments, 'remove_dead_segments', lambda: looked.append(1))
     NodeRuntime([]).close()
     assert looked == [1]
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port of Fast DDS is blocked by a cell that was claimed and is never filled, by nothing else."""
+"""A port of Fast DDS is blocked by a claimed cell that is never filled, by nothing else."""
 
 from __future__ import annotations
 
 import os
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import pytest
 from support.middleware.blocked_port import (
     BEGIN,

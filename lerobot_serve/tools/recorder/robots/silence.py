@@ -57,9 +57,7 @@ class Silence:
         fell = [
             topic
             for topic, robot in self._robots.items()
-            if not robot.is_silent
-            and now_s - robot.heard_s >= SILENT_S
-            and has_publisher(topic)
+            if not robot.is_silent and now_s - robot.heard_s >= SILENT_S and has_publisher(topic)
         ]
         for topic in fell:
             self._robots[topic].is_silent = True
