@@ -17,9 +17,10 @@ from pathlib import Path
 from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, read_text, RobotFileError
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.dataset import lerobot_writer, records
+from lerobot_serve.tools.dataset import depth, lerobot_writer, records
 from lerobot_serve.tools.dataset.agreement import agreed_features
 from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.depth import MillimetreDepth
 from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.features import Features, FrameShape, SUCCESS
 from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed
@@ -80,7 +81,8 @@ class _Conversion:
         bags: list[Bag],
         staging: Staging,
     ) -> None:
-        self._settings, self._values, self._report = settings, values, report
+        self._settings, self._report = settings, report
+        self._values = MillimetreDepth(values) if settings.depth_millimetres else values
         self._bags, self._staging = bags, staging
         self._unusable: set[MessageKey] = set()
         self._there = records.Existing.read(settings.out) if settings.out.exists() else None
@@ -243,7 +245,8 @@ class _Conversion:
         staged = [self._staging.path(name) for name in names]
         roots = [self._settings.out, *staged] if self._there else staged
         lerobot_writer.merge(roots, self._staging.merged, self._staging.groups)
-        lines = [self._staging.record(name) for name in names]
+        rule = {'float_depth': depth.RULE} if self._settings.depth_millimetres else {}
+        lines = [self._staging.record(name) | rule for name in names]
         records.write(
             self._staging.merged,
             self._there,

@@ -30,7 +30,7 @@ def camera_shapes(
         if found[one.name].dtype not in STORED:
             raise DatasetError(
                 f'{topic} has depth as {found[one.name].dtype}, which LeRobot cannot store '
-                'without loss; record it as 16UC1 (millimetres)'
+                'without loss; --depth-millimetres stores the nearest millimetre'
             )
     return found
 

@@ -16,7 +16,10 @@ PICTURES = 'png'
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to convert and how; `robot_file` samples bags without ExecutedAction."""
+    """
+    What to convert and how; `robot_file` samples bags without ExecutedAction, `depth_millimetres`
+    rounds depth in metres.
+    """
 
     bags: tuple[Path, ...]
     out: Path
@@ -27,6 +30,7 @@ class Settings:
     robot_file: Path | None = None
     task: str = ''
     vcodec: str = 'h264'
+    depth_millimetres: bool = False
 
     @property
     def has_videos(self) -> bool:

@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='encoder of the videos; png: no videos, each picture in its row, which is larger and '
         'needs no reader of videos (h264)',
     )
+    parser.add_argument(
+        '--depth-millimetres',
+        action='store_true',
+        help='store depth in metres (32FC1) as the nearest millimetre, 0 for no measurement '
+        '(refused: LeRobot stores integers only)',
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -106,6 +112,7 @@ def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Set
         robot_file=options.robot_file,
         task=options.task,
         vcodec=options.vcodec,
+        depth_millimetres=options.depth_millimetres,
     )
 
 

@@ -217,14 +217,24 @@ def test_depth_of_16_bits_is_kept_exactly(tmp_path):
         assert np.array_equal(cv2.imdecode(png, cv2.IMREAD_UNCHANGED), depth)
 
 
-def test_depth_of_floats_is_refused(tmp_path, capsys):
+def test_depth_in_metres_is_refused_or_stored_in_millimetres(tmp_path, capsys):
+    metres = np.full((48, 64), 1.2344, np.float32)
+    metres[0, :6] = np.nan, np.inf, -np.inf, -0.5, 65.535, 65.5361
+
     def deepen(step):
-        step.frames['wrist'] = np.ones((48, 64), np.float32)
+        step.frames['wrist'] = metres
 
     made = EdgeBag(tmp_path / 'bag')
     made.episode('one', 3, change=deepen)
-    assert dataset(made.close(), tmp_path / 'out') == 1
-    assert 'record it as 16UC1' in capsys.readouterr().err
+    bag, out = made.close(), tmp_path / 'out'
+    assert dataset(bag, out) == 1
+    assert '--depth-millimetres stores the nearest millimetre' in capsys.readouterr().err
+    assert dataset(bag, out, '--depth-millimetres', '--check') == 0
+    png = np.frombuffer(rows_of(out)[0]['observation.depth.wrist']['bytes'], np.uint8)
+    stored = cv2.imdecode(png, cv2.IMREAD_UNCHANGED)
+    assert stored[0, :6].tolist() == [0, 0, 0, 0, 65535, 0]
+    assert (stored[1:] == 1234).all()
+    assert 'nearest millimetre' in lines_of(out)[0]['float_depth']
 
 
 def test_bags_of_other_recorders_are_sampled(tmp_path):
