@@ -12,7 +12,7 @@ import threading
 
 import pytest
 from std_msgs.msg import UInt32
-from support.middleware.blocked_port import claim_cell
+from support.middleware.blocked_port import block
 from support.waiting import wait_until
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -66,7 +66,7 @@ def test_a_node_that_a_killed_sender_made_deaf_hears_again(runtime, sender, capf
     found = ports_of()
     assert len(found) >= 2
     for file, number in found.items():
-        claim_cell(file, number)
+        block(file, number)
     last = heard[-1]
     wait_until(lambda: heard[-1] > last + 200, 'the sender is heard again', 30)
     printed = capfd.readouterr().err
@@ -78,7 +78,7 @@ def test_without_the_guard_it_stays_deaf(runtime, sender, monkeypatch):
     monkeypatch.setattr(node_runtime.PortGuard, 'check', lambda _: [])
     heard = subscribed(runtime)
     for file, number in ports_of().items():
-        claim_cell(file, number)
+        block(file, number)
     threading.Event().wait(0.5)
     count = len(heard)
     threading.Event().wait(4)

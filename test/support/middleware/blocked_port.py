@@ -5,16 +5,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+import time
+
+import pytest
 
 from lerobot_serve.shared_memory import ports
 
 NUMBER, CELLS, CHECK_MS = 7411, 8, 1000
 BEGIN, CELLS_AT = 256, 1024
 LAST_TURN = 1 << 31
+TRIES = 10
+
+
+def block(file: Path, number: int) -> None:
+    """Leave a cell of a port in use claimed and not filled, as a sender that is killed there."""
+    for _ in range(TRIES):
+        claim_cell(file, number)
+        # a message that passed at the same time may have undone it
+        time.sleep(0.05)
+        if ports.examine(file, number):
+            return
+    pytest.fail(f'{file} cannot be blocked')
 
 
 def claim_cell(file: Path, number: int) -> None:
-    """Claim the next cell of a port and do not fill it, as a sender does that is killed there."""
+    """Claim the next cell of a port."""
     handle = os.open(file, os.O_RDWR)
     try:
         memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from std_srvs.srv import Trigger
-from support.middleware.blocked_port import claim_cell
+from support.middleware.blocked_port import block
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
 from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
@@ -193,7 +193,7 @@ def test_a_recorder_that_a_killed_sender_made_deaf_records_again(rig, tmp_path):
     with recorder(tmp_path / 'bags', '--strategy', 'episodic') as process:
         wait_until_heard(rig, process)
         for file, number in ports_of(process.process.pid).items():
-            claim_cell(file, number)
+            block(file, number)
         rig.wait(lambda: process.log.count('was blocked') >= 2, 'both ports are renewed')
         run_episode(rig, 'after')
         rig.wait(lambda: bags(tmp_path / 'bags'), 'the bag of the episode')
