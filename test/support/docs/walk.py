@@ -11,7 +11,8 @@ import subprocess
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-STEP_S = 180.0
+# the longest command converts a hundred bags, on a machine that others share
+STEP_S = 600.0
 
 
 class Walk:
@@ -49,5 +50,10 @@ class Walk:
     def types(self, line: str) -> tuple[int, str]:
         """Run a command; return its exit status and what it prints."""
         process = self._start(line, subprocess.PIPE)
-        printed, _ = process.communicate(timeout=STEP_S)
+        try:
+            printed, _ = process.communicate(timeout=STEP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
         return process.returncode, printed.decode()
