@@ -51,11 +51,34 @@ class Layout:
     cells: int
 
 
+class UnfilledCell(NamedTuple):
+    """
+    The first claimed cell of a ring that is not filled. `claim` is the next cell that a sender
+    claims, `claimed` how many are claimed, of `cells`.
+    """
+
+    cell: int
+    claim: int
+    claimed: int
+    cells: int
+
+    def blocks(self, before: UnfilledCell) -> bool:
+        """
+        Return whether this cell blocks its port since another look at it.
+
+        Cells that an earlier owner of the port left claimed take room, but its reader is behind
+        them: with each message the first one is another. Without a message both look the same, and
+        with a full ring there can be none.
+        """
+        return self.cell == before.cell and (
+            self.claim != before.claim or self.claimed == before.claimed == self.cells
+        )
+
+
 class BlockedPort(NamedTuple):
-    """A port, the cell for which its reader waits, and the messages in it."""
+    """A port that was marked, and how many messages are in it at most."""
 
     file: Path
-    cell: int
     messages: int
 
 
@@ -89,10 +112,10 @@ def _layout_at(memory: bytes, begin: int) -> Layout | None:
     return Layout(begin + FLAGS_OFFSET, cells_at, ring_at, cells)
 
 
-def unfilled_cell(memory: bytes, layout: Layout) -> tuple[int, int] | None:
+def unfilled_cell(memory: bytes, layout: Layout) -> UnfilledCell | None:
     """
-    Return the cell that is next for the reader, was claimed and is not filled, and how many were
-    claimed; None if there is none. For a moment that is so with each message.
+    Return the first claimed cell if it is not filled, else None. For a moment each message is such
+    a cell.
     """
     claim, free, total, _ = RING.unpack_from(memory, layout.ring_at)
     claimed = total - free
@@ -100,7 +123,7 @@ def unfilled_cell(memory: bytes, layout: Layout) -> tuple[int, int] | None:
         return None
     cell = ((claim & INDEX_MASK) - claimed) % layout.cells
     (unread,) = COUNT.unpack_from(memory, layout.cells_at + cell * CELL_BYTES)
-    return None if unread else (cell, claimed)
+    return None if unread else UnfilledCell(cell, claim, claimed, layout.cells)
 
 
 def ports_of(process: int | None = None) -> dict[Path, int]:
@@ -110,33 +133,33 @@ def ports_of(process: int | None = None) -> dict[Path, int]:
 
 
 class PortGuard:
-    """Has the ports of this process renewed that stay blocked from one check to the next."""
+    """Has the ports of this process renewed that a cell blocks from one check to another."""
 
     def __init__(self) -> None:
         self._ports: dict[Path, int] = {}
         self._checks = 0
-        self._blocked: dict[Path, BlockedPort] = {}
+        self._unfilled: dict[Path, UnfilledCell] = {}
 
     def check(self) -> list[BlockedPort]:
-        """Mark ports that were blocked at the last check, too, by the same cell; return them."""
+        """Mark the ports that are blocked since an earlier check; return them."""
         if self._checks % CHECKS_PER_LISTING == 0:
             self._ports = ports_of()
         self._checks += 1
-        before, self._blocked = self._blocked, {}
+        before, self._unfilled = self._unfilled, {}
         marked = []
         for file, number in self._ports.items():
             known = before.get(file)
-            blocked = examine(file, number, mark=known.cell if known else None)
-            if blocked and known and blocked.cell == known.cell:
-                marked.append(blocked)
-            elif blocked:
-                self._blocked[file] = blocked
+            found = examine(file, number, known)
+            if found and known and found.blocks(known):
+                marked.append(BlockedPort(file, found.claimed))
+            elif found:
+                self._unfilled[file] = known if known and known.cell == found.cell else found
         return marked
 
 
-def examine(file: Path, number: int, *, mark: int | None = None) -> BlockedPort | None:
+def examine(file: Path, number: int, known: UnfilledCell | None = None) -> UnfilledCell | None:
     """
-    Return whether a cell blocks a port; mark the port as damaged if it is the cell `mark`.
+    Return the unfilled cell of a port; mark the port as damaged if it blocks it since `known`.
     """
     # not mapped: a file that somebody shortens would end this process
     try:
@@ -147,11 +170,9 @@ def examine(file: Path, number: int, *, mark: int | None = None) -> BlockedPort 
         memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
         layout = find_layout(memory, number)
         found = layout and unfilled_cell(memory, layout)
-        if not (layout and found):
-            return None
-        if found[0] == mark:
+        if layout and found and known and found.blocks(known):
             os.pwrite(handle, bytes((memory[layout.flags_at] & ~IS_OK,)), layout.flags_at)
-        return BlockedPort(file, *found)
+        return found or None
     except OSError:
         return None
     finally:

@@ -12,6 +12,7 @@ from support.middleware.blocked_port import (
     BEGIN,
     CELLS,
     claim_cell,
+    following,
     LAST_TURN,
     NUMBER,
     port_bytes,
@@ -24,13 +25,15 @@ from lerobot_serve.shared_memory.ports import (
     find_layout,
     PortGuard,
     unfilled_cell,
+    UnfilledCell,
 )
 
 
 def unfilled(memory: bytearray) -> tuple[int, int] | None:
     layout = find_layout(bytes(memory), NUMBER)
     assert layout
-    return unfilled_cell(bytes(memory), layout)
+    found = unfilled_cell(bytes(memory), layout)
+    return found and (found.cell, found.claimed)
 
 
 @pytest.mark.parametrize('claim', [0, 3, CELLS - 1, LAST_TURN, LAST_TURN | 5])
@@ -94,35 +97,54 @@ def own_port(tmp_path, monkeypatch):
     return file
 
 
-def test_a_blocked_port_is_marked_at_the_second_check_and_nothing_else_is_written(own_port):
+def test_a_blocked_port_is_marked_after_a_message_and_nothing_else_is_written(own_port):
     guard = PortGuard()
     assert guard.check() == []
     claim_cell(own_port, NUMBER)
+    for _ in range(3):
+        assert guard.check() == []
+    # a message behind the unfilled cell
+    own_port.write_bytes(port_bytes(2, CELLS - 2, {1: 1}))
     before = own_port.read_bytes()
-    assert guard.check() == [] and own_port.read_bytes() == before
-    assert guard.check() == [BlockedPort(own_port, 0, 1)]
+    assert guard.check() == [BlockedPort(own_port, 2)]
     after = own_port.read_bytes()
     assert [at for at in range(len(before)) if before[at] != after[at]] == [BEGIN + 44]
     assert after[BEGIN + 44] == 6
     assert guard.check() == guard.check() == []
 
 
-def test_a_cell_that_is_filled_until_the_next_check_is_none(own_port):
+def test_a_port_that_is_full_of_cells_without_a_message_is_marked(own_port):
+    """As one whose earlier owner was blocked: a sender finds no room."""
     guard = PortGuard()
-    for claim in range(1, CELLS):
-        # another one each time: messages pass
-        own_port.write_bytes(port_bytes(claim, CELLS - 1))
-        assert guard.check() == []
-    own_port.write_bytes(port_bytes(CELLS - 1, CELLS))
+    own_port.write_bytes(port_bytes(5, 0))
+    assert guard.check() == []
+    assert guard.check() == [BlockedPort(own_port, CELLS)]
+
+
+@pytest.mark.parametrize('left', range(1, CELLS))
+def test_a_port_whose_earlier_owner_left_cells_claimed_works(own_port, left: int):
+    guard, messages = PortGuard(), 3 * CELLS
+    claims = [0]
+    for _ in range(messages):
+        claims.append(following(claims[-1], CELLS))
+    for claim in claims:
+        # all messages were read, twice at rest
+        own_port.write_bytes(port_bytes(claim, CELLS - left))
+        assert guard.check() == guard.check() == []
+
+
+def test_a_port_that_is_full_of_messages_is_left_to_its_reader(own_port):
+    guard = PortGuard()
+    own_port.write_bytes(port_bytes(5, 0, dict.fromkeys(range(CELLS), 1)))
     assert guard.check() == guard.check() == []
 
 
 def test_a_port_that_was_free_in_between_is_not_marked(own_port):
     guard = PortGuard()
-    for _ in range(3):
-        own_port.write_bytes(port_bytes(1, CELLS - 1))
+    for claim in (1, 2, 3):
+        own_port.write_bytes(port_bytes(claim, CELLS - claim))
         assert guard.check() == []
-        own_port.write_bytes(port_bytes(1, CELLS))
+        own_port.write_bytes(port_bytes(claim, CELLS))
         assert guard.check() == []
 
 
@@ -136,5 +158,5 @@ def test_a_file_that_is_no_port_is_left_alone(tmp_path):
     link.symlink_to(target)
     os.mkfifo(fifo)
     for file in (empty, short, link, fifo, tmp_path):
-        assert examine(file, NUMBER, mark=0) is None
+        assert examine(file, NUMBER, UnfilledCell(0, 7, 1, CELLS)) is None
     assert target.read_bytes() == port_bytes(1, CELLS - 1)

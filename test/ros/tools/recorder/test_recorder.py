@@ -194,7 +194,7 @@ def test_a_recorder_that_a_killed_sender_made_deaf_records_again(rig, tmp_path):
         wait_until_heard(rig, process)
         for file, number in ports_of(process.process.pid).items():
             block(file, number)
-        rig.wait(lambda: process.log.count('was blocked') >= 2, 'both ports are renewed')
+        rig.wait(lambda: 'was blocked' in process.log, 'a port is renewed')
         run_episode(rig, 'after')
         rig.wait(lambda: bags(tmp_path / 'bags'), 'the bag of the episode')
         assert process.stop() == 0
