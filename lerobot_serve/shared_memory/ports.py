@@ -141,7 +141,7 @@ class PortGuard:
         self._unfilled: dict[Path, UnfilledCell] = {}
 
     def check(self) -> list[BlockedPort]:
-        """Mark the ports that are blocked since an earlier check; return them."""
+        """Mark the ports that are blocked since the last check; return them."""
         if self._checks % CHECKS_PER_LISTING == 0:
             self._ports = ports_of()
         self._checks += 1
@@ -153,7 +153,7 @@ class PortGuard:
             if found and known and found.blocks(known):
                 marked.append(BlockedPort(file, found.claimed))
             elif found:
-                self._unfilled[file] = known if known and known.cell == found.cell else found
+                self._unfilled[file] = found
         return marked
 
 
