@@ -12,6 +12,7 @@ from sensor_msgs.msg import JointState
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, RouterState, ServerStatus
 
@@ -52,7 +53,7 @@ MISTAKES = {
     'fleet.launch.py robots:=0': 'robots must be in [1, 200], got 0',
     'fleet.launch.py robots:=abc': "integer, got 'abc'",
     'fleet.launch.py robot:=2': 'robot is not an argument of fleet.launch.py; use robots,',
-    'edge.launch.py params_file:=/none.yaml': "there is none at '/none.yaml'",
+    'edge.launch.py params_file:=/none.yaml': "params_file must be an existing file, got '/none.yaml'",
     'edge.launch.py codec:=gif': "codec must be one of jpeg, raw, got 'gif'",
     'ab.launch.py split_percent:=140': 'split_percent must be in [0, 100], got 140',
     'server.launch.py respawn:=maybe': "respawn must be one of true, false, got 'maybe'",
@@ -79,6 +80,20 @@ def test_it_brings_its_nodes_up_and_ctrl_c_ends_all(file, launch, observer, wait
     assert launched.alive() == []
     assert 'Traceback' not in launched.output
     assert 'escalating' not in launched.output
+
+
+def test_a_recorder_records_and_ctrl_c_completes_its_bags(launch, observer, wait_until, tmp_path):
+    folder = tmp_path / 'bags'
+    topic = '/arm/edge_controller/state'
+    publisher = observer.create_publisher(EdgeState, topic, qos.STATE)
+    launched = launch('recorder.launch.py', f'folder:={folder}', 'strategy:=sentry')
+    wait_until(publisher.get_subscription_count, f'the recorder hears {topic}', launched)
+    publisher.publish(EdgeState(client_id='arm'))
+    wait_until(lambda: list(folder.glob('*/*.mcap')), 'a bag', launched)
+    assert launched.interrupt() == 0, launched.output
+    assert launched.alive() == []
+    (bag,) = (file.parent for file in folder.glob('*/metadata.yaml'))
+    assert topic in [message.topic for message in Bag(bag).read()]
 
 
 def test_a_robot_may_be_called_anything(launch, observer, wait_until):
