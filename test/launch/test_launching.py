@@ -23,6 +23,7 @@ from rclpy.node import Node
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.ros import launch_support
+from lerobot_serve.ros.process.fastdds_profile import PROFILE_VARIABLES
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 
@@ -153,8 +154,7 @@ def test_every_argument_has_a_description_and_a_default(file):
 
 def test_a_description_has_unit_bounds_and_what_empty_means():
     assert SPLIT.declare().description == (
-        'Share of the episodes that goes to slot a; applies to new episodes only [%]; '
-        'in [0, 100]. Empty: the value in params_file.'
+        'Share of new episodes to slot a [%]; in [0, 100]. Empty: the value in params_file.'
     )
 
 
@@ -231,10 +231,10 @@ def test_the_arguments_of_an_including_launch_file_are_not_judged(monkeypatch):
 
 
 def test_the_profile_of_the_package_is_named_unless_the_user_named_one(monkeypatch):
-    for name in launch_support.VARIABLES:
+    for name in PROFILE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert len(launch_support.fastdds_profile_actions()) == 1
-    for name in launch_support.VARIABLES:
+    for name in PROFILE_VARIABLES:
         monkeypatch.setenv(name, '/mine.xml')
         assert launch_support.fastdds_profile_actions() == []
         monkeypatch.delenv(name)
