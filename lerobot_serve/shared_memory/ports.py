@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Find the ports of Fast DDS that a killed sender has blocked, and have them renewed.
+Find the ports of Fast DDS that a killed sender has blocked, and have one's own renewed.
 
 A participant receives through its ports: files in /dev/shm, each with a ring of cells. A sender
 claims a cell and then fills it. Killed in between, it leaves a cell that nobody fills: the reader
@@ -20,6 +20,7 @@ import os
 from pathlib import Path
 import re
 import struct
+import time
 from typing import NamedTuple
 
 from lerobot_serve.shared_memory.segments import list_locked_files, LOCK_FILE_SUFFIX
@@ -39,6 +40,8 @@ COUNT = struct.Struct('<I')
 FILE_BYTES_LIMIT = 16 << 20
 # the ports of a process seldom change, and listing its files takes three times as long as a check
 CHECKS_PER_LISTING = 10
+# most ports get a message within this time
+LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +180,39 @@ def examine(file: Path, number: int, known: UnfilledCell | None = None) -> Unfil
         return None
     finally:
         os.close(handle)
+
+
+def deaf_processes(look_s: float = LOOK_S) -> dict[int, str]:
+    """
+    Return the processes of this user with a blocked port, by number, and their command lines.
+
+    Looks twice, `look_s` apart, if any port has an unfilled cell, else once.
+    """
+    before = {
+        (process, file): (number, found)
+        for process in _processes()
+        for file, number in ports_of(process).items()
+        if (found := examine(file, number))
+    }
+    if before:
+        time.sleep(look_s)
+    return {
+        process: _command_line(process)
+        for (process, file), (number, known) in before.items()
+        if (found := examine(file, number)) and found.blocks(known)
+    }
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir('/proc') if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _command_line(process: int) -> str:
+    try:
+        words = Path(f'/proc/{process}/cmdline').read_bytes().split(b'\0')
+    except OSError:
+        return ''
+    return b' '.join(words).decode(errors='replace').strip()

@@ -40,6 +40,8 @@ MISSING_EFFECTS = {
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)
 RANGES = ('SUBNET', 'SYSTEM_DEFAULT')
 MIB = 1 << 20
+# of a command line that is shown
+COMMAND_CHARS = 80
 # sizes in the profile of this package: shared-memory segment of a node, socket buffers
 SEGMENT_BYTES, BUFFER_BYTES = 8 * MIB, 4 * MIB
 NODES_NEEDED, NODES_WANTED = 4, 16
@@ -70,6 +72,7 @@ def check_environment(
         *middleware_findings(middleware),
         profile(machine),
         shared_memory(machine.shared_memory),
+        receive_queues(machine.deaf),
         network_buffers(machine),
         open_files(machine),
     ]
@@ -245,6 +248,19 @@ def shared_memory(space: FileSystemSpace | None) -> Finding:
     if nodes < NODES_WANTED:
         return warning(name, found, f'{clean}{enlarge}')
     return ok(name, found)
+
+
+def receive_queues(deaf: Mapping[int, str]) -> Finding:
+    """Check that no process of this user is deaf."""
+    name = 'receive queues'
+    if not deaf:
+        return ok(name, 'none is blocked')
+    listed = '; '.join(f'{process}: {command[:COMMAND_CHARS]}' for process, command in deaf.items())
+    return failure(
+        name,
+        f'processes hear nothing since one was killed that sent to them: {listed}',
+        'start them again',
+    )
 
 
 def network_buffers(machine: MachineFacts) -> Finding:

@@ -13,6 +13,7 @@ import resource
 
 from lerobot_serve.entry_points import FROM_ROS
 from lerobot_serve.requirements import REQUIREMENTS
+from lerobot_serve.shared_memory.ports import deaf_processes
 
 SHARED_MEMORY = '/dev/shm'
 NETWORK = Path('/proc/sys/net/core')
@@ -42,6 +43,8 @@ class MachineFacts:
     missing: frozenset[str] = frozenset()
     # names of profile files that cannot be read
     missing_profiles: frozenset[str] = frozenset()
+    # of this user, that hear nothing any more: command lines by number
+    deaf: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_machine() -> MachineFacts:
@@ -59,6 +62,7 @@ def read_machine() -> MachineFacts:
         open_files_allowed=None if hard == resource.RLIM_INFINITY else hard,
         missing=frozenset(missing_packages((*FROM_ROS, *REQUIREMENTS))),
         missing_profiles=frozenset(name for name in profiles if not os.access(name, os.R_OK)),
+        deaf=deaf_processes(),
     )
 
 

@@ -6,6 +6,7 @@ owner has it renewed.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.shared_memory.ports import PortGuard, ports_of
+from lerobot_serve.shared_memory.ports import deaf_processes, PortGuard, ports_of
 
 TOPIC = 'steadily'
 SENDS = f"""
@@ -75,6 +76,7 @@ def test_a_node_that_a_killed_sender_made_deaf_hears_again(runtime, sender, capf
     count = len(heard)
     time.sleep(3)
     assert len(heard) == count
+    assert os.getpid() in deaf_processes()
     checks.set()
     wait_until(lambda: len(heard) > count + 100, 'the sender is heard again', 30)
     printed = capfd.readouterr().err

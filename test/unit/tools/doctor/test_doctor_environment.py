@@ -135,6 +135,13 @@ TROUBLES = [
         'chmod',
     ),
     (
+        changed(deaf={4711: '/opt/driver --fast'}),
+        'receive queues',
+        'failure',
+        '4711: /opt/driver --fast',
+        'start them again',
+    ),
+    (
         changed(receive_buffer_bytes=212992),
         'network buffers',
         'warning',
