@@ -255,7 +255,7 @@ def receive_queues(deaf: Mapping[int, str]) -> Finding:
     name = 'receive queues'
     if not deaf:
         return ok(name, 'none is blocked')
-    listed = '; '.join(f'{process}: {command[:COMMAND_CHARS]}' for process, command in deaf.items())
+    listed = '; '.join(f'{number}: {command[:COMMAND_CHARS]}' for number, command in deaf.items())
     return failure(
         name,
         f'processes hear nothing since one was killed that sent to them: {listed}',

@@ -45,6 +45,7 @@ ALLOWED = {
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
         *(*GROUND, *NODES, 'access', 'cage', 'entry_points', 'policies', 'requirements', 'ros'),
+        'shared_memory',
         'zenoh',
     },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
