@@ -54,13 +54,15 @@ class Bag:
         self.files = _files_in(self.path) if self.path.is_dir() else [self.path]
         packed = [file for file in self.files if file.name.endswith(COMPRESSED)]
         if packed:
-            raise BagError(f'{packed[0]} is compressed as a whole; unpack it first: zstd -d FILE')
+            raise BagError(
+                f'{packed[0]} is compressed as a whole; unpack it first: zstd -d {packed[0].name}'
+            )
         if not self.files or self.files[0].suffix not in READERS:
-            raise BagError(f'{self.path} is not a bag; name a file .mcap or .db3, or its folder')
+            raise BagError(f'{self.path} is not a bag; {_remedy(self.path)}')
         if _compression(self.files[0].parent).lower() == 'message':
             raise BagError(
-                f'the messages of {self.path} are compressed individually; convert it with '
-                'ros2 bag convert'
+                f'the messages of {self.path} are compressed individually; write it anew with '
+                'ros2 bag convert -i BAG -o OPTIONS.yaml (output_bags: [{uri: NEW, all: true}])'
             )
 
     @property
@@ -81,10 +83,28 @@ class Bag:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files of a bag in numeric order: 10 after 9."""
+    """
+    Return the files of a bag in numeric order: 10 after 9. A compressed file counts if it is not
+    there unpacked, too, as zstd leaves it.
+    """
     endings = (*READERS, *COMPRESSED)
     found = [file for file in folder.iterdir() if file.name.endswith(endings) and file.is_file()]
-    return sorted(found, key=_in_order)
+    names = {file.name for file in found}
+    chosen = [
+        file
+        for file in found
+        if not (file.name.endswith(COMPRESSED) and file.name.rpartition('.')[0] in names)
+    ]
+    return sorted(chosen, key=_in_order)
+
+
+def _remedy(path: Path) -> str:
+    """Return what to name instead of a path that is not a bag."""
+    if path.is_dir() and any(each.is_dir() and is_bag(each) for each in path.iterdir()):
+        return f'name the bags in it: {path}/*'
+    if path.suffix == '.bag':
+        return 'of ROS 1; convert it first: rosbags-convert (pip install rosbags)'
+    return 'name a file .mcap or .db3, or its folder'
 
 
 def _in_order(file: Path) -> tuple[str, int]:

@@ -173,8 +173,22 @@ def _merge(roots: Sequence[Path], out: Path) -> None:
         info = json.loads(file.read_text())
         info['video_files_size_in_mb'] = DEFAULT_VIDEO_FILE_SIZE_IN_MB
         file.write_text(json.dumps(info, indent=4))
-    except (RuntimeError, ValueError, KeyError) as error:
+    except Exception as error:
+        # `datasets` wraps what happened, also a full disk, in errors of its own
+        if cause := os_error_of(error):
+            raise cause from error
         raise DatasetError(f'LeRobot cannot join the episodes: {error}') from error
+
+
+def os_error_of(error: BaseException | None) -> OSError | None:
+    """Return the error of the system that an error is or comes from; None for none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def video_codec(feature: Feature) -> str:

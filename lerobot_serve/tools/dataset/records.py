@@ -83,6 +83,7 @@ def episode_record(plan: EpisodePlan, digest: str) -> dict[str, Any]:
     return {
         'robot': plan.client_id,
         'episode_id': plan.episode_id,
+        'bag': plan.bag or None,
         'digest': digest,
         'rows': len(plan.rows),
         'rows_left_out': dict(plan.left_out),

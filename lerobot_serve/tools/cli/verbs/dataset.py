@@ -86,10 +86,22 @@ def main(options: argparse.Namespace) -> int:
     except BagError as error:
         raise UserError(str(error)) from error
     except OSError as error:
-        raise UserError(
-            f'{out} cannot be written: {error}; whole episodes are kept in {out}.staging, start '
-            'the same command again'
-        ) from error
+        raise UserError(f'{out} cannot be written: {error}; {remedy(out)}') from error
+
+
+def remedy(out: Path) -> str:
+    """Return what to do after the system refused to write a dataset."""
+    import shutil
+
+    try:
+        free_mb = shutil.disk_usage(out.parent).free // 1_000_000
+    except OSError:
+        return 'start the same command again'
+    # LeRobot drops a picture that finds no room, and what is missed then is a file
+    space = f'{free_mb} MB are free there now, and twice the dataset is needed while episodes join'
+    staging = out.with_name(f'{out.name}.staging')
+    kept = f'; whole episodes are kept in {staging}' if staging.exists() else ''
+    return f'{space}{kept}; start the same command again'
 
 
 def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Settings:

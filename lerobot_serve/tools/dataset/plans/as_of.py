@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from datetime import datetime, UTC
 
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
 from lerobot_serve.tools.dataset.plans.episodes import (
@@ -74,7 +75,7 @@ def plan_sampled(
         for topics, bound in [*wanted, ((robot.command_topic,), None)]
     ]
     rows: list[PlannedRow] = []
-    part, begin_ns = 1, max(one.times_ns[0] for one in found)
+    begin_ns = max(one.times_ns[0] for one in found)
     end_ns = max(one.times_ns[-1] for one in found)
     count, last = 0, (end_ns - begin_ns) * round(fps) // SECOND_NS
     while count <= last:
@@ -89,9 +90,9 @@ def plan_sampled(
             rows.append(PlannedRow(keys, b'', now_ns))
         elif rows:
             yield _episode(
-                robot, bag_name, part, rows, task, f'{old.topic} is too old', first_numbers
+                robot, bag_name, rows, task, f'{old.topic} is too old', first_numbers
             )
-            part, rows = part + 1, []
+            rows = []
         if old is not None:
             # the next message of this input may be hours away
             next_ns = old.next_ns(now_ns)
@@ -99,7 +100,7 @@ def plan_sampled(
                 break
             count = max(count, -((begin_ns - next_ns) * round(fps) // SECOND_NS))
     if rows:
-        yield _episode(robot, bag_name, part, rows, task, '', first_numbers)
+        yield _episode(robot, bag_name, rows, task, '', first_numbers)
 
 
 def _is_old(one: _Received, got: tuple[MessageKey, int] | None) -> bool:
@@ -137,7 +138,6 @@ def _received(
 def _episode(
     robot: RecordedRobot,
     bag_name: str,
-    part: int,
     rows: list[PlannedRow],
     task: str,
     why: str,
@@ -145,7 +145,8 @@ def _episode(
 ) -> EpisodePlan:
     return EpisodePlan(
         robot.description.name,
-        f'{bag_name}#{part}',
+        # folders are called alike, and copied under other names
+        utc_text(rows[0].received_ns),
         robot,
         tuple(rows),
         round(robot.description.fps),
@@ -156,7 +157,14 @@ def _episode(
         else '',
         left_out=Counter(),
         first_numbers=first_numbers,
+        bag=bag_name,
     )
+
+
+def utc_text(time_ns: int) -> str:
+    """Return a time in UTC to the nanosecond, such as 20261126T004710.123456789Z."""
+    seconds, rest_ns = divmod(time_ns, SECOND_NS)
+    return f'{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest_ns:09d}Z'
 
 
 def input_of(robot: RecordedRobot, number: int) -> RobotInput | None:

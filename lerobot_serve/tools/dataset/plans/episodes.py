@@ -62,6 +62,8 @@ class EpisodePlan:
     policies: frozenset[str] = frozenset()
     intervened: bool = False
     first_numbers: Mapping[str, int] = field(default_factory=dict)
+    # of a sampled episode, whose id is the time of its first row
+    bag: str = ''
 
     @property
     def label(self) -> bool | None:
@@ -95,4 +97,5 @@ class EpisodePlan:
     @property
     def title(self) -> str:
         """The episode in a line of text; ids are of other machines."""
-        return f'{self.client_id!r} episode {self.episode_id!r}'
+        where = f' in {self.bag}' if self.bag else ''
+        return f'{self.client_id!r} episode {self.episode_id!r}{where}'

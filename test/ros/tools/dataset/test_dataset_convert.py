@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.tools.datasets import dataset, rows_of
 
-from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
+from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.tools.dataset import convert, lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
 from lerobot_serve.tools.dataset.plans.episodes import MessageKey
@@ -237,23 +237,6 @@ def test_depth_in_metres_is_refused_or_stored_in_millimetres(tmp_path, capsys):
     assert 'nearest millimetre' in lines_of(out)[0]['float_depth']
 
 
-def test_bags_of_other_recorders_are_sampled(tmp_path):
-    made = EdgeBag(tmp_path / 'old')
-    made.episode('ignored', 12)
-    robot = tmp_path / 'robot.yaml'
-    robot.write_text(
-        ROBOT_FILE.replace('topic: joint', 'topic: /arm/joint').replace(
-            'topic: camera', 'topic: /arm/camera'
-        )
-    )
-    out = tmp_path / 'out'
-    assert dataset(made.close(), out, '--robot', robot, '--task', 'reach', '--check') == 0
-    rows = rows_of(out)
-    assert len(rows) >= 11 and 'next.success' not in rows[0]
-    assert 'sampled' in (out / 'meta/lerobot_serve/source.json').read_text()
-    assert lines_of(out)[0]['task'] == 'reach'
-
-
 def test_a_killed_conversion_goes_on(tmp_path):
     """Killed at any moment, the next start finishes: as many frames as rows, nothing twice."""
     made = EdgeBag(tmp_path / 'bag', size=(120, 160))
@@ -294,6 +277,27 @@ def test_a_full_disk_keeps_whole_episodes_and_no_dataset(bag, tmp_path, monkeypa
     assert len(list(staging.glob('*/episode.json'))) == 1 and not list(staging.glob('*.part'))
     assert dataset(bag, out) == 0
     assert len(calls) == 4 and len(rows_of(out)) == 14
+
+
+def test_a_disk_that_is_full_while_episodes_join_is_said(bag, tmp_path, monkeypatch, capsys):
+    from datasets.exceptions import DatasetGenerationError
+    import lerobot.datasets.aggregate
+
+    def fill(*_: object, **__: object) -> None:
+        try:
+            raise OSError(28, 'No space left on device')
+        except OSError as error:
+            raise DatasetGenerationError('An error occurred') from error
+
+    out = tmp_path / 'out'
+    with monkeypatch.context() as patched:
+        patched.setattr(lerobot.datasets.aggregate, 'aggregate_datasets', fill)
+        assert dataset(bag, out) == 1
+    said = capsys.readouterr().err
+    assert 'No space left' in said and 'MB are free there now' in said
+    assert f'whole episodes are kept in {out}.staging' in said
+    assert dataset(bag, out) == 0
+    assert '2 episodes were converted before' in capsys.readouterr().err
 
 
 def test_a_kill_between_the_renames_loses_nothing(bag, tmp_path, monkeypatch):

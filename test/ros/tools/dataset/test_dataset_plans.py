@@ -488,7 +488,8 @@ def test_a_gap_divides_a_sampled_bag(tmp_path):
     bag.clock_ns += 3 * 10**9
     bag.episode('ignored', 10)
     _, plans = sampled(bag.close())
-    assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
+    assert [plan.bag for plan in plans] == ['old', 'old']
+    assert plans[0].episode_id < plans[1].episode_id
     assert plans[0].cut and not plans[1].cut
     assert all(plan.label is None for plan in plans)
 
@@ -518,7 +519,7 @@ def test_a_stamp_far_in_the_future_costs_no_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(as_of._Received, 'newest', count)
     _, plans = sampled(bag.close())
-    assert [plan.episode_id for plan in plans] == ['old#1', 'old#2']
+    assert len(plans) == 2
     assert len(plans[1].rows) >= 5
 
 

@@ -240,6 +240,24 @@ def test_empty_folder_is_no_bag(tmp_path):
         Bag(tmp_path)
 
 
+def test_a_file_that_was_unpacked_beside_the_compressed_one_is_read(tmp_path):
+    (tmp_path / 'bag_0.db3.zstd').write_bytes(b'packed')
+    with pytest.raises(BagError, match='unpack it first: zstd -d bag_0.db3.zstd'):
+        Bag(tmp_path)
+    write_sqlite(tmp_path / 'bag_0.db3', texts(2))
+    assert len(list(Bag(tmp_path).read())) == 2
+
+
+def test_what_is_no_bag_says_what_to_name(tmp_path):
+    write_sqlite(tmp_path / 'day/run_0/bag_0.db3', texts(2))
+    with pytest.raises(BagError, match=r'name the bags in it: .*/day/\*'):
+        Bag(tmp_path / 'day')
+    old = tmp_path / 'old.bag'
+    old.write_bytes(b'#ROSBAG V2.0')
+    with pytest.raises(BagError, match='of ROS 1; convert it first: rosbags-convert'):
+        Bag(old)
+
+
 def test_messages_that_are_compressed_one_by_one(tmp_path):
     write_sqlite(tmp_path / 'bag_0.db3', texts(2))
     text = 'rosbag2_bagfile_information: {compression_mode: MESSAGE}'
