@@ -89,9 +89,7 @@ def plan_sampled(
             keys = tuple(got[0] for got in newest if got)
             rows.append(PlannedRow(keys, b'', now_ns))
         elif rows:
-            yield _episode(
-                robot, bag_name, rows, task, f'{old.topic} is too old', first_numbers
-            )
+            yield _episode(robot, bag_name, rows, task, f'{old.topic} is too old', first_numbers)
             rows = []
         if old is not None:
             # the next message of this input may be hours away

@@ -67,7 +67,7 @@ def test_a_bag_that_has_grown_is_refused_with_its_name(tmp_path, robot, capsys):
     assert dataset(recorded(tmp_path / 'a/run'), out, '--robot', robot) == 0
     grown = recorded(tmp_path / 'b/run', steps=20)
     assert dataset(grown, out, '--robot', robot, '--append') == 1
-    assert "in run is in the dataset with other rows" in capsys.readouterr().err
+    assert 'in run is in the dataset with other rows' in capsys.readouterr().err
 
 
 def test_a_time_is_readable_and_exact():

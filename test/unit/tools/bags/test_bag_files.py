@@ -242,13 +242,14 @@ def test_empty_folder_is_no_bag(tmp_path):
 
 def test_a_file_that_was_unpacked_beside_the_compressed_one_is_read(tmp_path):
     (tmp_path / 'bag_0.db3.zstd').write_bytes(b'packed')
-    with pytest.raises(BagError, match='unpack it first: zstd -d bag_0.db3.zstd'):
+    with pytest.raises(BagError, match=r'unpack it first: zstd -d bag_0\.db3\.zstd'):
         Bag(tmp_path)
     write_sqlite(tmp_path / 'bag_0.db3', texts(2))
     assert len(list(Bag(tmp_path).read())) == 2
 
 
 def test_what_is_no_bag_says_what_to_name(tmp_path):
+    (tmp_path / 'day/run_0').mkdir(parents=True)
     write_sqlite(tmp_path / 'day/run_0/bag_0.db3', texts(2))
     with pytest.raises(BagError, match=r'name the bags in it: .*/day/\*'):
         Bag(tmp_path / 'day')
