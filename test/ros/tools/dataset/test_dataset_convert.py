@@ -280,6 +280,7 @@ def test_a_full_disk_keeps_whole_episodes_and_no_dataset(bag, tmp_path, monkeypa
 
 
 def test_a_disk_that_is_full_while_episodes_join_is_said(bag, tmp_path, monkeypatch, capsys):
+    lerobot_writer.load_lerobot(tmp_path / 'cache')
     from datasets.exceptions import DatasetGenerationError
     import lerobot.datasets.aggregate
 
