@@ -3,9 +3,9 @@
 Find the ports of Fast DDS that a killed sender has blocked, and have one's own renewed.
 
 A participant receives through its ports: files in /dev/shm, each with a ring of cells. A sender
-claims a cell and then fills it. Killed in between, it leaves a cell that nobody fills: the reader
-waits for it for good, the ring becomes full, and whatever is sent to the process is lost. Fast DDS
-finds nothing wrong with such a port.
+claims a cell and then fills it. Killed in between, it leaves a cell that is never filled: the
+reader waits for it for good, the ring becomes full, and whatever is sent to the process is lost.
+Fast DDS finds nothing wrong with such a port.
 
 It renews a port that is marked as damaged: the reader within 0.4 s, a sender with its next
 message. This mark is all that is written here. A file with another layout than that of Fast DDS
@@ -164,7 +164,7 @@ def examine(file: Path, number: int, known: UnfilledCell | None = None) -> Unfil
     """
     Return the unfilled cell of a port; mark the port as damaged if it blocks it since `known`.
     """
-    # not mapped: a file that somebody shortens would end this process
+    # not mapped: a file that another process shortens would end this one
     try:
         handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -61,7 +61,7 @@ class Bag:
             raise BagError(f'{self.path} is not a bag; {_remedy(self.path)}')
         if _compression(self.files[0].parent).lower() == 'message':
             raise BagError(
-                f'the messages of {self.path} are compressed individually; write it anew with '
+                f'the messages of {self.path} are compressed individually; rewrite it with '
                 'ros2 bag convert -i BAG -o OPTIONS.yaml (output_bags: [{uri: NEW, all: true}])'
             )
 

@@ -28,7 +28,7 @@ HELP = 'record robots into bags, in the format of ros2 bag'
 HOLDS_SIGNALS = True
 EXAMPLE = (
     'example: lerobot-serve record bags/monday --strategy episodic  | stop with Ctrl-C; exit '
-    'status 0 when the bags are complete, 1 when one could not be written'
+    'status 0 when the bags are complete, 1 when something is missing'
 )
 
 
@@ -156,7 +156,7 @@ def print_summary(recorder: RecorderNode, status: int) -> int:
         print(f'{count:>9}  dropped of {name}')
     unheard = recorder.unheard_s()
     for name, silent_s in sorted(unheard.items()):
-        print(f'{name} was not heard for {silent_s:.0f} s though it had a publisher')
+        print(f'{name} was not heard for {silent_s:.0f} s although it had a publisher')
     if recording.failed:
         print(f'error: {recording.ended}; messages written before can be read: {folder}')
         return 1

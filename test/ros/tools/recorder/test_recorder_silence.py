@@ -27,7 +27,7 @@ def runtime():
     runtime.close()
 
 
-def test_a_robot_that_falls_silent_is_told_and_counted(runtime, tmp_path, monkeypatch, capfd):
+def test_a_robot_that_falls_silent_is_logged_and_counted(runtime, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(silence, 'SILENT_S', 2.0)
     recorder = RecorderNode(runtime, RecorderSettings(tmp_path / 'bag'))
     publisher = SteadyClockNode('silent_arm', context=runtime.context).create_publisher(
@@ -43,10 +43,10 @@ def test_a_robot_that_falls_silent_is_told_and_counted(runtime, tmp_path, monkey
 
     wait_until(lambda: publisher.get_subscription_count() > 0, 'the recorder subscribes')
     publisher.publish(EdgeState())
-    wait_until(lambda: prints(f'{TOPIC} is not heard since 2 s'), 'the silence is told')
+    wait_until(lambda: prints(f'{TOPIC} has not been heard for 2 s'), 'the silence is logged')
     assert recorder.unheard_s()[TOPIC] >= 2.0
     publisher.publish(EdgeState())
-    wait_until(lambda: prints(f'{TOPIC} is heard again after'), 'its end is told')
+    wait_until(lambda: prints(f'{TOPIC} is heard again after'), 'its end is logged')
     runtime.end_threads()
     # a recording with a gap is none to rely on
     assert print_summary(recorder, 0) == 1

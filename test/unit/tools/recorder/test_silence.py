@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A robot that runs and is not heard is told and counted, once; one that ended is not."""
+"""A robot that runs and is not heard is logged once, and counted; one that ended is not."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def clock() -> Clock:
     return clock
 
 
-def test_a_robot_that_is_heard_or_was_never_heard_is_not_told(clock):
+def test_a_robot_that_is_heard_or_was_never_heard_is_not_silent(clock):
     clock.running.add('/never/edge_controller/state')
     assert clock.pass_s(10 * SILENT_S, (ROBOT, OTHER)) == []
     assert clock.silence.unheard_s(clock.now_s) == {}
 
 
-def test_a_silent_robot_is_told_once_and_again_when_it_is_heard(clock):
-    assert clock.pass_s(SILENT_S - 1, (OTHER,)) == []
+def test_a_silent_robot_is_logged_once_and_again_when_it_is_heard(clock):
+    # quiet since the first poll without a state
+    assert clock.pass_s(SILENT_S, (OTHER,)) == []
     (text,) = clock.pass_s(3 * SILENT_S, (OTHER,))
     assert ROBOT in text and 'is not recorded' in text
     assert clock.silence.unheard_s(clock.now_s) == {ROBOT: 4 * SILENT_S - 1}
@@ -52,27 +53,40 @@ def test_a_silent_robot_is_told_once_and_again_when_it_is_heard(clock):
     assert clock.silence.unheard_s(clock.now_s + 99) == {ROBOT: 4 * SILENT_S}
 
 
-@pytest.mark.parametrize('silent, runs, told', list(itertools.product((False, True), repeat=3)))
-def test_each_combination_of_what_is_known(clock, silent: bool, runs: bool, told: bool):
-    if told:
-        assert len(clock.pass_s(SILENT_S)) == 2
-    if not silent:
-        clock.pass_s(1, (ROBOT, OTHER))
-        told = False
+@pytest.mark.parametrize('heard, runs, silent', list(itertools.product((False, True), repeat=3)))
+def test_each_combination_of_what_is_known(clock, heard: bool, runs: bool, silent: bool):
+    if silent:
+        assert len(clock.pass_s(SILENT_S + 1)) == 2
     clock.running = {ROBOT, OTHER} if runs else set()
-    logged = clock.pass_s(SILENT_S - 1 if not silent else SILENT_S)
-    assert len(logged) == (2 if silent and runs and not told else 0)
+    logged = clock.pass_s(SILENT_S + 1, (ROBOT, OTHER) if heard else ())
+    again = [text for text in logged if 'heard again' in text]
+    fell = [text for text in logged if 'is not recorded' in text]
+    assert len(again) == (2 if heard and silent else 0)
+    assert len(fell) == (2 if runs and not heard and not silent else 0)
+    assert bool(clock.silence.unheard_s(clock.now_s)) == (silent or bool(fell))
 
 
-def test_a_robot_that_ended_is_not_told_until_it_runs_unheard_again(clock):
+def test_a_robot_that_ended_counts_no_longer(clock):
+    assert len(clock.pass_s(SILENT_S + 1)) == 2
+    clock.running.clear()
+    clock.pass_s(1)
+    counted = clock.silence.unheard_s(clock.now_s)
+    assert clock.pass_s(100) == []
+    assert clock.silence.unheard_s(clock.now_s) == counted
+
+
+def test_a_robot_that_starts_again_has_time_for_its_first_state(clock):
     clock.running.clear()
     assert clock.pass_s(100) == []
     clock.running.add(ROBOT)
-    assert len(clock.pass_s(1)) == 1
+    assert clock.pass_s(SILENT_S) == []
+    assert clock.pass_s(100, (ROBOT,)) == []
+    assert clock.silence.unheard_s(clock.now_s) == {}
 
 
-def test_a_recorder_that_was_stopped_itself_tells_nothing_of_that_time(clock):
+def test_a_recorder_that_was_stopped_itself_counts_nothing_of_that_time(clock):
+    clock.pass_s(SILENT_S)
     clock.now_s += 10 * SILENT_S
-    assert clock.pass_s(SILENT_S - 1) == []
+    assert clock.pass_s(SILENT_S) == []
     assert clock.pass_s(LATE_S, (ROBOT, OTHER)) == []
     assert clock.silence.unheard_s(clock.now_s) == {}
