@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, parse_plan, Terms
+from lerobot_serve.router.canary.plan import (
+    CanaryPlan,
+    GuardLimits,
+    parse_plan,
+    Terms,
+    WatchMinimum,
+)
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.wire.names import full_name, is_topic, node_name, OVER_ZENOH
@@ -303,6 +309,25 @@ class RouterParameters:
         high=1000,
         live=True,
     )
+    canary_watch_episodes: int = parameter(
+        500,
+        'episodes of slot b with an outcome after its promotion, in which guards and its success '
+        'rate may still roll it back; with canary.watch_hours: until both are reached',
+        name='canary.watch_episodes',
+        low=0,
+        high=1_000_000,
+        live=True,
+    )
+    canary_watch_hours: float = parameter(
+        24.0,
+        'time after the promotion of slot b in which guards and its success rate may still roll '
+        'it back; with canary.watch_episodes: until both are reached',
+        name='canary.watch_hours',
+        unit='h',
+        low=0.0,
+        high=10_000.0,
+        live=True,
+    )
     canary_outcome_timeout_hours: float = parameter(
         24.0,
         'time after its end in which the outcome of an episode is accepted',
@@ -452,6 +477,11 @@ class RouterParameters:
             self.canary_false_rollback,
             self.canary_block_episodes,
         )
+
+    @property
+    def watch_minimum(self) -> WatchMinimum:
+        """How long a promoted policy is watched."""
+        return WatchMinimum(self.canary_watch_episodes, self.canary_watch_hours)
 
     @property
     def verdict_within_ns(self) -> int:

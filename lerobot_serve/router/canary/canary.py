@@ -3,7 +3,8 @@
 Decide the candidate's share of new episodes from the facts of both slots.
 
 The canary promotes step by step, holds when undecided or without data, and rolls back at once when
-a guard trips or the candidate is shown to be worse. Each decision has a reason. Reads no clock.
+a guard trips or the candidate is shown to be worse, also after the promotion, as long as it is
+watched. Each decision has a reason. Reads no clock.
 Owned by the executor thread.
 """
 
@@ -21,7 +22,7 @@ from lerobot_serve.router.canary.guards.rules import (
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
 from lerobot_serve.router.canary.planned_policy import other_policy_text, plan_fit, PlanFit
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
@@ -30,6 +31,7 @@ from lerobot_serve.router.canary.record import (
     saved_record,
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
+from lerobot_serve.router.canary.watch import ACTIONS, Finding, is_complete, WatchAction
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
@@ -40,16 +42,21 @@ class CanaryCommandRejected(ValueError):
 
 
 class Canary:
-    """See the module. `limits` may be replaced at any time; other attributes are read-only."""
+    """
+    See the module. `limits` and `watch_minimum` may be replaced at any time; other attributes are
+    read-only.
+    """
 
     def __init__(
         self,
         plan: CanaryPlan | None,
         terms: Terms | None = None,
         limits: GuardLimits | None = None,
+        watch_minimum: WatchMinimum | None = None,
     ) -> None:
         self.plan, self.terms = plan, terms or Terms()
         self.limits = limits or GuardLimits()
+        self.watch_minimum = watch_minimum or WatchMinimum()
         self.record = CanaryRecord(trial=new_trial(self.terms))
         self._new: list[CanaryEvent] = []
         self._updated_ns: int | None = None
@@ -66,6 +73,11 @@ class Canary:
     def is_over(self) -> bool:
         """Whether the canary has ended; the operator sets the split then."""
         return self.state in (CanaryPhase.OFF, CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the candidate is promoted and may still be rolled back by itself."""
+        return self.state is CanaryPhase.PROMOTED and self.record.watch.is_on
 
     @property
     def step(self) -> int:
@@ -103,6 +115,8 @@ class Canary:
             self._wait(facts)
         elif self.state in ON_TRIAL:
             self._evaluate(self.step_facts(facts))
+        elif self.is_watching:
+            self._watch(self.step_facts(facts))
         return tuple(self._new)
 
     def step_facts(self, facts: Facts) -> Facts:
@@ -211,7 +225,7 @@ class Canary:
         self._updated_ns = now_ns
         gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), MAX_UPDATE_GAP_NS)
         self._was_healthy |= facts.candidate.healthy
-        if self.state not in ON_TRIAL:
+        if self.state not in ON_TRIAL and not self.is_watching:
             record.growth.skip(facts)
             return
         record.time_ns += gap_ns if self.state is not CanaryPhase.PAUSED else 0
@@ -303,6 +317,46 @@ class Canary:
             )
         self._set_text(why)
 
+    def _watch(self, facts: Facts) -> None:
+        """Decide after the promotion; see watch.py."""
+        record = self.record
+        finding, reason = self._finding(facts)
+        is_over = is_complete(facts.candidate.arm, record.time_ns, self.watch_minimum)
+        champion = record.watch.champion_state(facts.champion)
+        action = ACTIONS[champion, finding, is_over]
+        if action is WatchAction.ROLL_BACK:
+            self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
+        elif action is WatchAction.KEEP:
+            self._set_text(status_text.no_way_back_text(reason, facts.champion))
+        elif action is WatchAction.WATCH:
+            self._set_text(f'all new episodes to the candidate; {self._watch_text(facts)}')
+        elif action is WatchAction.PASS:
+            self._end_watch('watched', f'nothing is worse: {self._watch_text(facts)}')
+        else:
+            self._end_watch('unwatched', status_text.replaced_text(record.watch, facts.champion))
+
+    def _finding(self, facts: Facts) -> tuple[Finding, str]:
+        """Return what is found about a promoted candidate, with the reason."""
+        record, comparison = self.record, self.record.comparison
+        evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
+        comparison.worse = max(comparison.worse, evidence)
+        guard = rollback_reason(facts, record.alarms, self.limits)
+        if guard:
+            return Finding.GUARD, guard
+        if comparison.worse >= self.terms.rollback_level(1):
+            return Finding.WORSE, status_text.worse_since_text(record.watch, facts, self.terms)
+        return Finding.NONE, ''
+
+    def _watch_text(self, facts: Facts) -> str:
+        record = self.record
+        text = status_text.watch_text(record.watch, facts, record.time_ns, self.watch_minimum)
+        return status_text.with_halts(text, facts, self.limits)
+
+    def _end_watch(self, what: str, why: str) -> None:
+        self.record.watch.is_over = True
+        self._set_text(why)
+        self._append_event(what, why)
+
     def _step_is_over(self, facts: Facts) -> bool:
         least = self._active_plan.steps[self.step]
         enough = facts.candidate.reported >= least.minimum_episodes
@@ -320,7 +374,10 @@ class Canary:
     def _advance(self, why: str) -> None:
         plan, step = self._active_plan, self.step + 1
         last = step == len(plan.trials)
-        self.record.begin_step(step, self.terms)
+        if last:
+            self.record.begin_watch(step, self.terms)
+        else:
+            self.record.next_step(step, self.terms)
         to = (
             'all new episodes to the candidate'
             if last

@@ -43,7 +43,7 @@ PHASE_CODES = {
     CanaryPhase.ROLLED_BACK: CanaryState.ROLLED_BACK,
 }
 # events logged as info instead of warnings
-ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted')
+ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
 LOG10_E = 0.4342944819032518
 # a killed process loses at most the counts of this time, of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
@@ -65,7 +65,9 @@ class CanaryController:
         set_split: Callable[[int], None],
         on_event: Callable[[CanaryEvent, int | None], None],
     ) -> None:
-        self.canary = Canary(parameters.plan, parameters.terms, parameters.limits)
+        self.canary = Canary(
+            parameters.plan, parameters.terms, parameters.limits, parameters.watch_minimum
+        )
         self._slot, self._decisions, self._context = slot, decisions, context
         self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
@@ -148,6 +150,7 @@ class CanaryController:
     def change_parameters(self, parameters: RouterParameters, *, by: str = '') -> None:
         """Apply new limits; a new plan restarts the canary with the next update."""
         self.canary.limits = parameters.limits
+        self.canary.watch_minimum = parameters.watch_minimum
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
         self.canary.change_plan(parameters.plan, parameters.terms, by=by)
@@ -242,9 +245,9 @@ class CanaryController:
         )
 
     def _guards(self, facts: Facts) -> list[GuardState]:
-        """Return what the guards measure; they measure nothing before and after a trial."""
+        """Return what the guards measure; nothing before a trial and after a watch."""
         canary = self.canary
-        if canary.state not in ON_TRIAL:
+        if canary.state not in ON_TRIAL and not canary.is_watching:
             return []
         values = guard_values(facts, canary.record.alarms, canary.limits)
         return [GuardState(**asdict(value)) for value in values]

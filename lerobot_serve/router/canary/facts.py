@@ -8,9 +8,10 @@ as events. Owned by the executor thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 import math
+from operator import add
 
 ARMS = ('candidate', 'champion')
 ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
@@ -49,6 +50,16 @@ class ArmCounts:
     def count(self, what: str) -> None:
         """Add 1 to a counter."""
         setattr(self, what, getattr(self, what) + 1)
+
+
+def added(first: ArmCounts, second: ArmCounts) -> ArmCounts:
+    """Return the sum of two counts."""
+    return ArmCounts(*map(add, astuple(first), astuple(second)))
+
+
+def without_open(arm: ArmCounts) -> ArmCounts:
+    """Return the counts with the open episodes as unreported."""
+    return replace(arm, unreported=arm.unreported + arm.open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +142,9 @@ class CounterGrowth:
         }
         return replace(facts, **counted)
 
-    def restart(self) -> None:
-        """Reset the growth to 0."""
-        self._totals = {slot: SlotFacts() for slot in ARMS}
+    def restart(self, arms: Sequence[str] = ARMS) -> None:
+        """Reset the growth of these arms to 0."""
+        self._totals.update({slot: SlotFacts() for slot in arms})
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """Return the state for `restore`."""

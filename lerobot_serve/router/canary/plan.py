@@ -16,7 +16,7 @@ from lerobot_serve.parameters import ParameterError
 # share, minimum episodes, minimum seconds
 STEP_PATTERN = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
 STEP_FORMAT = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
-EPISODES_LIMIT, SECONDS_LIMIT, BLOCK_LIMIT = 1_000_000, 1e7, 1000
+EPISODES_LIMIT, SECONDS_LIMIT, HOURS_LIMIT, BLOCK_LIMIT = 1_000_000, 1e7, 10_000.0, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,19 @@ class GuardLimits:
             if not (math.isfinite(value) and 0 <= value <= high):
                 allowed = 'in [0, 100]' if high == 100.0 else 'finite and at least 0'
                 raise ParameterError(f'{entry.name} must be {allowed}, got {value!r}')
+
+
+@dataclass(frozen=True, slots=True)
+class WatchMinimum:
+    """How long the candidate is watched after its promotion: until both are reached."""
+
+    # episodes of the candidate with a known end
+    episodes: int = 500
+    hours: float = 24.0
+
+    def __post_init__(self) -> None:
+        _check('watch_episodes', self.episodes, 0, EPISODES_LIMIT)
+        _check('watch_hours', self.hours, 0.0, HOURS_LIMIT)
 
 
 def parse_plan(

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot_serve.router.canary.evidence.trial import StepTrial
-from lerobot_serve.router.canary.facts import ARMS, CounterGrowth
+from lerobot_serve.router.canary.facts import added, ARMS, CounterGrowth, without_open
 from lerobot_serve.router.canary.guards.alarms import ShareAlarms
 from lerobot_serve.router.canary.guards.rules import new_alarms
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.canary.watch import watch_from_json, WatchRecord
 from lerobot_serve.router.storage.checked import (
     checked_flag,
     checked_float,
@@ -86,6 +87,8 @@ class CanaryRecord:
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
     # the policy for which the plan was started; empty: the first candidate that is seen
     planned_policy: str = ''
+    # after the promotion
+    watch: WatchRecord = field(default_factory=WatchRecord)
     # reason of the state
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
@@ -96,6 +99,27 @@ class CanaryRecord:
         self.trial, self.alarms = new_trial(terms), new_alarms()
         self.comparison.next_step()
         self.growth.restart()
+        self.watch = WatchRecord()
+
+    def next_step(self, step: int, terms: Terms) -> None:
+        """Begin the next step of the plan; the champion's episodes stay known for the watch."""
+        earlier = added(self.watch.earlier, self.trial.totals['champion'])
+        self.begin_step(step, terms)
+        self.watch.earlier = earlier
+
+    def begin_watch(self, step: int, terms: Terms) -> None:
+        """
+        Begin the step of 100 %. The candidate's counts are 0; the champion's stay, so that guards
+        compare with what it did in the last step.
+        """
+        champion, alarms = without_open(self.trial.totals['champion']), new_alarms()
+        alarms.baselines = self.alarms.baselines
+        self.step, self.time_ns = step, 0
+        self.trial, self.alarms = new_trial(terms), alarms
+        self.trial.totals['champion'] = champion
+        self.comparison.next_step()
+        self.growth.restart(['candidate'])
+        self.watch.champion, self.watch.is_over = self.policies['champion'], False
 
     def as_json(self) -> dict[str, Any]:
         """Return the record for `from_json`."""
@@ -112,6 +136,7 @@ class CanaryRecord:
             'counts': self.growth.snapshot(),
             'policies': dict(self.policies),
             'planned_policy': self.planned_policy,
+            'watch': self.watch.as_json(),
             'why': self.why,
             'history': [[entry.what, entry.why] for entry in self.history],
         }
@@ -145,6 +170,8 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
         policies={slot: checked_text(values['policies'][slot]) for slot in ARMS},
         # an older snapshot has none: its candidate is the one of its plan
         planned_policy=checked_text(values.get('planned_policy', values['policies']['candidate'])),
+        # an older snapshot has none
+        watch=watch_from_json(values['watch']) if 'watch' in values else WatchRecord(),
         why=checked_text(values['why']),
     )
     record.growth.restore(values['counts'])

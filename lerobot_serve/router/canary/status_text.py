@@ -13,8 +13,9 @@ from lerobot_serve.router.canary.evidence.forecast import (
 from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
-from lerobot_serve.router.canary.guards.rules import percentage
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
+from lerobot_serve.router.canary.guards.rules import not_ready_reason, percentage
+from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
+from lerobot_serve.router.canary.watch import ended, HOUR_NS, WatchRecord
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
@@ -81,6 +82,40 @@ def worse_text(facts: Facts, terms: Terms) -> str:
     )
 
 
+def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: WatchMinimum) -> str:
+    """Return the progress of a watch, and the success rates that it compares."""
+    return (
+        f'watched for {ended(facts.candidate.arm)} of {minimum.episodes} episodes and '
+        f'{_hours(time_ns)} of {minimum.hours:g} h; {_watched_rates(watch, facts)}'
+    )
+
+
+def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
+    """Return the result of a watch that rolls back."""
+    return (
+        f'since its promotion the candidate is worse by more than {_points(terms.margin)}: '
+        f'{_watched_rates(watch, facts)}; wrong in at most {100 * terms.false_rollback:g} % of '
+        'promotions'
+    )
+
+
+def no_way_back_text(reason: str, champion: SlotFacts) -> str:
+    """Return why a candidate goes on that would be rolled back, with the remedy."""
+    cold = not_ready_reason('champion', champion)
+    return (
+        f'{reason}. It goes on, because {cold}. As soon as the champion is back it takes over: '
+        'start its policy server'
+    )
+
+
+def replaced_text(watch: WatchRecord, champion: SlotFacts) -> str:
+    """Return that a watch ended early."""
+    return (
+        f'no longer watched: slot a serves {champion.policy} instead of {watch.champion}, so that '
+        'there is nothing to go back to'
+    )
+
+
 def one_line(reason: str, limit: int) -> str:
     """Return the reason of an operator as one line of bounded length."""
     return ' '.join(reason.split())[:limit] or 'no reason given'
@@ -137,6 +172,20 @@ def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: St
         f'At the present rates, about {of_candidate} more episodes of the candidate ({of_both} of '
         f'both) until {decision}'
     )
+
+
+def _watched_rates(watch: WatchRecord, facts: Facts) -> str:
+    successes, failures = watch.champion_counts(facts.champion.arm)
+    known = (
+        f'{percentage(successes, successes + failures):.0f} % of {successes + failures}'
+        if successes + failures
+        else 'no outcome'
+    )
+    return f'candidate {_rate(facts.candidate)}, champion before {known}'
+
+
+def _hours(time_ns: int) -> str:
+    return f'{time_ns / HOUR_NS:.3g}'
 
 
 def _rate(slot: SlotFacts) -> str:

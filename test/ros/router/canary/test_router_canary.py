@@ -79,6 +79,53 @@ def test_a_candidate_that_fails_at_its_task_is_rolled_back(router_rig):
     assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'a'}
 
 
+def test_one_that_is_worse_only_after_its_promotion_is_rolled_back(router_rig):
+    fleet = canary(router_rig)
+    fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
+    state = router_rig.wait(
+        lambda: 'watched for' in (now := router_rig.watch.last[CanaryState]).text and now,
+        'the watch',
+    )
+    assert 'of 500 episodes' in state.text
+    assert state.guards[0].name == 'failed_replies'
+    state = fleet.play_until(CanaryState.ROLLED_BACK, succeeds={'a': True, 'b': False})
+    assert 'since its promotion the candidate is worse by more than 30 percentage' in state.text
+    assert router_rig.get('split_percent') == 100
+    assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'a'}
+
+
+def test_one_that_is_not_worse_is_watched_no_longer_also_by_a_parameter(router_rig):
+    fleet = canary(router_rig)
+    fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
+    assert not router_rig.set(**{'canary.watch_episodes': 3, 'canary.watch_hours': 0.0})
+    for _ in range(3):
+        fleet.play({'b': True})
+    state = router_rig.wait(
+        lambda: 'nothing is worse' in (now := router_rig.watch.last[CanaryState]).text and now,
+        'the end of the watch',
+    )
+    assert (state.state, list(state.guards)) == (CanaryState.PROMOTED, [])
+    for _ in range(30):
+        fleet.play({'b': False})
+    time.sleep(0.3)
+    assert router_rig.watch.last[CanaryState].state == CanaryState.PROMOTED
+
+
+def test_a_guard_rolls_back_a_promoted_policy_within_a_second(router_rig):
+    fleet = canary(router_rig, **{'canary.minimum_replies': 20})
+    fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
+    router_rig.wait(lambda: router_rig.get('split_percent') == 0, 'all episodes to the candidate')
+    first_ns, replies = time.monotonic_ns(), 0
+    while router_rig.watch.last[CanaryState].state != CanaryState.ROLLED_BACK:
+        fleet.client.round_trip(episode_id=f'bad-{replies}', task='nan')
+        replies += 1
+        assert replies < 2000
+    took_ms = (time.monotonic_ns() - first_ns) / 1e6
+    print(f'rolled back {took_ms:.0f} ms and {replies} replies after the first failure')
+    assert 'of the candidate' in router_rig.watch.last[CanaryState].text
+    assert router_rig.get('split_percent') == 100
+
+
 def test_a_guard_rolls_back_within_a_second(router_rig):
     fleet = canary(router_rig, slot_unhealthy_threshold=3)
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The watch after a promotion: guards and the success rate go on against the warm champion. Pure.
+
+The candidate has all new episodes then, and the champion's servers still run: as long as they do,
+a candidate that turns out worse can be rolled back. The decision is one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from enum import Enum
+from typing import Any
+
+from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
+from lerobot_serve.router.canary.facts import ArmCounts, SlotFacts
+from lerobot_serve.router.canary.plan import Terms, WatchMinimum
+from lerobot_serve.router.storage.checked import checked_flag, checked_int, checked_text
+
+COUNT_LIMIT = 10**15
+HOUR_NS = 3600 * 10**9
+
+
+class Champion(Enum):
+    """What slot a is, compared with the promotion."""
+
+    # it serves the champion: it can take over
+    WARM = 'warm'
+    # not healthy, or its policy is not known
+    COLD = 'cold'
+    # it serves another policy than at the promotion
+    REPLACED = 'replaced'
+
+
+class Finding(Enum):
+    """What is found about the candidate since the promotion."""
+
+    NONE = 'none'
+    # a guard tripped
+    GUARD = 'guard'
+    # it succeeds less often than the champion did
+    WORSE = 'worse'
+
+
+class WatchAction(Enum):
+    """What the canary does."""
+
+    WATCH = 'watch'
+    # a reason to roll back, and no champion to go back to: the candidate goes on
+    KEEP = 'keep'
+    ROLL_BACK = 'roll_back'
+    # minimum episodes and time are reached, and nothing is found
+    PASS = 'pass'
+    # there is nothing to go back to any more
+    END = 'end'
+
+
+# slot a, the finding, whether minimum episodes and time are reached -> action
+ACTIONS: dict[tuple[Champion, Finding, bool], WatchAction] = {
+    (Champion.WARM, Finding.NONE, False): WatchAction.WATCH,
+    (Champion.WARM, Finding.NONE, True): WatchAction.PASS,
+    (Champion.WARM, Finding.GUARD, False): WatchAction.ROLL_BACK,
+    (Champion.WARM, Finding.GUARD, True): WatchAction.ROLL_BACK,
+    (Champion.WARM, Finding.WORSE, False): WatchAction.ROLL_BACK,
+    (Champion.WARM, Finding.WORSE, True): WatchAction.ROLL_BACK,
+    (Champion.COLD, Finding.NONE, False): WatchAction.WATCH,
+    (Champion.COLD, Finding.NONE, True): WatchAction.PASS,
+    # a finding does not expire: the champion takes over as soon as it is back
+    (Champion.COLD, Finding.GUARD, False): WatchAction.KEEP,
+    (Champion.COLD, Finding.GUARD, True): WatchAction.KEEP,
+    (Champion.COLD, Finding.WORSE, False): WatchAction.KEEP,
+    (Champion.COLD, Finding.WORSE, True): WatchAction.KEEP,
+    (Champion.REPLACED, Finding.NONE, False): WatchAction.END,
+    (Champion.REPLACED, Finding.NONE, True): WatchAction.END,
+    (Champion.REPLACED, Finding.GUARD, False): WatchAction.END,
+    (Champion.REPLACED, Finding.GUARD, True): WatchAction.END,
+    (Champion.REPLACED, Finding.WORSE, False): WatchAction.END,
+    (Champion.REPLACED, Finding.WORSE, True): WatchAction.END,
+}
+
+
+@dataclass(slots=True)
+class WatchRecord:
+    """The state of a watch that survives a restart. Owned by the executor thread."""
+
+    # fingerprint at the promotion; empty: nothing is watched
+    champion: str = ''
+    is_over: bool = False
+    # episodes of the champion in all steps before the last one
+    earlier: ArmCounts = field(default_factory=ArmCounts)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.champion) and not self.is_over
+
+    def champion_state(self, slot: SlotFacts) -> Champion:
+        """Return what slot a is now."""
+        if slot.policy and slot.policy != self.champion:
+            return Champion.REPLACED
+        return Champion.WARM if slot.healthy and slot.policy else Champion.COLD
+
+    def champion_counts(self, since: ArmCounts) -> tuple[int, int]:
+        """
+        Return the successes and failures of the champion; `since` are its episodes since the last
+        step began. An unknown end counts as a failure.
+        """
+        successes = self.earlier.success + since.success
+        return successes, self.earlier.begun + since.begun - successes
+
+    def evidence(self, candidate: ArmCounts, champion: ArmCounts, terms: Terms) -> float:
+        """Return the log e that the candidate is worse than the champion by the margin."""
+        failures = candidate.failure + candidate.aborted + candidate.moved
+        return worse_evidence(
+            self.champion_counts(champion), (candidate.begun - failures, failures), terms.margin
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record for `watch_from_json`."""
+        return {
+            'champion': self.champion,
+            'is_over': self.is_over,
+            'earlier': list(astuple(self.earlier)),
+        }
+
+
+def ended(arm: ArmCounts) -> int:
+    """Return the number of episodes whose end is known."""
+    return arm.success + arm.failure + arm.aborted
+
+
+def is_complete(candidate: ArmCounts, time_ns: int, minimum: WatchMinimum) -> bool:
+    """Return whether the watch has its minimum episodes and its minimum time."""
+    return ended(candidate) >= minimum.episodes and time_ns >= minimum.hours * HOUR_NS
+
+
+def watch_from_json(values: Mapping[str, Any]) -> WatchRecord:
+    """Return the record. Raises ValueError, KeyError or TypeError for an invalid one."""
+    earlier = ArmCounts(
+        *(checked_int(value, 'episodes', COUNT_LIMIT) for value in values['earlier'])
+    )
+    if earlier.open < 0:
+        raise ValueError(f'more ends than episodes: {values["earlier"]!r}')
+    return WatchRecord(
+        checked_text(values['champion']), checked_flag(values['is_over'], 'is_over'), earlier
+    )
