@@ -148,7 +148,26 @@ class Workspace:
         """Install what its policies import; all that it asks for is 8 GB and another torch."""
         # the GPU build of torch has brought a setuptools that colcon cannot build with
         setuptools = [pin for pin in sections['build'] if pin.startswith('setuptools==')]
-        self.pip('lerobot', ['--no-deps', *sections['lerobot'], *setuptools])
+        vision = [pin for pin in sections['lerobot'] if pin.startswith('torchvision==')]
+        others = [pin for pin in sections['lerobot'] if pin not in vision]
+        self.pip('lerobot', ['--no-deps', *others, *setuptools])
+        for pin in vision:
+            self.install_torchvision(pin)
+
+    def install_torchvision(self, pin: str) -> None:
+        """Install the build that fits torch: the compiled operators of another one do not load."""
+        if self.torch == 'cpu':
+            index = ['--retries', '0', '--extra-index-url', TORCH_CPU_INDEX]
+            try:
+                self.pip('torchvision', ['--no-deps', *index, f'{pin}+cpu'])
+                return
+            except Problem:
+                say(
+                    f'no CPU build of {pin} can be had from {TORCH_CPU_INDEX}; that of PyPI '
+                    "serves policies, but programs of LeRobot end with 'operator torchvision::nms "
+                    "does not exist'"
+                )
+        self.pip('torchvision', ['--no-deps', pin])
 
     def keep_numpy(self) -> list[str]:
         """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""

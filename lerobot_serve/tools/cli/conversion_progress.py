@@ -55,12 +55,13 @@ class ConversionProgress:
 
 
 def progress_text(what: str, done_bytes: int, total_bytes: int, elapsed_s: float) -> str:
-    """Return the line; messages are a little smaller than the files that hold them."""
+    """Return the line; messages are smaller than their files, or larger than compressed ones."""
     rate = done_bytes / max(elapsed_s, 1e-9)
-    left_s = max(0, total_bytes - done_bytes) / rate if rate else 0.0
-    percent = min(100.0, 100 * done_bytes / max(total_bytes, 1))
+    shown_bytes = min(done_bytes, total_bytes)
+    left_s = (total_bytes - shown_bytes) / rate if rate else 0.0
+    percent = 100 * shown_bytes / max(total_bytes, 1)
     minutes, seconds = divmod(round(left_s), 60)
     return (
-        f'{what} {percent:.0f} %  {done_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB  '
+        f'{what} {percent:.0f} %  {shown_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB  '
         f'{rate / 1e6:.0f} MB/s  {minutes}:{seconds:02d} left'
     )

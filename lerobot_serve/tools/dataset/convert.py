@@ -85,6 +85,10 @@ class _Conversion:
         self._values = MillimetreDepth(values) if settings.depth_millimetres else values
         self._bags, self._staging = bags, staging
         self._unusable: set[MessageKey] = set()
+        # why messages cannot be used, in all passes
+        self._reasons: Counter[str] = Counter()
+        # each pass plans again, and finds much of what was noted
+        self._noted: set[str] = set()
         self._there = records.Existing.read(settings.out) if settings.out.exists() else None
         self._result = Result()
 
@@ -95,29 +99,35 @@ class _Conversion:
             planned = self._plan(indexes)
             plans = self._select(planned)
             if not plans:
+                self._note_unusable()
                 return self._finish_without(planned)
             features = agreed_features(
-                plans, planned.shapes, self._there, self._settings, self._report.note
+                plans, planned.shapes, self._there, self._settings, self._note
             )
             names = [self._staged_name(plan, features) for plan in plans]
             unusable = self._write(plans, names, features, planned.shapes)
             if not unusable:
+                self._note_unusable()
                 return self._join(plans, names)
-            self._note_unusable(unusable)
+            self._unusable |= unusable.keys()
+            self._reasons.update(unusable.values())
+        self._note_unusable()
         raise DatasetError(
             f'messages that cannot be used were found in each of {PASSES} passes; the last: '
             f'{next(iter(unusable.values()))}'
         )
 
-    def _note_unusable(self, unusable: Mapping[MessageKey, str]) -> None:
-        """Messages that cannot be used count as missing from now on."""
-        self._unusable |= unusable.keys()
-        counts = Counter(unusable.values())
-        for text, count in counts.most_common(NOTED):
-            self._report.note(f'{count} messages cannot be used and count as missing: {text}')
-        if len(counts) > NOTED:
-            others = sum(counts.values()) - sum(n for _, n in counts.most_common(NOTED))
-            self._report.note(f'{others} more messages cannot be used and count as missing')
+    def _note(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._report.note(text)
+
+    def _note_unusable(self) -> None:
+        for text, count in self._reasons.most_common(NOTED):
+            self._note(f'{count} messages cannot be used and count as missing: {text}')
+        others = sum(count for _, count in self._reasons.most_common()[NOTED:])
+        if others:
+            self._note(f'{others} more messages cannot be used and count as missing')
 
     def _index(self) -> list[BagIndex]:
         count = self._report.begin('reading', bag_bytes(self._bags))
@@ -177,7 +187,7 @@ class _Conversion:
 
     def _select(self, planned: _Planned) -> list[EpisodePlan]:
         for text in planned.damage:
-            self._report.note(text)
+            self._note(text)
         selected = []
         passed = [p for p in planned.plans if is_selected(p, self._settings.filters)]
         self._result.filtered = len(planned.plans) - len(passed)
@@ -186,20 +196,20 @@ class _Conversion:
         for plan in passed:
             if not plan.rows:
                 self._result.without_rows += 1
-                self._report.note(f'{plan.title}: no row: {records.left_out_text(plan)}')
+                self._note(f'{plan.title}: no row: {records.left_out_text(plan)}')
             elif plan.digest in known:
                 self._result.known += 1
             else:
                 selected.append(plan)
-                self._note(plan)
+                self._note_plan(plan)
         return selected
 
-    def _note(self, plan: EpisodePlan) -> None:
+    def _note_plan(self, plan: EpisodePlan) -> None:
         if plan.cut:
             self._result.cut += 1
-            self._report.note(f'{plan.title}: {plan.cut}')
+            self._note(f'{plan.title}: {plan.cut}')
         if plan.left_out:
-            self._report.note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
+            self._note(f'{plan.title}: rows left out: {records.left_out_text(plan)}')
 
     def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
         about = json.dumps(

@@ -113,6 +113,36 @@ def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
     machine.check_disk(tmp_path, 'none')
 
 
+@pytest.mark.parametrize(
+    ('torch', 'has_cpu_build', 'tried'),
+    [
+        ('cpu', True, ['torchvision==1.2+cpu']),
+        ('cpu', False, ['torchvision==1.2+cpu', 'torchvision==1.2']),
+        ('cuda', False, ['torchvision==1.2']),
+    ],
+)
+def test_torchvision_is_of_the_build_of_torch(
+    modules, monkeypatch, capsys, torch, has_cpu_build, tried
+):
+    machine, workspace = modules
+    prepared = workspace.Workspace(sourced='', distro='jazzy', torch=torch)
+    asked = []
+
+    def pip(what: str, arguments: list[str]) -> None:
+        asked.append(arguments[-1])
+        if arguments[-1].endswith('+cpu') and not has_cpu_build:
+            raise machine.Problem('no such build')
+
+    monkeypatch.setattr(prepared, 'pip', pip)
+    sections = {
+        'build': ['setuptools==1'],
+        'lerobot': ['lerobot==1', 'torchvision==1.2', 'xxhash==1'],
+    }
+    prepared.install_lerobot(sections)
+    assert asked == ['setuptools==1', *tried]
+    assert ('torchvision::nms' in capsys.readouterr().err) is (len(tried) == 2)
+
+
 def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
@@ -207,16 +237,21 @@ def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
     with prepared.lock():
         prepared.install()
     pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy', prepared.version)
-    last = commands[-1]
+    *_, lerobot, vision = ([str(word) for word in words] for words in commands)
     # peers are brought by the benchmarks that measure them
     ours = {pin for name, section in pins.items() if name != 'bench' for pin in section}
     assert not (set(pins['bench']) - ours) & {str(word) for words in commands for word in words}
-    assert set(pins['lerobot']).issubset(last) == (torch != 'none')
+    asked = [str(word) for words in commands for word in words]
+    assert any(word.startswith('torchvision==') for word in asked) == (torch != 'none')
     if torch != 'none':
-        assert '--no-deps' in last
-        assert 'setuptools==70.3.0' in last
-        assert not set(pins['torch']) & set(last)
-        assert any(pins['torch'][0] in str(word) for words in commands[:-1] for word in words)
+        assert {pin.removesuffix('+cpu') for pin in (*lerobot, *vision)} >= set(pins['lerobot'])
+        assert '--no-deps' in lerobot
+        assert '--no-deps' in vision
+        assert vision[-1].endswith('+cpu') == (torch == 'cpu')
+        assert 'setuptools==70.3.0' in lerobot
+        assert not set(pins['torch']) & {*lerobot, *vision}
+        earlier = [str(word) for words in commands[:-2] for word in words]
+        assert any(pins['torch'][0] in word for word in earlier)
 
 
 def test_a_torch_that_the_index_lacks_has_a_remedy(modules, monkeypatch, tmp_path):

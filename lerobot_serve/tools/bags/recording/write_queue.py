@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 
-FLUSH_S = 0.5
+FLUSH_S = 0.25
 # limit of queued bytes while the disk is slow: some seconds of a fleet with cameras
 WAITING_LIMIT_BYTES = 256 << 20
 

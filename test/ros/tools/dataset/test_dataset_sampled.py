@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 import shutil
 
+import numpy as np
 import pytest
 from support.tools.datasets import dataset, rows_of
 
@@ -68,6 +69,26 @@ def test_a_bag_that_has_grown_is_refused_with_its_name(tmp_path, robot, capsys):
     grown = recorded(tmp_path / 'b/run', steps=20)
     assert dataset(grown, out, '--robot', robot, '--append') == 1
     assert 'in run is in the dataset with other rows' in capsys.readouterr().err
+
+
+def test_each_note_is_printed_once_however_many_passes_there_are(tmp_path, robot, capsys):
+    """Pictures of another size are found while the first pass converts."""
+
+    def change(step):
+        if step.number in (4, 5, 9):
+            step.frames['front'] = np.zeros((24, 32, 3), np.uint8)
+        if 20 < step.number < 100:
+            step.frames = {}
+
+    made = EdgeBag(tmp_path / 'old')
+    made.episode('ignored', 110, change=change)
+    assert dataset(made.close(), tmp_path / 'out', '--robot', robot) == 0
+    said = capsys.readouterr().err.splitlines()
+    notes = [line for line in said if not line.startswith(('reading', 'converting'))]
+    assert len(notes) == len(set(notes))
+    (unusable,) = [line for line in notes if 'cannot be used and count as missing' in line]
+    assert unusable.startswith('3 messages')
+    assert len(notes) > 1
 
 
 def test_a_time_is_readable_and_exact():

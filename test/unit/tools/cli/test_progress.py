@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lerobot_serve.tools.cli import progress
+from lerobot_serve.tools.cli.conversion_progress import progress_text
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError
@@ -77,3 +78,16 @@ def test_the_bar_goes_when_reading_fails(trace, monkeypatch):
         steps(trace, on_bytes_read)
     # the bar is erased
     assert sys.stderr.getvalue().endswith('\x1b[2K') or '\x1b[2K' in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ('done_gb', 'text'),
+    [
+        (0.0, 'reading 0 %  0.00 of 2.00 GB  0 MB/s  0:00 left'),
+        (0.5, 'reading 25 %  0.50 of 2.00 GB  50 MB/s  0:30 left'),
+        # the files are compressed
+        (6.0, 'reading 100 %  2.00 of 2.00 GB  600 MB/s  0:00 left'),
+    ],
+)
+def test_a_conversion_is_never_more_than_done(done_gb, text):
+    assert progress_text('reading', int(done_gb * 1e9), 2 * 10**9, 10.0) == text
