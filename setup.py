@@ -9,6 +9,7 @@ NAME = 'lerobot_serve'
 VERBS = (
     *('audit', 'dashboard', 'dataset', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge'),
     *(
+        'gate',
         'gateway',
         'keys',
         'link',

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
-from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE
+from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE, CHAMPION
+from lerobot_serve.router.canary.gate_record import GateRecords
 from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.request_observer import RequestObservers
@@ -107,6 +109,8 @@ class RouterCore:
         parameters, content, context = self.parameters, self.writer.content, self._context
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         self.table = self._make_table()
+        folder = parameters.gate_folder
+        self._gate_records = GateRecords(Path(folder)) if folder else None
         self.qualification = Qualification(
             content.shadow, self.writer.save_shadow_record, context.log_warning
         )
@@ -342,8 +346,14 @@ class RouterCore:
         return self.canary.update(self.now_ns, facts)
 
     def unmet_requirements(self, policy: str) -> str:
-        """Return the unmet shadow requirements of a policy; empty when there are none."""
-        return self.qualification.unmet_requirements(policy, *self._shadow_requirements)
+        """Return what a policy lacks before it may drive: shadow and gate; empty for nothing."""
+        shadow = self.qualification.unmet_requirements(policy, *self._shadow_requirements)
+        # what drives the fleet already does not stop because a file is gone
+        is_promoted = self.canary.canary.state is CanaryPhase.PROMOTED
+        if self._gate_records is None or is_promoted:
+            return shadow
+        gate = self._gate_records.obstacle(policy, self.slots[CHAMPION].policy)
+        return '; '.join(filter(None, (shadow, gate)))
 
     @property
     def _shadow_requirements(self) -> tuple[float, int]:

@@ -240,6 +240,13 @@ class RouterParameters:
         live=True,
     )
 
+    gate_folder: str = parameter(
+        '',
+        'folder of gate records (`lerobot-serve gate --records`); the policy of slot b receives '
+        'no episode without one that passed against the policy of slot a; empty: no gate',
+        on_configure=True,
+    )
+
     link: str = zenoh.link()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()

@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from lerobot_serve.cage import limits_encoding
 from lerobot_serve.tools.bags.message import BagMessage, PACKAGE
 from lerobot_serve.wire.cdr import CdrReader
+from lerobot_serve.wire.message_parts import find_extension
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, TASK_LIMIT
 
 TOPIC_END, TYPE_END = '/_service_event', '_Event'
@@ -27,6 +29,7 @@ STAMP_AND_CALLER = struct.Struct('<iI16s')
 SIZE = struct.Struct('<IIB')
 REPLY_TOPIC_LIMIT = 256
 NAMES_LIMIT = CAMERAS_LIMIT = 4096
+TAGS_LIMIT, TAG_LIMIT = 4096, 1 << 16
 
 Key = tuple[str, int]
 
@@ -53,11 +56,12 @@ class ValueNames(NamedTuple):
 
 
 class OpenedSession(NamedTuple):
-    """A request to OpenSession."""
+    """A request to OpenSession; `limits` are those of the robot's cage, empty without them."""
 
     key: Key
     terms: SessionTerms
     names: ValueNames
+    limits: bytes = b''
 
 
 class SessionIndex:
@@ -100,10 +104,16 @@ def read_open_session(raw: bytes) -> OpenedSession | None:
     task = reader.string(TASK_LIMIT, 'task')
     reader.unpack(BYTE, align=1)
     (horizon,) = reader.unpack(UINT32, align=4)
+    reader.unpack(BYTE, align=1)
+    reader.unpack(FLOAT32, align=4)
+    for _ in range(2 * reader.count(TAGS_LIMIT, 'tags')):
+        reader.skip_string(TAG_LIMIT, 'tags')
+    limits = find_extension(reader, limits_encoding.EXTENSION_KEY)
     return OpenedSession(
         (client_id, session_epoch),
         SessionTerms(robot_type, task, horizon),
         ValueNames(fps, state_names, action_names),
+        b'' if limits is None else bytes(limits),
     )
 
 

@@ -13,7 +13,7 @@ TOPICS = {
     'start nodes': ('up', 'serve', 'edge', 'router', 'gateway'),
     'see the fleet': ('robots', 'dashboard', 'rerun', 'route'),
     'steer the fleet': ('rollout', 'split', 'drain', 'restore', 'robot', 'outcome'),
-    'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay'),
+    'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay', 'gate'),
     'prepare and check': ('demo', 'plan', 'doctor', 'link', 'keys', 'docs'),
 }
 # argparse indents the lines of a group by 2 and keeps 2 columns free

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import time
 
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.wire.execution_report import encode, ExecutionReport, Halt
 from lerobot_serve.wire.schema import Status
@@ -171,6 +173,23 @@ def test_robots_that_halt_roll_the_candidate_back_though_nothing_else_arrives(ro
     )
     assert 'robots halted 2 times in 2 episodes of the candidate' in state.text
     assert state.planned_policy == state.candidate_policy
+
+
+def test_a_candidate_without_a_gate_record_drives_no_robot(router_rig, tmp_path):
+    for slot in ('a', 'b'):
+        router_rig.server(slot, slot)
+    router_rig.router(slot_a=['a'], slot_b=['b'], gate_folder=str(tmp_path / 'gates'))
+    router_rig.wait_for_health('slot_b_drained')
+    client = router_rig.robot()
+    assert client.round_trip(episode_id=router_rig.episode('b')).slot == 'a'
+    champion, candidate = (slot.policy for slot in router_rig.state.slots)
+    record = GateRecord(candidate, champion, 'passed', '', 30, 100, '', '')
+    write_record(tmp_path / 'gates', record)
+    router_rig.wait_for_health('healthy')
+    assert client.round_trip(episode_id=router_rig.episode('b', salt='new')).slot == 'b'
+    write_record(tmp_path / 'gates', replace(record, verdict='refused', text='NaN'))
+    router_rig.wait_for_health('slot_b_drained')
+    assert client.round_trip(episode_id=router_rig.episode('b', salt='newer')).slot == 'a'
 
 
 def test_without_outcomes_it_holds_and_says_what_to_do(router_rig):

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The record of a gate: a JSON file named by the candidate's digest. `lerobot-serve gate` writes
+it, a router with `gate_folder` reads it before the candidate drives a robot. Plain; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.router.storage.checked import checked_int, checked_text
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
+
+FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
+# verdicts with which a candidate may drive robots
+ADMITTED = ('passed', 'overridden')
+VERDICTS = (*ADMITTED, 'held', 'refused', 'too_few')
+COMMAND = '`lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {folder}`'
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """
+    The result of a gate. `overrides` are gate, reason and person; `recordings` the SHA-256 of the
+    replayed requests; `gates` one row for each gate, for people.
+    """
+
+    candidate: str
+    parent: str
+    verdict: str
+    text: str
+    episodes: int
+    requests: int
+    recordings: str
+    made: str
+    gates: tuple[Mapping[str, Any], ...] = ()
+    overrides: tuple[tuple[str, str, str], ...] = ()
+
+
+def identity(fingerprint: str) -> str:
+    """Return the digest in a fingerprint: the name before it is free, and differs by server."""
+    return fingerprint.rpartition('@')[2]
+
+
+def record_path(folder: Path, candidate: str) -> Path:
+    """Return the file of a candidate; each digest has one of its own."""
+    return folder / f'{quote(identity(candidate), safe="._-")}.json'
+
+
+def write_record(folder: Path, record: GateRecord) -> Path:
+    """Write the record as a whole, and return its file. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = record_path(folder, record.candidate)
+    with replacement_of(path, durable=True) as part, part.open('w') as file:
+        json.dump({'format': FORMAT, **asdict(record)}, file, indent=2, allow_nan=False)
+        file.write('\n')
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def read_record(path: Path) -> GateRecord:
+    """Read a record. Raises OSError, and ValueError with a readable text."""
+    with path.open('rb') as file:
+        raw = file.read(BYTES_LIMIT + 1)
+    if len(raw) > BYTES_LIMIT:
+        raise ValueError(f'more than {BYTES_LIMIT} bytes')
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'not JSON ({str(error)[:80]})') from None
+    if not isinstance(values, dict) or values.get('format') != FORMAT:
+        raise ValueError(f'not a gate record of format {FORMAT}')
+    try:
+        return _record(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'not a gate record ({error!r})') from None
+
+
+def _record(values: Mapping[str, Any]) -> GateRecord:
+    if values['verdict'] not in VERDICTS:
+        raise ValueError(f'verdict is {values["verdict"]!r}')
+    return GateRecord(
+        candidate=checked_text(values['candidate'], FINGERPRINT_LIMIT),
+        parent=checked_text(values['parent'], FINGERPRINT_LIMIT),
+        verdict=values['verdict'],
+        text=checked_text(values['text'], TEXT_LIMIT),
+        episodes=checked_int(values['episodes'], 'episodes', 2**53),
+        requests=checked_int(values['requests'], 'requests', 2**53),
+        recordings=checked_text(values['recordings'], 64),
+        made=checked_text(values['made'], 64),
+        gates=tuple(dict(row) for row in values['gates']),
+        overrides=tuple(
+            (checked_text(gate), checked_text(reason), checked_text(by))
+            for gate, reason, by in values['overrides']
+        ),
+    )
+
+
+class GateRecords:
+    """The records of a folder, read again when a file changes. Executor thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # candidate -> its file as it was when it was read, the record, or why there is none
+        self._known: tuple[str, tuple[int, int, int] | None, GateRecord | str] = ('', None, '')
+
+    def obstacle(self, candidate: str, champion: str) -> str:
+        """
+        Return why a candidate may not drive a robot; empty when it may. Each is a fingerprint,
+        empty when it is not known.
+        """
+        if not candidate or identity(candidate) == identity(champion):
+            return ''
+        found = self._find(candidate)
+        command = COMMAND.format(folder=self._folder)
+        if isinstance(found, str):
+            return f'{found}; {command}'
+        if identity(found.candidate) != identity(candidate):
+            return f'its gate record is that of {found.candidate}; {command}'
+        if found.verdict not in ADMITTED:
+            return f'its gate: {found.verdict.replace("_", " ")}: {found.text}'
+        if champion and identity(found.parent) != identity(champion):
+            return (
+                f'its gate compared it with {found.parent}, and slot a serves {champion}; compare '
+                f'it with that one: {command}'
+            )
+        return ''
+
+    def _find(self, candidate: str) -> GateRecord | str:
+        path = record_path(self._folder, candidate)
+        try:
+            state = path.stat()
+        except FileNotFoundError:
+            return f'it has no gate record in {self._folder}'
+        except OSError as error:
+            return f'its gate record cannot be read: {error}'
+        seen = (state.st_mtime_ns, state.st_size, state.st_ino)
+        if self._known[:2] != (candidate, seen):
+            try:
+                found: GateRecord | str = read_record(path)
+            except (OSError, ValueError) as error:
+                found = f'its gate record {path} cannot be read: {error}'
+            self._known = candidate, seen, found
+        return self._known[2]

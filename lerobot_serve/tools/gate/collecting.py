@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run both policies on the recorded requests, in this process. One thread.
+
+The seeds are those of the recording, so that policies which draw noise draw the same. The parent
+is run, too, if its folder is given; otherwise its recorded replies stand for it, and latencies are
+not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from lerobot_serve.cage.limits import MotionLimits
+from lerobot_serve.cage.limits_encoding import decode_limits
+from lerobot_serve.edge.robot import file
+from lerobot_serve.edge.robot.units import limits_for_policy
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.router.canary.gate_record import identity
+from lerobot_serve.router.shadow.remote_cage import RemoteCage
+from lerobot_serve.tools.bags.reader import Bag, is_bag
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
+from lerobot_serve.tools.gate.figures import GateFigures
+from lerobot_serve.tools.gate.motion import shared_motion
+from lerobot_serve.tools.gate.outcomes import RecordedEpisodes
+from lerobot_serve.tools.replay.compare import lost_state
+from lerobot_serve.tools.replay.engine import NOT_FROM_POLICY
+from lerobot_serve.tools.replay.in_process_server import InProcessServer
+from lerobot_serve.tools.replay.sources import open_source, ReplayError, ReplayRequest
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.schema import Status
+
+# control steps per row of a chunk; see remote_cage
+MAX_STEPS_PER_ROW = 100
+Progress = Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]]
+
+
+class Collector:
+    """Collects the figures of a gate; `parent` is None if its recorded replies stand for it."""
+
+    def __init__(
+        self,
+        candidate: InProcessServer,
+        parent: InProcessServer | None,
+        parent_policy: str,
+        cage: RemoteCage | None = None,
+    ) -> None:
+        """`cage` is that of robots whose limits are not in the recordings."""
+        self._candidate, self._parent, self._cage = candidate, parent, cage
+        self.figures = GateFigures(
+            candidate.served.fingerprint, parent_policy, is_parent_run=parent is not None
+        )
+        self._episodes, self._digest = RecordedEpisodes(), sha256()
+        self._cages: dict[tuple[str, int], RemoteCage] = {}
+        self._seen: set[tuple[str, int, int]] = set()
+        self._begun: set[tuple[str, int, int]] = set()
+        self._unreadable = self._without_parent = 0
+
+    def run(self, recordings: Sequence[Path], on_progress: Progress = iter) -> GateFigures:
+        """Return the figures. Raises BagError, IncidentError, TraceError, ReplayError."""
+        for path in recordings:
+            self._read_bag(path)
+            source = open_source(path)
+            for request in on_progress(source.read()):
+                self._take(request)
+            self.figures.notes += [f'{path.name}: {note}' for note in source.notes]
+        return self._finish()
+
+    def _read_bag(self, path: Path) -> None:
+        """Read what only a bag has: limits of robots, which policy drove them, and outcomes."""
+        if not (path.exists() and is_bag(path)):
+            return
+        for message in Bag(path).read():
+            self._episodes.add(message)
+            if message.type != OPEN_SESSION:
+                continue
+            try:
+                opened = read_open_session(message.data)
+                if opened and opened.limits:
+                    self._cages[opened.key] = cage_of(opened)
+            except (Malformed, ValueError):
+                self._unreadable += 1
+
+    def _take(self, request: ReplayRequest) -> None:
+        try:
+            observation = wire_observation.decode(request.request)
+            recorded = wire_chunk.decode(request.reply)
+        except Malformed:
+            self._unreadable += 1
+            return
+        if recorded.status in NOT_FROM_POLICY:
+            return
+        task = observation.task or str(request.info.get('task') or '')
+        self._episodes.add_task(observation.episode_id, task)
+        header = observation.header
+        session = observation.client_id, header.session_epoch
+        if (*session, header.seq) in self._seen:
+            # another policy has replied to it, too
+            return
+        is_of_parent = identity(recorded.policy) == identity(self.figures.parent_policy)
+        if self._parent is None and not is_of_parent:
+            self._without_parent += 1
+            return
+        self._seen.add((*session, header.seq))
+        self._begun.add((*session, header.episode))
+        self._digest.update(request.request)
+        candidate = self._candidate.reply_to(
+            request.request, request.info, state_lost=lost_state(recorded)
+        )
+        parent = recorded
+        if self._parent:
+            parent = self._parent.reply_to(
+                request.request, request.info, state_lost=lost_state(recorded)
+            )
+        self._add(task, self._cages.get(session, self._cage), candidate, parent)
+
+    def _add(self, task: str, cage: RemoteCage | None, candidate: Chunk, parent: Chunk) -> None:
+        figures = self.figures
+        figures.requests += 1
+        figures.candidate.add(candidate, cage)
+        figures.parent.add(parent, cage)
+        if candidate.status == parent.status == Status.OK:
+            motion = shared_motion(parent.robot, candidate.robot)
+            if motion:
+                figures.task(task).add(motion)
+
+    def _finish(self) -> GateFigures:
+        figures = self.figures
+        self._episodes.count_into(figures)
+        figures.episodes, figures.digest = len(self._begun), self._digest.hexdigest()
+        counted = (
+            (self._unreadable + self._episodes.unreadable, 'messages that cannot be read'),
+            (self._without_parent, f'requests without a reply of {figures.parent_policy}'),
+        )
+        figures.notes += [f'{what}: {count}' for count, what in counted if count]
+        return figures
+
+
+def cage_of(opened: OpenedSession) -> RemoteCage:
+    """Return the limits of the cage of a robot. Raises ValueError."""
+    limits = decode_limits(opened.limits)
+    share = opened.names.fps * limits.step_s
+    if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
+        raise ValueError(f'a control step of {limits.step_s:g} s is no part of a row')
+    return RemoteCage(limits, round(1 / share))
+
+
+def cage_of_robot(path: Path | None, action_names: tuple[str, ...]) -> RemoteCage | None:
+    """
+    Return the cage of a robot file, with one control step per row; None without a file. Raises
+    RobotFileError, and WrongCommandLine for a robot with other actions.
+    """
+    if path is None:
+        return None
+    robot = file.load(path)
+    limits = limits_for_policy(robot.actions, robot.action_units)
+    actions = [
+        replace(limit, name=name) for limit, name in zip(limits, robot.action_names, strict=True)
+    ]
+    if robot.action_names != action_names:
+        raise WrongCommandLine(
+            f'{path} has the actions {list(robot.action_names)}, the policy {list(action_names)}'
+        )
+    return RemoteCage(MotionLimits(tuple(actions), 1 / robot.fps))
+
+
+def recorded_parent(recordings: Sequence[Path], candidate: str) -> str:
+    """
+    Return the policy with the most recorded replies beside the candidate. Raises BagError,
+    IncidentError, TraceError, ReplayError.
+    """
+    counts: dict[str, int] = {}
+    for path in recordings:
+        for policy, count in open_source(path).policies().items():
+            if identity(policy) != identity(candidate):
+                counts[policy] = counts.get(policy, 0) + count
+    if not counts:
+        raise ReplayError(
+            'the recordings hold no reply of another policy than the candidate; name its parent: '
+            '--parent DIR'
+        )
+    return max(counts, key=lambda policy: counts[policy])

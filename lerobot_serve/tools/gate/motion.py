@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What one policy does with the recorded requests: failures, cage, velocities, latency. One thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lerobot_serve.arrays import Float32Array
+from lerobot_serve.router.shadow.remote_cage import RemoteCage, would_trip
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import Status
+
+Values = NDArray[np.float64]
+
+# velocities kept of each action; beyond it every second one is dropped
+VELOCITIES_LIMIT = 200_000
+QUANTILES: Values = (np.arange(1000, dtype=np.float64) + 0.5) / 1000
+# a spread below this share of the largest one of any action is rounding, not motion
+LEAST_SPREAD_SHARE = 1e-3
+SMALLEST_SPREAD = 1e-30
+NO_ROWS: Float32Array = np.zeros((0, 0), np.float32)
+
+
+class Velocities:
+    """The differences of successive rows, thinned evenly when they are too many."""
+
+    def __init__(self) -> None:
+        self._parts: list[Values] = []
+        # rows are counted across chunks; kept are those whose number the stride divides
+        self._kept, self._seen, self._stride = 0, 0, 1
+
+    def add(self, rows: Float32Array) -> None:
+        """Add the differences of the rows of a chunk."""
+        steps = np.diff(rows.astype(np.float64), axis=0)
+        kept = steps[-self._seen % self._stride :: self._stride]
+        self._seen += len(steps)
+        if len(kept):
+            self._parts.append(kept)
+            self._kept += len(kept)
+        if self._kept > VELOCITIES_LIMIT:
+            self._parts = [self.values[::2]]
+            self._kept, self._stride = len(self._parts[0]), 2 * self._stride
+
+    @property
+    def values(self) -> Values:
+        """Differences x actions."""
+        return np.concatenate(self._parts) if self._parts else np.zeros((0, 0))
+
+
+def velocity_distances(parent: Velocities, candidate: Velocities) -> Values:
+    """
+    Return, for each action, the Wasserstein distance of both distributions of velocity in standard
+    deviations of the parent's. Empty without data.
+    """
+    old, new = parent.values, candidate.values
+    if not (len(old) and len(new)) or old.shape[1] != new.shape[1]:
+        return np.zeros(0)
+    apart = np.abs(np.quantile(old, QUANTILES, axis=0) - np.quantile(new, QUANTILES, axis=0))
+    spreads = old.std(axis=0)
+    least = max(LEAST_SPREAD_SHARE * float(spreads.max()), SMALLEST_SPREAD)
+    distances: Values = apart.mean(axis=0) / np.maximum(spreads, least)
+    return distances
+
+
+@dataclass(slots=True)
+class PolicyMotion:
+    """See the module."""
+
+    chunks: int = 0
+    # replies with another status than OK, and the first text
+    failed: int = 0
+    first_failure: str = ''
+    # chunks whose robot has known limits, and those that its cage would change
+    caged: int = 0
+    changed: int = 0
+    velocities: Velocities = field(default_factory=Velocities)
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def add(self, chunk: Chunk, cage: RemoteCage | None) -> None:
+        """Add a reply; `cage` has the limits of its robot, if they are known."""
+        self.chunks += 1
+        if chunk.status != Status.OK:
+            self.failed += 1
+            self.first_failure = self.first_failure or chunk.status_text
+            return
+        self.latencies_ms.append(chunk.inference_ms)
+        self.velocities.add(chunk.robot)
+        if cage and len(cage.limits.names) == chunk.robot.shape[1]:
+            self.caged += 1
+            self.changed += would_trip(cage, NO_ROWS, chunk.robot, [])
+
+    @property
+    def changed_share(self) -> float:
+        return self.changed / self.caged if self.caged else 0.0
+
+    @property
+    def latency_ms_p99(self) -> float:
+        """NaN without a reply."""
+        return float(np.percentile(self.latencies_ms, 99)) if self.latencies_ms else float('nan')
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMotion:
+    """Inner product and energies of the motions of both policies; they add up over chunks."""
+
+    product: float
+    parent_energy: float
+    candidate_energy: float
+
+
+def shared_motion(parent: Float32Array, candidate: Float32Array) -> SharedMotion | None:
+    """
+    Return the motion over the common rows, from the parent's first row; None without common rows
+    or for other actions.
+    """
+    rows = min(len(parent), len(candidate))
+    if not rows or parent.shape[1] != candidate.shape[1]:
+        return None
+    begin = parent[:1].astype(np.float64)
+    old, new = (each[:rows].astype(np.float64) - begin for each in (parent, candidate))
+    return SharedMotion(float((old * new).sum()), float((old**2).sum()), float((new**2).sum()))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which policy drove each recorded episode, and how it ended. One thread.
+
+Only an episode that one policy drove alone, and whose outcome is known, counts. An aborted one is
+a failure, as in the canary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lerobot_serve.router.canary.gate_record import identity
+from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, EpisodeOutcome, OUTCOME_TYPE
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK
+from lerobot_serve.tools.gate.figures import GateFigures
+from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.schema import Status
+
+# a router receives replies under this name; those of a shadow reach no robot
+RELAYED, CALLERS = '/replies/', '/replies/callers'
+IS_SUCCESS = {'success': True, 'failure': False, 'aborted': False}
+
+
+@dataclass(slots=True)
+class RecordedEpisodes:
+    """See the module; by episode id."""
+
+    policies: dict[str, set[str]] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, bool] = field(default_factory=dict)
+    unreadable: int = 0
+
+    def add(self, message: BagMessage) -> None:
+        """Add a message of a bag; others than replies and outcomes change nothing."""
+        try:
+            if message.type == OUTCOME_TYPE:
+                self._add_outcome(decode_outcome(message.data))
+            elif message.type == CHUNK and reaches_robot(message.topic):
+                self._add_reply(read_reply_summary(message.data))
+        except Malformed:
+            self.unreadable += 1
+
+    def _add_outcome(self, outcome: EpisodeOutcome) -> None:
+        # the first one of an episode counts
+        if outcome.outcome in IS_SUCCESS:
+            self.outcomes.setdefault(outcome.episode_id, IS_SUCCESS[outcome.outcome])
+
+    def _add_reply(self, reply: ReplySummary) -> None:
+        if reply.status == Status.OK and reply.start.episode_id:
+            policies = self.policies.setdefault(reply.start.episode_id, set())
+            policies.add(identity(reply.policy))
+
+    def add_task(self, episode_id: str, task: str) -> None:
+        """Add the task of an episode; the first one counts."""
+        self.tasks.setdefault(episode_id, task)
+
+    def count_into(self, figures: GateFigures) -> None:
+        """Add successes and failures of both policies to the figures of their tasks."""
+        for episode_id, is_success in self.outcomes.items():
+            policies = self.policies.get(episode_id, set())
+            if len(policies) != 1:
+                continue
+            (policy,) = policies
+            task = figures.task(self.tasks.get(episode_id, ''))
+            more = (int(is_success), int(not is_success))
+            if policy == identity(figures.candidate_policy):
+                task.candidate = (task.candidate[0] + more[0], task.candidate[1] + more[1])
+            elif policy == identity(figures.parent_policy):
+                task.parent = (task.parent[0] + more[0], task.parent[1] + more[1])
+
+
+def reaches_robot(topic: str) -> bool:
+    """Return whether the replies on a topic are those for a robot or a caller."""
+    return RELAYED not in topic or topic.endswith(CALLERS)

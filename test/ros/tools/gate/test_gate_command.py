@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lerobot-serve gate` on recordings: figures, outcomes, verdicts and exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.tools.bag_rig import write
+from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, SHAPE
+
+from lerobot_serve.router.canary.gate_record import read_record
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.wire.chunk import decode
+
+ROBOT = """
+name: arm
+fps: 30
+state:
+  - topic: joint_states
+    type: sensor_msgs/JointState
+    joints: [joint_0, joint_1, joint_2]
+    field: position
+    max_age_s: 0.1
+cameras: {}
+actions:
+  joint_0.pos: {joint: joint_0, min: -9, max: 9, max_step: 9}
+  joint_1.pos: {joint: joint_1, min: -9, max: 9, max_step: 9}
+  joint_2.pos: {joint: joint_2, min: -9, max: 9, max_step: 9}
+command: {topic: commands, type: std_msgs/Float64MultiArray}
+"""
+
+
+def outcome_message(episode_id: str, outcome: int, number: int) -> BagMessage:
+    from rclpy.serialization import serialize_message
+
+    from lerobot_serve.tools.bags.fleet_decoding import OUTCOME_TYPE
+    from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+    raw = serialize_message(EpisodeOutcome(episode_id=episode_id, outcome=outcome))
+    return BagMessage('/judge/episode_outcome', OUTCOME_TYPE, 10**6 + number, raw)
+
+
+@pytest.fixture
+def robot(tmp_path) -> Path:
+    file = tmp_path / 'robot.yaml'
+    file.write_text(ROBOT)
+    return file
+
+
+def gate(capsys, bag: Path, *words: object) -> tuple[int, dict]:
+    same = ['--kind', 'null', '--json']
+    status = main(['gate', str(bag), *same, *map(str, words)])
+    out, err = capsys.readouterr()
+    assert out, err
+    return status, json.loads(out)
+
+
+def state_of(record: dict, name: str) -> str:
+    return next(row['state'] for row in record['gates'] if row['name'] == name)
+
+
+def test_a_policy_passes_against_itself(tmp_path, robot, capsys):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
+    words = (
+        '--candidate',
+        SHAPE,
+        '--parent',
+        SHAPE,
+        '--robot',
+        robot,
+        '--records',
+        tmp_path / 'g',
+    )
+    status, record = gate(capsys, bag, *words)
+    assert (status, record['verdict'], record['episodes']) == (0, 'passed', 30)
+    (path,) = (tmp_path / 'g').iterdir()
+    kept = read_record(path)
+    assert (kept.verdict, kept.requests, len(kept.recordings)) == ('passed', 120, 64)
+
+
+def test_too_few_episodes_say_how_many_more(tmp_path, robot, capsys):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(4))), every=5)
+    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    assert (status, record['verdict']) == (4, 'too_few')
+    assert record['text'] == '4 episodes were replayed, 30 are needed: record 26 more'
+
+
+def test_without_limits_of_the_robot_nothing_is_admitted(tmp_path, capsys):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
+    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE)
+    assert (status, record['verdict']) == (3, 'refused')
+    assert state_of(record, 'cage') == 'unmeasured'
+    assert '--robot FILE' in record['text']
+
+
+def test_recorded_replies_stand_for_a_parent_without_files(tmp_path, robot, capsys):
+    pairs = answered(episodes(30), path=OTHER_SHAPE)
+    bag = write(tmp_path / 'bag', as_messages(pairs), every=5)
+    _, record = gate(capsys, bag, '--candidate', SHAPE, '--robot', robot)
+    assert record['parent'] == decode(pairs[0][1]).policy
+    assert state_of(record, 'latency') == 'unmeasured'
+    assert record['requests'] == 120
+
+
+def test_outcomes_count_for_the_policy_that_drove(tmp_path, robot, capsys):
+    """The first ten episodes are the parent's, and succeed; the candidate fails in the others."""
+    old, new = answered(episodes(40)[:40], path=OTHER_SHAPE), answered(episodes(40)[40:])
+    messages = as_messages([*old, *new])
+    messages += [outcome_message(f'episode_{n}', 1 if n < 10 else 2, n) for n in range(40)]
+    # a second outcome of an episode changes nothing
+    messages.append(outcome_message('episode_20', 1, 99))
+    bag = write(tmp_path / 'bag', messages, every=5)
+    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
+    status, record = gate(capsys, bag, *words)
+    success = next(row for row in record['gates'] if row['name'] == 'success')
+    assert 'candidate 0 % of 30, parent 100 % of 10' in success['text']
+    assert (status, state_of(record, 'tasks')) == (3, 'failed')
+    assert record['verdict'] == 'refused'
+
+
+def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
+    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot, '--similarity', 1.0)
+    strict = (*words, '--latency-ratio', 0.0)
+    status, record = gate(capsys, bag, *strict)
+    assert (status, record['verdict']) == (3, 'held')
+    status, record = gate(capsys, bag, *strict, '--override', 'latency', '--reason', 'a slow day')
+    assert (status, record['verdict']) == (0, 'overridden')
+    ((name, reason, by),) = record['overrides']
+    assert (name, reason) == ('latency', 'a slow day')
+    assert '@' in by
+
+
+@pytest.mark.parametrize(
+    ('words', 'status', 'told'),
+    [
+        (('--override', 'cage', '--reason', 'x'), 2, 'safety gate and cannot be overridden'),
+        (('--override', 'memories', '--reason', 'x'), 2, 'the performance gates are success'),
+        (('--override', 'memory'), 2, '--override needs --reason'),
+        (('--similarity', '7'), 2, '--similarity must be in [0, 1]'),
+        (('--robot', 'nowhere.yaml', '--parent', SHAPE), 1, 'nowhere.yaml'),
+    ],
+)
+def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, told):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(2))), every=5)
+    found = main(['gate', str(bag), '--kind', 'null', '--candidate', SHAPE, *words])
+    err = capsys.readouterr().err
+    assert told in err
+    assert 'Traceback' not in err
+    assert found == status
+
+
+def test_a_recording_of_the_candidate_alone_needs_the_parent(tmp_path, robot, capsys):
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(2))), every=5)
+    found = main(['gate', str(bag), '--kind', 'null', '--candidate', SHAPE])
+    assert found != 0
+    assert 'name its parent: --parent DIR' in capsys.readouterr().err

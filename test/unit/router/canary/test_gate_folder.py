@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A router with `gate_folder`: slot b waits for a record, and what drives the fleet does not."""
+
+from __future__ import annotations
+
+import pytest
+from support.router.router_core_rig import RoutingRig, TWO_SLOTS
+
+from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
+from lerobot_serve.router.canary.states import CanaryPhase
+
+RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
+
+
+@pytest.fixture
+def rig(tmp_path):
+    built = RoutingRig(tmp_path / 'state', **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
+    yield built
+    built.close()
+
+
+def text(rig: RoutingRig) -> str:
+    rig.core.update_canary()
+    return rig.slots['b'].text
+
+
+def test_a_candidate_waits_for_its_record(rig, tmp_path):
+    assert 'it has no gate record in' in text(rig)
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(rig) == ''
+
+
+def test_another_policy_needs_its_own(rig, tmp_path):
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(rig) == ''
+    rig.hear('/b1', policy='act@c')
+    assert 'it has no gate record in' in text(rig)
+
+
+def test_a_record_against_an_earlier_champion_is_stale(rig, tmp_path):
+    write_record(tmp_path / 'gates', RECORD)
+    for server in ('/a1', '/a2'):
+        rig.hear(server, policy='act@z')
+    assert 'slot a serves act@z' in text(rig)
+
+
+def test_a_promoted_policy_needs_no_record_any_more(tmp_path):
+    given = {**TWO_SLOTS, 'canary_plan': ('50', '100'), 'gate_folder': str(tmp_path / 'gates')}
+    built = RoutingRig(tmp_path / 'state', **given)
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(built) == ''
+    built.core.canary.canary.record.state = CanaryPhase.PROMOTED
+    built.core.canary.canary.record.step = 1
+    record_path(tmp_path / 'gates', 'act@b').unlink()
+    assert text(built) == ''
+    built.close()
+
+
+def test_shadow_and_gate_are_both_named(tmp_path):
+    given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
+    built = RoutingRig(tmp_path, **given, gate_folder=str(tmp_path / 'gates'))
+    found = text(built)
+    assert '0 of 5 episodes' in found
+    assert 'it has no gate record in' in found
+    built.close()

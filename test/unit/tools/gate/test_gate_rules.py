@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gates of a new policy: what blocks, what a person may override, what would be enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
+from lerobot_serve.tools.gate.limits import GateLimits
+from lerobot_serve.tools.gate.motion import PolicyMotion, SharedMotion
+from lerobot_serve.tools.gate.rules import (
+    evaluate,
+    Gate,
+    GateKind,
+    GateState,
+    GateVerdict,
+    not_worse_evidence,
+    PERFORMANCE_GATES,
+    SAFETY_GATES,
+    verdict,
+    VERDICTS,
+)
+
+LIMITS = GateLimits()
+
+
+def motion(**changes: object) -> PolicyMotion:
+    found = PolicyMotion(chunks=100, caged=100, latencies_ms=[10.0] * 100)
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        found.velocities.add(np.cumsum(rng.normal(size=(30, 2)), axis=0).astype(np.float32))
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+def task_of(
+    cosine: float,
+    chunks: int,
+    parent: tuple[int, int] = (0, 0),
+    candidate: tuple[int, int] = (0, 0),
+) -> TaskFigures:
+    found = TaskFigures(parent=parent, candidate=candidate)
+    found.add(SharedMotion(chunks * cosine, chunks, chunks), chunks)
+    return found
+
+
+def figures(**changes: object) -> GateFigures:
+    """Return figures of a candidate that passes every gate."""
+    task = task_of(0.99, 100, (80, 20), (95, 5))
+    values = {
+        'candidate': motion(),
+        'parent': motion(),
+        'candidate_bytes': 10**9,
+        'parent_bytes': 10**9,
+        'tasks': {'fold': task},
+        'episodes': 100,
+        'requests': 100,
+    }
+    return GateFigures('new@1', 'old@2', **(values | changes))
+
+
+def gate_of(name: str, found: GateFigures, limits: GateLimits = LIMITS) -> Gate:
+    return next(gate for gate in evaluate(found, limits) if gate.name == name)
+
+
+def test_every_combination_has_a_verdict():
+    assert set(VERDICTS) == set(product((False, True), repeat=4))
+
+
+@pytest.mark.parametrize('row', VERDICTS, ids=str)
+def test_no_reason_helps_an_unsafe_policy_and_few_episodes_admit_none(row):
+    enough, is_unsafe, is_held, is_overridden = row
+    found = VERDICTS[row]
+    if is_unsafe:
+        assert found is GateVerdict.REFUSED
+    elif not enough:
+        assert found is GateVerdict.TOO_FEW
+    elif is_held:
+        assert found is (GateVerdict.OVERRIDDEN if is_overridden else GateVerdict.HELD)
+    else:
+        assert found is GateVerdict.PASSED
+
+
+def test_the_names_of_gates_are_those_of_their_kinds():
+    gates = evaluate(figures(), LIMITS)
+    assert tuple(g.name for g in gates if g.kind is GateKind.SAFETY) == SAFETY_GATES
+    assert tuple(g.name for g in gates if g.kind is GateKind.PERFORMANCE) == PERFORMANCE_GATES
+
+
+def test_one_that_is_as_good_passes_all():
+    gates = evaluate(figures(), LIMITS)
+    assert {gate.state for gate in gates} == {GateState.PASSED}
+    assert verdict(gates, 100, LIMITS, ()) is GateVerdict.PASSED
+    assert verdict(gates, 29, LIMITS, ()) is GateVerdict.TOO_FEW
+
+
+WORSE_TASK = {
+    'easy': task_of(0.99, 100, (90, 10), (95, 5)),
+    'hard': task_of(0.99, 100, (90, 10), (2, 30)),
+}
+
+
+@pytest.mark.parametrize(
+    ('name', 'changes', 'told'),
+    [
+        ('finite', {'candidate': motion(failed=1, first_failure='NaN')}, 'the first: NaN'),
+        ('cage', {'candidate': motion(changed=3)}, '3 % of 100 chunks (parent 0 %); at most 2 %'),
+        ('tasks', {'tasks': WORSE_TASK}, "worse in the task 'hard' by more than the margin"),
+        ('latency', {'candidate': motion(latencies_ms=[16.0] * 9)}, 'p99 16 ms, parent 10 ms'),
+        ('memory', {'candidate_bytes': 1501 * 10**6}, 'at most 1.5 times'),
+        ('similarity', {'tasks': {'': task_of(0.84, 100)}}, 'at least 0.85'),
+        (
+            'task_similarity',
+            {'tasks': {'a': task_of(0.99, 1000), 'b': task_of(0.8, 20)}},
+            "in the task 'b' 0.8",
+        ),
+        (
+            'success',
+            {'tasks': {'': task_of(0.99, 100, (80, 20), (15, 5))}},
+            'more episodes of the candidate at this rate',
+        ),
+    ],
+)
+def test_what_fails_says_what_is_allowed(name, changes, told):
+    gate = gate_of(name, figures(**changes))
+    assert gate.state is GateState.FAILED
+    assert gate.blocks
+    assert told in gate.text
+
+
+def test_velocities_that_differ_are_unsafe():
+    fast = motion()
+    fast.velocities.add(np.cumsum(np.full((2000, 2), 9.0), axis=0).astype(np.float32))
+    gate = gate_of('velocity', figures(candidate=fast))
+    assert gate.state is GateState.FAILED
+    assert 'spreads from those of the parent; at most 0.5' in gate.text
+
+
+@pytest.mark.parametrize(
+    ('name', 'changes', 'blocks', 'told'),
+    [
+        ('finite', {'candidate': PolicyMotion()}, True, 'no request was replayed'),
+        ('cage', {'candidate': motion(caged=0)}, True, '--robot FILE'),
+        ('velocity', {'candidate': PolicyMotion()}, True, 'no chunk of two rows'),
+        ('latency', {'is_parent_run': False}, False, '--parent DIR'),
+        ('memory', {'parent_bytes': 0}, False, '--parent DIR'),
+        ('success', {'tasks': {'': task_of(0.9, 10, (9, 1))}}, False, 'shadow and canary'),
+        ('similarity', {'tasks': {}}, False, 'nothing moves'),
+        ('task_similarity', {'tasks': {'': task_of(0.9, 10)}}, False, '20 replies'),
+    ],
+)
+def test_only_safety_needs_to_be_measured(name, changes, blocks, told):
+    gate = gate_of(name, figures(**changes))
+    assert gate.state is GateState.UNMEASURED
+    assert gate.blocks is blocks
+    assert math.isnan(gate.value)
+    assert told in gate.text
+
+
+def test_small_policies_are_not_compared_by_size():
+    assert not gate_of('memory', figures(candidate_bytes=570_000, parent_bytes=230_000)).blocks
+
+
+def test_the_cage_compares_with_a_parent_that_trips_it_often():
+    often = motion(changed=40)
+    assert gate_of('cage', figures(candidate=motion(changed=44), parent=often)).limit == 44.0
+    assert not gate_of('cage', figures(candidate=motion(changed=44), parent=often)).blocks
+    assert gate_of('cage', figures(candidate=motion(changed=45), parent=often)).blocks
+
+
+def test_a_reason_lets_performance_pass_and_each_gate_needs_one():
+    gates = evaluate(
+        figures(candidate_bytes=9 * 10**9, candidate=motion(latencies_ms=[90.0])), LIMITS
+    )
+    assert verdict(gates, 100, LIMITS, ()) is GateVerdict.HELD
+    assert verdict(gates, 100, LIMITS, ('memory',)) is GateVerdict.HELD
+    assert verdict(gates, 100, LIMITS, ('memory', 'latency')) is GateVerdict.OVERRIDDEN
+
+
+@given(st.sets(st.sampled_from(SAFETY_GATES), min_size=1), st.integers(0, 200))
+def test_a_safety_gate_is_never_overridden(failed, episodes):
+    gates = [
+        replace(gate, state=GateState.FAILED) if gate.name in failed else gate
+        for gate in evaluate(figures(), LIMITS)
+    ]
+    every = (*SAFETY_GATES, *PERFORMANCE_GATES)
+    assert verdict(gates, episodes, LIMITS, every) is GateVerdict.REFUSED
+
+
+def test_success_is_shown_by_evidence_and_not_by_rates_alone():
+    few = task_of(0.99, 100, (8, 2), (10, 0))
+    assert gate_of('success', figures(tasks={'': few})).state is GateState.FAILED
+    many = task_of(0.99, 100, (160, 40), (195, 5))
+    assert gate_of('success', figures(tasks={'': many})).state is GateState.PASSED
+
+
+def test_the_evidence_that_one_is_not_worse_is_valid():
+    """Exactly at the null, the candidate worse by the margin: at most 5 % ever reach 20 : 1."""
+    rng, wrong = np.random.default_rng(5), 0
+    for _ in range(40):
+        parent = int(rng.binomial(150, 0.8))
+        good = np.cumsum(rng.random(300) < 0.7)
+        wrong += any(
+            not_worse_evidence(
+                TaskFigures(parent=(parent, 150 - parent), candidate=(int(n), i + 1 - int(n))), 0.1
+            )
+            >= math.log(20)
+            for i, n in enumerate(good)
+        )
+    assert wrong <= 6
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'minimum_episodes': -1},
+        {'cage_percent': 101.0},
+        {'similarity': 1.5},
+        {'margin': float('nan')},
+        {'latency_ratio': float('inf')},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(values):
+    with pytest.raises(ParameterError, match='--'):
+        GateLimits(**values)
