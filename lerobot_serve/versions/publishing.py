@@ -165,7 +165,9 @@ def _copied(source: Path, folder: Path, path: str, count: CountBytes) -> Version
     handle = _opened(source, path)
     with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
         before = os.fstat(handle)
-        size, sha256 = _copy_blocks(iter(lambda: read.read(BLOCK_BYTES), b''), written, count)
+        # no more than it had at first, so that a file that grows for ever is noticed
+        blocks = iter(lambda: read.read(BLOCK_BYTES) if read.tell() <= before.st_size else b'', b'')
+        size, sha256 = _copy_blocks(blocks, written, count)
         after = os.fstat(handle)
         if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise PublishError(
