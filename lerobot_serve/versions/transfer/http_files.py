@@ -155,7 +155,7 @@ class HttpSource:
             received += len(block)
             yield block
             elapsed_s = self._clock() - since_s
-            if elapsed_s >= self._limits.window_s:
+            if left and elapsed_s >= self._limits.window_s:
                 if received < self._limits.least_rate_bytes * elapsed_s:
                     raise Interrupted(f'{self.name}/{path}: {received} bytes in {elapsed_s:.0f} s')
                 since_s, received = self._clock(), 0

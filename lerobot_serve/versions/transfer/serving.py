@@ -37,6 +37,8 @@ CONNECTIONS = 16
 # of one read, and of sending one block
 TIMEOUT_S, HEAD_LIMIT_S = 30.0, 30.0
 SEND_BYTES = 256 << 10
+# how soon close() is noticed
+POLL_S = 0.1
 RANGE = re.compile(r'bytes=(\d{1,18})-(\d{0,18})')
 JSON, BYTES = 'application/json', 'application/octet-stream'
 BUSY_REPLY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
@@ -78,7 +80,7 @@ class StoreHttpServer:
             ) from None
         self._is_encrypted = settings.tls is not None
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name='versions', daemon=True
+            target=self._server.serve_forever, args=[POLL_S], name='versions', daemon=True
         )
         self._thread.start()
 
@@ -154,6 +156,14 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
             f'{error.strerror or error}'
         ) from None
     return context
+
+
+def _opened(file: Path) -> BinaryIO:
+    """Raises NotFound for what is no regular file."""
+    try:
+        return open_regular(file)
+    except (OSError, ValueError) as error:
+        raise NotFound from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +250,10 @@ class _Handler(BaseHTTPRequestHandler):
                 wanted = manifest.file(name)
                 if wanted is None:
                     raise NotFound
-                with open_regular(folder / name) as file:
+                with _opened(folder / name) as file:
                     size = os.fstat(file.fileno()).st_size
                     yield _Content(BYTES, size, wanted.sha256, file=file)
-        except (VersionError, ValueError, FileNotFoundError) as error:
+        except VersionError as error:
             raise NotFound from error
 
     def _send(self, content: _Content, *, with_body: bool) -> None:
