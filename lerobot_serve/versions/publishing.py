@@ -75,8 +75,14 @@ def publish(
     identify: Callable[[Path], PolicyIdentity],
     details: Details,
     count: CountBytes = ignore_bytes,
+    *,
+    follows_links: bool = False,
 ) -> Published:
-    """Copy a folder, whole or not at all. Raises VersionError and what `identify` raises."""
+    """
+    Copy a folder, whole or not at all. `follows_links`: copy the files that links point to; else
+    a link is refused, since a folder of others could publish a secret with one. Raises
+    VersionError and what `identify` raises.
+    """
     if os.path.lexists(source / MANIFEST_FILE):
         raise PublishError(
             f'{source} is a version already ({MANIFEST_FILE}); copy it into another store with '
@@ -92,7 +98,10 @@ def publish(
     name = temporary_name(PUBLISH, identity.fingerprint)
     try:
         with incoming_folder(store.layout, name) as folder:
-            files = tuple(_copied(source, folder, path, count) for path in paths)
+            files = tuple(
+                _copied(_opened(source, path, follows_links), folder, path, count)
+                for path in paths
+            )
             manifest = _manifest(identity, files, details)
             write_manifest(folder, manifest)
             if (found := identify(folder)) != identity:
@@ -158,20 +167,21 @@ def _collect(source: Path, below: str, found: list[str], hidden: list[str]) -> N
                 )
 
 
-def _copied(source: Path, folder: Path, path: str, count: CountBytes) -> VersionFile:
-    """Copy one file and flush it. Raises PublishError, OSError."""
+def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionFile:
+    """Copy an open file and flush it. Raises PublishError, OSError."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle = _opened(source, path)
     with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
         before = os.fstat(handle)
         # no more than it had at first, so that a file that grows for ever is noticed
-        blocks = iter(lambda: read.read(BLOCK_BYTES) if read.tell() <= before.st_size else b'', b'')
+        blocks = iter(
+            lambda: read.read(BLOCK_BYTES) if read.tell() <= before.st_size else b'', b''
+        )
         size, sha256 = _copy_blocks(blocks, written, count)
         after = os.fstat(handle)
         if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise PublishError(
-                f'{source / path} changed while it was read; publish it when nothing writes to it'
+                f'{path} changed while it was read; publish it when nothing writes to it'
             )
     return VersionFile(path, size, sha256)
 
@@ -188,11 +198,11 @@ def _copy_blocks(blocks: Iterable[bytes], written: BinaryIO, count: CountBytes) 
     return size, digest.hexdigest()
 
 
-def _opened(source: Path, path: str) -> int:
-    """Open a regular file, or one of the hub's cache behind a link. Raises PublishError."""
+def _opened(source: Path, path: str, follows_links: bool) -> int:
+    """Open a regular file, behind a link only where that is allowed. Raises PublishError."""
     file = source / path
     if file.is_symlink():
-        file = _blob_of(source, file)
+        file = file.resolve() if follows_links else _blob_of(source, file)
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -208,6 +218,6 @@ def _blob_of(source: Path, link: Path) -> Path:
     if snapshot.parent.name == SNAPSHOTS and target.parent == blobs.resolve():
         return target
     raise PublishError(
-        f'{link} is a link to {target}; a version holds files alone: copy the file to its place '
-        '(cp --remove-destination), or remove the link'
+        f'{link} is a link to {target}; a version holds files alone: remove the link, or '
+        'add --follow-links to copy the files behind links'
     )

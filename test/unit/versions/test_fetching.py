@@ -329,9 +329,7 @@ def test_a_redirect_is_refused(lying, store, status):
 
 
 def test_a_server_that_sends_more_than_the_manifest_names_is_refused(lying, store, weights):
-    assert 'the server sends 20001 bytes' in refuses(
-        lying, store, lambda _: reply(weights + b'x')
-    )
+    assert 'the server sends 20001 bytes' in refuses(lying, store, lambda _: reply(weights + b'x'))
 
 
 @pytest.mark.parametrize(

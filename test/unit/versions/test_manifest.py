@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import PurePosixPath
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 import pytest
 from support.versions.version_rig import CREATED, SHA
 

@@ -100,6 +100,19 @@ def test_links_and_pipes_are_refused(store, policy, tmp_path, kind):
     assert nothing_is_left(store)
 
 
+def test_links_are_followed_where_the_publisher_says_so(store, policy, tmp_path):
+    (policy / 'config.json').rename(tmp_path / 'real.json')
+    (policy / 'config.json').symlink_to(tmp_path / 'real.json')
+    done = publish(store, policy, identify, Details(CREATED), follows_links=True)
+    file = store.path(done.manifest.id) / 'config.json'
+    assert not file.is_symlink()
+    assert file.read_bytes() == (tmp_path / 'real.json').read_bytes()
+    # but not into folders, which may be large or a circle
+    (policy / 'meta' / 'loop').symlink_to(policy)
+    with pytest.raises(PublishError, match='meta/loop is no regular file'):
+        publish(store, policy, identify, Details(CREATED), follows_links=True)
+
+
 def test_a_snapshot_of_the_hubs_cache_is_copied_through_its_own_links(store, policy, tmp_path):
     root = tmp_path / 'models--user--act'
     snapshot = root / 'snapshots' / ('c' * 40)

@@ -220,6 +220,9 @@ def test_versions_are_compared_by_their_manifests(store, tmp_path):
     assert found.same_files == 1
     assert {each.path for each in found.files} == {'config.json', 'model.safetensors'}
     assert all(each.is_changed for each in found.files)
-    assert {(each.name, each.first) for each in found.fields} == {('parent', ''), ('note', 'first')}
+    assert {(each.name, each.first) for each in found.fields} == {
+        ('parent', ''),
+        ('note', 'first'),
+    }
     assert differences(first, first).files == ()
     assert differences(first, first).same_files == 3

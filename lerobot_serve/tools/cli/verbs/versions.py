@@ -117,6 +117,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         help='where others may fetch it, for people: http(s)://... or the full path of a store',
     )
     parser.add_argument(
+        '--follow-links',
+        action='store_true',
+        help='copy the files that links point to (links are refused, but for those of the cache of '
+        'the hub)',
+    )
+    parser.add_argument(
         '--trusted-packages',
         nargs='+',
         action='extend',
@@ -302,7 +308,9 @@ def publish(options: argparse.Namespace) -> int:
     with _progress(size) as progress:
         details = _details(options, store, progress)
         count = progress.begin('publishing', size)
-        done = publish_folder(store, source, identity, details, count)
+        done = publish_folder(
+            store, source, identity, details, count, follows_links=options.follow_links
+        )
     entry = store.entry(done.manifest.id)
     folder = store.path(entry.id)
     as_json = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, folder)}
