@@ -8,7 +8,7 @@ The fingerprint is computed of the folder and of the copy in the way of the poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 import hashlib
 import os
@@ -174,9 +174,7 @@ def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionF
     with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
         before = os.fstat(handle)
         # no more than it had at first, so that a file that grows for ever is noticed
-        blocks = iter(
-            lambda: read.read(BLOCK_BYTES) if read.tell() <= before.st_size else b'', b''
-        )
+        blocks = _blocks_up_to(read, before.st_size + 1)
         size, sha256 = _copy_blocks(blocks, written, count)
         after = os.fstat(handle)
         if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -184,6 +182,12 @@ def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionF
                 f'{path} changed while it was read; publish it when nothing writes to it'
             )
     return VersionFile(path, size, sha256)
+
+
+def _blocks_up_to(read: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
+    while block := read.read(min(BLOCK_BYTES, limit_bytes)):
+        limit_bytes -= len(block)
+        yield block
 
 
 def _copy_blocks(blocks: Iterable[bytes], written: BinaryIO, count: CountBytes) -> tuple[int, str]:

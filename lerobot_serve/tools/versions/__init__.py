@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `lerobot-serve versions` needs beside the store: `identity` computes the fingerprint of a
+Identity and texts for `lerobot-serve versions`: `identity` computes the fingerprint of a
 folder as a policy server does, without torch; `texts` makes tables, results and JSON. Called by
 the verb in its main thread.
 """

@@ -71,9 +71,7 @@ def test_a_fetched_version_answers_and_is_kept_while_it_is_served(rig, fetched):
 def test_a_damaged_version_is_not_served(rig, fetched):
     (version_id,) = fetched.layout.ids()
     damage(fetched, version_id)
-    rig.start(
-        until='unconfigured', autostart=False, policy_path=str(fetched.path(version_id))
-    )
+    rig.start(until='unconfigured', autostart=False, policy_path=str(fetched.path(version_id)))
     assert not rig.change_state('configure')
     text = rig.status().text
     assert 'is damaged: model.safetensors has another SHA-256' in text

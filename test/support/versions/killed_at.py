@@ -9,6 +9,7 @@ After each kill the store is compared with what it may hold. Prints the number o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import os
 from pathlib import Path
 import shutil
@@ -57,9 +58,9 @@ def main(what: str, folder: Path) -> None:
         if what == 'delete':
             published(store, policy)
         operations = {
-            'publish': lambda: published(store, policy),
-            'fetch': lambda: Fetch(store, FolderSource(origin.layout.folder)).run(wanted.id),
-            'delete': lambda: store.delete(wanted.id),
+            'publish': partial(published, store, policy),
+            'fetch': partial(Fetch(store, FolderSource(origin.layout.folder)).run, wanted.id),
+            'delete': partial(store.delete, wanted.id),
         }
         was_killed = killed(operations[what], at)
         there = check_whole(store)

@@ -145,7 +145,7 @@ def test_other_files_under_an_id_that_is_there_are_refused(origin, store, wanted
     (policy / 'README.md').write_text('')
     mine = published(store, policy)
     assert mine.id == wanted.id
-    with pytest.raises(VersionConflict, match='README.md differ'):
+    with pytest.raises(VersionConflict, match=r'README\.md differ'):
         fetch(store, FolderSource(origin.layout.folder))
     assert (store.path(mine.id) / 'README.md').exists()
 
@@ -424,9 +424,11 @@ def test_a_server_that_is_not_there_is_named(store):
     [b'{}', b'[]', b'{"versions": 1}', b'{"versions": ["../x"]}', b'{"versions": [1]}', b'<html>'],
 )
 def test_a_list_of_another_form_is_refused(store, data):
-    with LyingServer(lambda *_: reply(data)) as server:
-        with pytest.raises(FetchError, match='is no list of versions'):
-            fetch(store, HttpSource(ServerAddress(server.url), QUICK))
+    with (
+        LyingServer(lambda *_: reply(data)) as server,
+        pytest.raises(FetchError, match='is no list of versions'),
+    ):
+        fetch(store, HttpSource(ServerAddress(server.url), QUICK))
 
 
 def test_a_manifest_without_an_end_is_refused(store, wanted):

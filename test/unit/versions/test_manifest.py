@@ -57,7 +57,7 @@ def parsed(**changes: object) -> Manifest:
 
 
 def refused(**changes: object) -> str:
-    with pytest.raises(ManifestError, match='^here: ') as error:
+    with pytest.raises(ManifestError, match=r'^here: ') as error:
         parsed(**changes)
     return str(error.value)
 

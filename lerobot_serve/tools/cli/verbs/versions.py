@@ -106,7 +106,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         metavar='FOLDER|SHA256',
         help='data set that it was trained on; of a folder the hash of all files is noted',
     )
-    parser.add_argument('--note', default='', metavar='TEXT', help='one line for people')
+    parser.add_argument('--note', default='', metavar='TEXT', help='one line of text')
     parser.add_argument(
         '--source',
         dest='sources',
@@ -114,13 +114,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         action='extend',
         default=[],
         metavar='ADDRESS',
-        help='where others may fetch it, for people: http(s)://... or the full path of a store',
+        help='where others may fetch it, as a note: http(s)://... or the full path of a store',
     )
     parser.add_argument(
         '--follow-links',
         action='store_true',
-        help='copy the files that links point to (links are refused, but for those of the cache of '
-        'the hub)',
+        help='copy the files that links point to (links are refused, but for those of the hub)',
     )
     parser.add_argument(
         '--trusted-packages',
