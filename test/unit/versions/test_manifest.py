@@ -191,6 +191,12 @@ def test_other_bytes_are_no_manifest(data):
         parsed_manifest(data, 'here')
 
 
+def test_a_field_that_is_there_twice_is_refused():
+    data = WHOLE.encoded().replace(b'"note":', b'"note": "", "note":', 1)
+    with pytest.raises(ManifestError, match='a field is there twice'):
+        parsed_manifest(data, 'here')
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
