@@ -21,7 +21,7 @@ VERBS = (
         'restore',
         'robot',
     ),
-    *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'up'),
+    *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'up', 'versions'),
 )
 
 

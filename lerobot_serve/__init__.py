@@ -12,8 +12,9 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     ros_home      the folder of ROS for what nodes keep                 imports nothing
     access        tokens in private files, addresses                    -> errors, atomic_file
     shared_memory what killed processes leave behind in /dev/shm        imports nothing
+    versions      stores of policies by fingerprint, fetching     -> errors, atomic_file, access
     cage          the last check of each command                        -> arrays
-    policies      loads and runs policies; only it imports torch        -> arrays, wire
+    policies      loads and runs policies; only it imports torch        -> arrays, wire, versions
     trace         record format, and writing it                         -> wire, parameters, ...
     telemetry     metrics, liveness and readiness over HTTP             -> parameters
     client        sessions without ROS, for notebooks                   -> wire, zenoh, access, ...

@@ -25,8 +25,8 @@ import torch
 from lerobot_serve.arrays import Float32Array, FrameArray, Uint8Array
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
 from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
-from lerobot_serve.policies.builtin.policy import load, square_crop, WEIGHTS_FILE
-from lerobot_serve.policies.builtin.settings import KIND
+from lerobot_serve.policies.builtin.policy import load, square_crop
+from lerobot_serve.policies.builtin.settings import KIND, WEIGHTS_FILE
 from lerobot_serve.policies.files.output_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras

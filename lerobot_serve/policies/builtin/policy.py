@@ -25,8 +25,13 @@ from lerobot_serve.policies.base import (
     Prediction,
 )
 from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
-from lerobot_serve.policies.builtin.settings import KIND, ReachSettings, read_settings
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.builtin.settings import (
+    KIND,
+    policy_fingerprint,
+    ReachSettings,
+    read_settings,
+    WEIGHTS_FILE,
+)
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
@@ -39,7 +44,6 @@ from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 
-WEIGHTS_FILE = 'model.safetensors'
 # in two threads an inference of this small network takes 44 ms of CPU instead of 3: its many
 # short steps leave the second thread to spin, and on a busy machine the first one waits for it
 CPU_THREADS = 1
@@ -120,7 +124,7 @@ def load(options: LoadOptions) -> ReachPolicy:
     check_no_lerobot_options(options, KIND)
     settings = read_settings(files[0])
     target = torch_device(options.device)
-    description = _description(options, settings, files, target)
+    description = _description(options, settings, folder, target)
     check_options_match(options, description)
     check_memory(options, files[1].stat().st_size)
     set_cpu_threads(options.cpu_threads or CPU_THREADS)
@@ -129,15 +133,11 @@ def load(options: LoadOptions) -> ReachPolicy:
 
 
 def _description(
-    options: LoadOptions, settings: ReachSettings, files: list[Path], device: torch.device
+    options: LoadOptions, settings: ReachSettings, folder: Path, device: torch.device
 ) -> PolicyDescription:
-    try:
-        identity = fingerprint(options.name or settings.id, files)
-    except OSError as error:
-        raise PolicyError(f'cannot read the policy: {error}') from error
     return PolicyDescription(
         policy_type=KIND,
-        fingerprint=identity,
+        fingerprint=policy_fingerprint(folder, settings, options.name),
         state_names=settings.state_names,
         action_names=settings.action_names,
         cameras=settings.cameras,

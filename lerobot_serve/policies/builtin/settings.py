@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
+from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.files.policy_json import (
     cameras,
     check_fields,
@@ -17,10 +18,13 @@ from lerobot_serve.policies.files.policy_json import (
     OBJECT,
     one_of,
     read_fields,
+    SETTINGS_FILE,
     SIZE,
 )
+from lerobot_serve.policies.files.version_folder import version_name
 
 KIND = 'builtin.reach'
+WEIGHTS_FILE = 'model.safetensors'
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,15 @@ def read_settings(file: Path) -> ReachSettings:
         channels=tuple(values['network']['channels']),
         hidden=values['network']['hidden'],
     )
+
+
+def policy_fingerprint(folder: Path, settings: ReachSettings, name: str = '') -> str:
+    """Return the fingerprint of a folder; `name` is that of the operator. Raises PolicyError."""
+    files = [folder / SETTINGS_FILE, folder / WEIGHTS_FILE]
+    try:
+        return fingerprint(name or version_name(folder) or settings.id, files)
+    except OSError as error:
+        raise PolicyError(f'cannot read the policy: {error}') from error
 
 
 def _is_channels(value: Any) -> bool:

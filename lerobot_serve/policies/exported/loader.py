@@ -14,7 +14,6 @@ or use all memory, so serve only programs of known origin.
 from __future__ import annotations
 
 from dataclasses import replace
-import os
 from pathlib import Path
 
 import cv2
@@ -34,6 +33,13 @@ from lerobot_serve.policies.base import (
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.normalization import FeatureScale, read_scales
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
+from lerobot_serve.policies.exported.program_files import (
+    EXPORT_FILE,
+    ONNX_FILE,
+    policy_files,
+    policy_fingerprint,
+    STATISTICS_FILE,
+)
 from lerobot_serve.policies.exported.programs import (
     load_onnx,
     load_torch,
@@ -42,7 +48,6 @@ from lerobot_serve.policies.exported.programs import (
 )
 from lerobot_serve.policies.exported.sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
 from lerobot_serve.policies.files.file_headers import unpacked_bytes
-from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
 from lerobot_serve.policies.resources.device import (
@@ -56,8 +61,6 @@ from lerobot_serve.policies.runtime.session_states import SessionStates
 from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 from lerobot_serve.wire.schema import StateClass
 
-EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
-STATISTICS_FILE = 'statistics.safetensors'
 # the archive that was checked, and the tensors read from it
 HOST_COPY_COUNT = 2
 Hidden = list[torch.Tensor]
@@ -220,20 +223,17 @@ def resized(image: FrameArray, camera: PolicyCamera) -> FrameArray:
 
 def load(options: LoadOptions) -> ExportedPolicy:
     """Return the policy in the folder `options.path`, on its device. Raises PolicyError."""
-    folder = Path(options.path)
-    settings, program = _policy_files(options.path)
+    settings, program = policy_files(options.path)
     check_no_lerobot_options(options, KIND)
-    statistics = folder / STATISTICS_FILE
+    statistics = settings.with_name(STATISTICS_FILE)
     sidecar = read_sidecar(settings)
     device = torch_device(options.device)
     scales, without = read_scales(
         statistics, sidecar, device, missing_allowed=options.allow_missing_statistics
     )
-    files = [settings, program, *([statistics] if os.path.isfile(statistics) else [])]
     model = _read_onnx(program, sidecar)
-    if model:
-        files += sorted({folder / each.location for each in model.external})
-    description = _description(options, sidecar, files, without)
+    identity = policy_fingerprint(program, sidecar, model, options.name)
+    description = _description(options, sidecar, identity, without)
     if ACTION in scales:
         description = replace(description, action_range=scales[ACTION].range())
     check_options_match(options, description)
@@ -268,35 +268,9 @@ def _input_shapes(sidecar: Sidecar) -> list[tuple[int, ...]]:
     return [*(known[name] for name in sidecar.inputs), *((1, *each) for each in sidecar.states)]
 
 
-def _policy_files(path: str) -> tuple[Path, Path]:
-    """Return policy.json and the program. Raises PolicyError."""
-    folder = Path(path)
-    if not path or not os.path.isdir(path):
-        raise PolicyError(
-            f'the path of an exported policy is its folder, with {SETTINGS_FILE} and '
-            f'{EXPORT_FILE} or {ONNX_FILE}; {path!r} is not a folder'
-        )
-    if not os.path.isfile(folder / SETTINGS_FILE):
-        raise PolicyError(f'{folder / SETTINGS_FILE} is missing; copy the whole folder')
-    programs = [folder / name for name in (EXPORT_FILE, ONNX_FILE)]
-    there = [program for program in programs if os.path.isfile(program)]
-    if len(there) != 1:
-        script = ' (TorchScript, program.pt, is no longer served)'
-        raise PolicyError(
-            f'{folder} must hold either {EXPORT_FILE} or {ONNX_FILE}, got '
-            f'{"both" if there else "neither"}'
-            f'{script if os.path.isfile(folder / "program.pt") else ""}'
-        )
-    return folder / SETTINGS_FILE, there[0]
-
-
 def _description(
-    options: LoadOptions, sidecar: Sidecar, files: list[Path], without: list[str]
+    options: LoadOptions, sidecar: Sidecar, identity: str, without: list[str]
 ) -> PolicyDescription:
-    try:
-        identity = fingerprint(options.name or sidecar.id, files)
-    except OSError as error:
-        raise PolicyError(f'cannot read the policy: {error}') from error
     note = f'no statistics for {", ".join(without)}: served without normalising them'
     return PolicyDescription(
         policy_type=KIND,

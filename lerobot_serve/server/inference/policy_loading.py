@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+from pathlib import Path
 
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
@@ -14,6 +16,8 @@ from lerobot_serve.policies.resources.memory_reservation import MemoryReservatio
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.versions.errors import VersionError
+from lerobot_serve.versions.verifying import is_version, lock_checked
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 
 # as in ServerStatus.msg
@@ -44,16 +48,33 @@ def load_worker(
         raise PolicyError(NO_POLICY_TEXT)
     if parameters.policy_kind in ('', 'lerobot'):
         path = local_folder(path)
-    kind = parameters.policy_kind or detect_kind(path)
-    options = load_options(parameters, path)
-    reserved = reserve(options)
+    until_closed = contextlib.ExitStack()
     try:
-        worker = _load_worker(kind, parameters, options, statistics, reserved)
+        if parameters.policy_kind in KINDS_WITH_FILES:
+            hold_version(Path(path), until_closed)
+        kind = parameters.policy_kind or detect_kind(path)
+        options = load_options(parameters, path)
+        reserved = reserve(options)
+        until_closed.callback(reserved.release)
+        worker = _load_worker(kind, parameters, options, statistics, until_closed.close)
     except BaseException:
-        reserved.release()
+        until_closed.close()
         raise
     reserved.on_loaded()
     return worker
+
+
+def hold_version(folder: Path, until_closed: contextlib.ExitStack) -> None:
+    """
+    Compare the files of a version with its manifest, and keep it from being deleted until it is
+    closed; nothing for any other folder. Raises PolicyError.
+    """
+    if not is_version(folder):
+        return
+    try:
+        until_closed.callback(lock_checked(folder).release)
+    except VersionError as error:
+        raise PolicyError(str(error)) from None
 
 
 def _load_worker(
@@ -61,7 +82,7 @@ def _load_worker(
     parameters: ServerParameters,
     options: LoadOptions,
     statistics: ServerStatistics,
-    reserved: MemoryReservation,
+    on_close: Callable[[], None],
 ) -> InferenceWorker:
     policy = registry.load(kind, options)
     check_text_lengths(policy.describe())
@@ -70,7 +91,7 @@ def _load_worker(
         slot=parameters.slot,
         statistics=statistics,
         image_threads=parameters.image_threads,
-        on_close=reserved.release,
+        on_close=on_close,
     )
     try:
         service_s = worker.warm_up(parameters.warmup_inferences)

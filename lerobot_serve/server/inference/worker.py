@@ -113,7 +113,7 @@ class InferenceWorker:
             self._statistics.record_drop('reset_failed')
 
     def close(self) -> None:
-        """Close the image threads, the policy, and release the memory reservation."""
+        """Close the image threads and the policy, and release what was held for it."""
         self.image_pool.close()
         self._close_policy()
         self._on_close()

@@ -13,7 +13,8 @@ TOPICS = {
     'start nodes': ('up', 'serve', 'edge', 'router', 'gateway'),
     'see the fleet': ('robots', 'dashboard', 'rerun', 'route'),
     'steer the fleet': ('rollout', 'split', 'drain', 'restore', 'robot', 'outcome'),
-    'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay', 'gate'),
+    'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay'),
+    'policies': ('versions', 'gate'),
     'prepare and check': ('demo', 'plan', 'doctor', 'link', 'keys', 'docs'),
 }
 # argparse indents the lines of a group by 2 and keeps 2 columns free

@@ -17,11 +17,12 @@ from typing import Any
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.files.assets import Asset, find_assets
 from lerobot_serve.policies.files.file_headers import read_json
+from lerobot_serve.policies.files.version_folder import version_manifest, version_name
 from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import check_config, CONFIG_RULES
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import check_step, STEP_RULES
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_version
-from lerobot_serve.policies.lerobot.hub.repository import commit_of, SHOWN_COMMIT
+from lerobot_serve.policies.lerobot.hub.repository import commit_of, HubPolicy, SHOWN_COMMIT
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
 ADAPTER_FILE = 'adapter_config.json'
@@ -112,9 +113,25 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
     return Checkpoint(folder, policy_type, config, pre, post, tuple(assets))
 
 
+def hub_origin(folder: Path) -> HubPolicy | None:
+    """
+    Return repository and commit of a folder in the hub's cache, or of a version that was published
+    from there. Raises PolicyError.
+    """
+    manifest = version_manifest(folder)
+    if manifest is None or not manifest.hub:
+        return commit_of(folder)
+    repository, _, commit = manifest.hub.partition('@')
+    return HubPolicy(repository, commit)
+
+
 def policy_id(options: LoadOptions) -> str:
-    """Return the name of a policy: the operator's, or that of its directory."""
-    text = options.name or _readable_name(Path(options.path))
+    """
+    Return the name of a policy: the operator's, that of a version, or that of its directory.
+    Raises PolicyError.
+    """
+    path = Path(options.path)
+    text = options.name or version_name(path) or _readable_name(path)
     return NOT_IN_A_NAME.sub('-', text).strip('-')[:NAME_LIMIT] or 'policy'
 
 

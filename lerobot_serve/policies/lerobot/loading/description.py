@@ -8,10 +8,9 @@ from typing import Any
 
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.files.fingerprint import fingerprint
-from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, policy_id
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, hub_origin, policy_id
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import GUIDED, TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import Features
-from lerobot_serve.policies.lerobot.hub.repository import commit_of
 from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
 from lerobot_serve.wire.schema import StateClass
 
@@ -71,7 +70,7 @@ def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
         for file in asset.files
     }
     settings = {'dtype': options.dtype} if options.dtype else {}
-    if of_hub := commit_of(folder.path):
+    if of_hub := hub_origin(folder.path):
         settings['hub'] = str(of_hub)
     return fingerprint(policy_id(options), folder.files, assets, settings)
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, results and JSON of `lerobot-serve versions`. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.tools.output.text import printable
+from lerobot_serve.versions.comparing import Differences, FileDifference
+from lerobot_serve.versions.manifest import Manifest
+from lerobot_serve.versions.publishing import Published
+from lerobot_serve.versions.store import Entry
+
+HEADS = ('VERSION', 'KIND', 'SIZE', 'CREATED', 'PARENT', 'STATE', 'NOTE')
+SHOWN_DIGITS = 12
+UNITS = ('B', 'kB', 'MB', 'GB', 'TB')
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size with three digits at most."""
+    for unit in UNITS[:-1]:
+        if size_bytes < 999.5:
+            return f'{size_bytes:.3g} {unit}'
+        size_bytes /= 1000
+    return f'{size_bytes:.3g} {UNITS[-1]}'
+
+
+def table(entries: Sequence[Entry], folder: Path) -> str:
+    """Return the versions of a store, one a line."""
+    if not entries:
+        return f'{folder}: no versions; lerobot-serve versions publish FOLDER adds one'
+    rows = [HEADS, *map(_row, entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS) - 1)]
+    return '\n'.join(
+        '  '.join((*(f'{c:<{w}}' for c, w in zip(row, widths, strict=False)), row[-1])).rstrip()
+        for row in rows
+    )
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    states = ['pinned'] if entry.is_pinned else []
+    manifest = entry.manifest
+    if manifest is None:
+        return (entry.id, '', '', '', '', ', '.join([*states, 'damaged']), printable(entry.fault))
+    return (
+        entry.id,
+        manifest.policy_kind,
+        size_text(manifest.size_bytes),
+        manifest.created,
+        manifest.parent or '-',
+        ', '.join(states) or '-',
+        manifest.note,
+    )
+
+
+def details(entry: Entry, folder: Path) -> str:
+    """Return one version with all its files."""
+    manifest = entry.manifest
+    if manifest is None:
+        return f'{entry.id}: damaged: {printable(entry.fault)}'
+    pin = f'yes{f" ({printable(entry.pin)})" if entry.pin else ""}' if entry.is_pinned else 'no'
+    rows = [
+        ('version', manifest.id),
+        ('kind', manifest.policy_kind),
+        ('folder', printable(str(folder))),
+        ('created', manifest.created),
+        ('parent', manifest.parent or '-'),
+        ('data set', manifest.dataset_sha256 or '-'),
+        ('hub', manifest.hub or '-'),
+        ('note', manifest.note or '-'),
+        ('sources', ' '.join(manifest.sources) or '-'),
+        ('pinned', pin),
+        ('size', f'{size_text(manifest.size_bytes)} in {len(manifest.files)} files'),
+    ]
+    lines = [f'{name:<9} {value}' for name, value in rows]
+    width = max(len(each.path) for each in manifest.files)
+    lines += [
+        f'  {each.path:<{width}}  {size_text(each.size_bytes):>7}  {each.sha256[:SHOWN_DIGITS]}'
+        for each in manifest.files
+    ]
+    return '\n'.join(lines)
+
+
+def comparison(first: Manifest, second: Manifest, found: Differences) -> str:
+    """Return what differs between two versions."""
+    lines = [f'{first.id} and {second.id}: {found.same_files} files are the same']
+    if found.is_parent:
+        child, parent = (first, second) if first.parent == second.id else (second, first)
+        lines.append(f'{parent.id} is the parent of {child.id}')
+    for field in found.fields:
+        lines.append(f'  {field.name}: {field.first or "-"} | {field.second or "-"}')
+    lines += [f'  {each.path}: {_file_text(each)}' for each in found.files]
+    return '\n'.join(lines)
+
+
+def _file_text(each: FileDifference) -> str:
+    if each.first and each.second:
+        sizes = f'{size_text(each.first.size_bytes)} | {size_text(each.second.size_bytes)}'
+        return f'other content ({sizes})'
+    return 'only in the first' if each.first else 'only in the second'
+
+
+def published_text(published: Published, folder: Path) -> str:
+    """Return what a publication did."""
+    manifest = published.manifest
+    what = f'{manifest.id} ({size_text(manifest.size_bytes)}, {len(manifest.files)} files)'
+    state = 'published as' if published.is_new else 'there already:'
+    lines = [f'{state} {what}', f'serve it: lerobot-serve serve {printable(str(folder))}']
+    if published.left_out:
+        hidden = ', '.join(map(printable, published.left_out[:4]))
+        lines.insert(1, f'hidden names are left out: {hidden}')
+    return '\n'.join(lines)
+
+
+def entry_json(entry: Entry, folder: Path) -> dict[str, Any]:
+    """Return a version for JSON."""
+    return {
+        'id': entry.id,
+        'folder': str(folder),
+        'is_pinned': entry.is_pinned,
+        'pin': entry.pin or '',
+        'fault': entry.fault,
+        'size_bytes': entry.manifest.size_bytes if entry.manifest else 0,
+        'manifest': asdict(entry.manifest) if entry.manifest else None,
+    }
+
+
+def verified_json(faults: dict[str, list[str]]) -> list[dict[str, Any]]:
+    return [{'id': each, 'is_whole': not found, 'faults': found} for each, found in faults.items()]
+
+
+def verified_text(faults: dict[str, list[str]]) -> str:
+    """Return a line for each version, with its faults."""
+    lines: list[str] = []
+    for version_id, found in faults.items():
+        lines.append(f'{version_id}: {"damaged" if found else "whole"}')
+        lines += [f'  {printable(each)}' for each in found]
+    return '\n'.join(lines) or 'no versions'
+
+
+def total_bytes(entries: Iterable[Entry]) -> int:
+    return sum(each.manifest.size_bytes for each in entries if each.manifest)

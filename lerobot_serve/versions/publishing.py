@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Copy the folder of a policy into a store as a version. One thread for each publication.
+
+The fingerprint is computed of the folder and of the copy in the way of the policy server
+(`identify`), so that the id of a version is the one that a server shows for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+import hashlib
+import os
+from pathlib import Path
+import stat
+from typing import BinaryIO
+
+from lerobot_serve.versions.errors import ManifestError, PublishError, store_error
+from lerobot_serve.versions.file_hash import BLOCK_BYTES, CountBytes, ignore_bytes
+from lerobot_serve.versions.incoming import (
+    complete,
+    incoming_folder,
+    PUBLISH,
+    temporary_name,
+    write_manifest,
+)
+from lerobot_serve.versions.manifest import (
+    check_path,
+    FILE_LIMIT,
+    ID,
+    ID_TEXT,
+    Manifest,
+    MANIFEST_FILE,
+    VersionFile,
+)
+from lerobot_serve.versions.store import Store
+
+# the cache of the Hugging Face hub: models--USER--REPOSITORY/snapshots/COMMIT, with links to blobs
+SNAPSHOTS, BLOBS = 'snapshots', 'blobs'
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyIdentity:
+    """What a policy server says of a folder: its fingerprint, its kind, its place on the hub."""
+
+    fingerprint: str
+    kind: str
+    hub: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """The fields of a manifest that the publisher gives; see Manifest."""
+
+    created: str
+    parent: str = ''
+    dataset_sha256: str = ''
+    note: str = ''
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`is_new` is False if the store had the version; `left_out` are hidden files and folders."""
+
+    manifest: Manifest
+    is_new: bool
+    left_out: tuple[str, ...]
+
+
+def publish(
+    store: Store,
+    source: Path,
+    identify: Callable[[Path], PolicyIdentity],
+    details: Details,
+    count: CountBytes = ignore_bytes,
+    *,
+    follows_links: bool = False,
+) -> Published:
+    """
+    Copy a folder, whole or not at all. `follows_links`: copy the files that links point to; else
+    a link is refused, since a folder of others could publish a secret with one. Raises
+    VersionError and what `identify` raises.
+    """
+    if os.path.lexists(source / MANIFEST_FILE):
+        raise PublishError(
+            f'{source} is a version already ({MANIFEST_FILE}); copy it into another store with '
+            '`lerobot-serve versions fetch`'
+        )
+    identity = identify(source)
+    if not ID.fullmatch(identity.fingerprint):
+        raise PublishError(
+            f'the fingerprint of {source} must be {ID_TEXT}, got {identity.fingerprint!r:.100}; '
+            'give another --name'
+        )
+    paths, left_out = policy_paths(source)
+    name = temporary_name(PUBLISH, identity.fingerprint)
+    try:
+        with incoming_folder(store.layout, name) as folder:
+            files = tuple(
+                _copied(_opened(source, path, follows_links), folder, path, count)
+                for path in paths
+            )
+            manifest = _manifest(identity, files, details)
+            write_manifest(folder, manifest)
+            if (found := identify(folder)) != identity:
+                raise PublishError(
+                    f'{source} changed while it was published: its fingerprint was '
+                    f'{identity.fingerprint}, that of the copy is {found.fingerprint}; publish '
+                    'it when nothing writes to it'
+                )
+            return Published(manifest, complete(store.layout, folder, manifest), left_out)
+    except OSError as error:
+        raise store_error(f'{source} cannot be published', error) from None
+
+
+def _manifest(
+    identity: PolicyIdentity, files: tuple[VersionFile, ...], details: Details
+) -> Manifest:
+    return Manifest(
+        id=identity.fingerprint,
+        policy_kind=identity.kind,
+        created=details.created,
+        files=files,
+        parent=details.parent,
+        dataset_sha256=details.dataset_sha256,
+        note=details.note,
+        hub=identity.hub,
+        sources=details.sources,
+    )
+
+
+def policy_paths(source: Path) -> tuple[list[str], tuple[str, ...]]:
+    """
+    Return the relative paths of the files below a folder, and those that are left out because
+    they are hidden. Raises PublishError for a name that no version may have.
+    """
+    found: list[str] = []
+    hidden: list[str] = []
+    try:
+        _collect(source, '', found, hidden)
+    except OSError as error:
+        raise store_error(f'{source} cannot be read', error) from None
+    for path in found:
+        try:
+            check_path(path)
+        except ManifestError as error:
+            raise PublishError(f'{source}: {error}') from None
+    return sorted(found), tuple(sorted(hidden))
+
+
+def _collect(source: Path, below: str, found: list[str], hidden: list[str]) -> None:
+    with os.scandir(source / below) as entries:
+        for entry in entries:
+            path = f'{below}/{entry.name}' if below else entry.name
+            if entry.name.startswith('.'):
+                hidden.append(path)
+            elif entry.is_dir(follow_symlinks=False):
+                _collect(source, path, found, hidden)
+            else:
+                found.append(path)
+            if len(found) > FILE_LIMIT:
+                raise PublishError(
+                    f'{source} holds more than {FILE_LIMIT} files; give the folder of a policy '
+                    'alone'
+                )
+
+
+def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionFile:
+    """Copy an open file and flush it. Raises PublishError, OSError."""
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
+        before = os.fstat(handle)
+        # no more than it had at first, so that a file that grows for ever is noticed
+        blocks = _blocks_up_to(read, before.st_size + 1)
+        size, sha256 = _copy_blocks(blocks, written, count)
+        after = os.fstat(handle)
+        if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise PublishError(
+                f'{path} changed while it was read; publish it when nothing writes to it'
+            )
+    return VersionFile(path, size, sha256)
+
+
+def _blocks_up_to(read: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
+    while block := read.read(min(BLOCK_BYTES, limit_bytes)):
+        limit_bytes -= len(block)
+        yield block
+
+
+def _copy_blocks(blocks: Iterable[bytes], written: BinaryIO, count: CountBytes) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    for block in blocks:
+        written.write(block)
+        digest.update(block)
+        size += len(block)
+        count(len(block))
+    written.flush()
+    os.fsync(written.fileno())
+    return size, digest.hexdigest()
+
+
+def _opened(source: Path, path: str, follows_links: bool) -> int:
+    """Open a regular file, behind a link only where that is allowed. Raises PublishError."""
+    file = source / path
+    if file.is_symlink():
+        file = file.resolve() if follows_links else _blob_of(source, file)
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise PublishError(f'{source / path} is no regular file; remove it, or move it elsewhere')
+    return handle
+
+
+def _blob_of(source: Path, link: Path) -> Path:
+    """Return what a link of the hub's cache points to. Raises PublishError for any other link."""
+    target = link.resolve()
+    snapshot = Path(os.path.abspath(source))
+    blobs = snapshot.parent.parent / BLOBS
+    if snapshot.parent.name == SNAPSHOTS and target.parent == blobs.resolve():
+        return target
+    raise PublishError(
+        f'{link} is a link to {target}; a version holds files alone: remove the link, or '
+        'add --follow-links to copy the files behind links'
+    )

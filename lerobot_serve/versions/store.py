@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A store of versions: lists, finds, pins and deletes them.
+
+Any thread and process: each change holds the lock of the store for a short time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import os
+from pathlib import Path
+import shutil
+
+from lerobot_serve.atomic_file import replacement_of, sync_folder
+from lerobot_serve.versions.errors import (
+    ManifestError,
+    NoSuchVersion,
+    store_error,
+    VersionInUse,
+    VersionKept,
+)
+from lerobot_serve.versions.incoming import DELETED, remove_leftovers, temporary_name
+from lerobot_serve.versions.layout import Layout, made_layout, opened_layout
+from lerobot_serve.versions.locks import exclusive, store_lock
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
+from lerobot_serve.versions.manifest_parser import read_manifest
+
+LEAST_HASH_DIGITS = 4
+SHOWN_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A version of a store; `fault` says why a manifest cannot be read."""
+
+    id: str
+    manifest: Manifest | None
+    fault: str
+    pin: str | None
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.pin is not None
+
+
+class Store:
+    """See the module. It keeps no state of its own."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """Return an existing store. Raises StoreError."""
+        return cls(opened_layout(folder))
+
+    @classmethod
+    def make(cls, folder: Path) -> Store:
+        """Return a store, made in a new or empty folder. Raises StoreError."""
+        return cls(made_layout(folder))
+
+    def entries(self) -> list[Entry]:
+        """Return all versions, the newest last, damaged ones first. Raises StoreError."""
+        found = [self._entry(version_id) for version_id in self.layout.ids()]
+        return sorted(found, key=lambda each: each.manifest.created if each.manifest else '')
+
+    def _entry(self, version_id: str) -> Entry:
+        pin = self.pin_of(version_id)
+        try:
+            manifest = read_manifest(self.layout.version(version_id))
+        except ManifestError as error:
+            return Entry(version_id, None, str(error), pin)
+        if manifest.id != version_id:
+            return Entry(version_id, None, f'its manifest is that of {manifest.id}', pin)
+        return Entry(version_id, manifest, '', pin)
+
+    def entry(self, given: str) -> Entry:
+        """Return the version of a name; see `find_id`. Raises NoSuchVersion, StoreError."""
+        return self._entry(find_id(given, self.layout.ids(), f'store {self.layout.folder}'))
+
+    def path(self, version_id: str) -> Path:
+        return self.layout.version(version_id)
+
+    def pin_of(self, version_id: str) -> str | None:
+        """Return why a version is pinned; None if it is not."""
+        try:
+            return (self.layout.pins / version_id).read_text('utf-8', 'replace').strip()
+        except OSError:
+            return None
+
+    def pin(self, version_id: str, note: str) -> None:
+        """Keep a version from being deleted. Raises NoSuchVersion, StoreError."""
+        file = self.layout.pins / version_id
+        try:
+            with store_lock(self.layout.lock):
+                find_id(version_id, self.layout.ids(), f'store {self.layout.folder}')
+                with replacement_of(file, durable=True) as part, open(part, 'w') as opened:
+                    opened.write(f'{note}\n')
+                    opened.flush()
+                    os.fsync(opened.fileno())
+        except OSError as error:
+            raise store_error(f'{version_id} cannot be pinned', error) from None
+
+    def unpin(self, version_id: str) -> None:
+        """Remove the pin of a version, if any. Raises StoreError."""
+        try:
+            with store_lock(self.layout.lock):
+                (self.layout.pins / version_id).unlink(missing_ok=True)
+                sync_folder(self.layout.pins)
+        except OSError as error:
+            raise store_error(f'{version_id} cannot be unpinned', error) from None
+
+    def children(self, version_id: str) -> list[str]:
+        """Return the versions whose parent this one is. Raises StoreError."""
+        return [
+            each.id
+            for each in self.entries()
+            if each.manifest and each.manifest.parent == version_id
+        ]
+
+    def delete(self, version_id: str, *, also_parent: bool = False) -> None:
+        """
+        Delete a version. Raises VersionKept if it is pinned or, unless `also_parent`, the parent
+        of another one; VersionInUse while a process serves it; NoSuchVersion, StoreError.
+        """
+        removed = self.layout.incoming / temporary_name(DELETED, version_id)
+        try:
+            with store_lock(self.layout.lock):
+                find_id(version_id, self.layout.ids(), f'store {self.layout.folder}')
+                self._check_deletable(version_id, also_parent)
+                self._take_out(version_id, removed)
+                remove_leftovers(self.layout, except_for=removed.name)
+            shutil.rmtree(removed)
+        except OSError as error:
+            raise store_error(f'{version_id} cannot be deleted', error) from None
+
+    def _check_deletable(self, version_id: str, also_parent: bool) -> None:
+        if (pin := self.pin_of(version_id)) is not None:
+            reason = f' ({pin})' if pin else ''
+            raise VersionKept(
+                f'{version_id} is pinned{reason}; `lerobot-serve versions unpin {version_id}` '
+                'first'
+            )
+        children = self.children(version_id)
+        if children and not also_parent:
+            raise VersionKept(
+                f'{version_id} is the parent of {_some(children)}; add --also-parent to delete it '
+                'in spite of that'
+            )
+
+    def _take_out(self, version_id: str, removed: Path) -> None:
+        """Rename a version that no process uses, so that it is gone at once."""
+        folder = self.layout.version(version_id)
+
+        def in_use() -> VersionInUse:
+            return VersionInUse(
+                f'{version_id} is in use: a policy server serves it, or a process reads it; '
+                'stop that, then delete it'
+            )
+
+        if not (folder / MANIFEST_FILE).is_file():
+            # no process can hold it
+            os.rename(folder, removed)
+        else:
+            with exclusive(folder / MANIFEST_FILE, in_use):
+                os.rename(folder, removed)
+        sync_folder(self.layout.folder)
+
+
+def find_id(given: str, known: Sequence[str], where: str) -> str:
+    """
+    Return the id that is meant: itself, the one of a name, or of the first letters of an id or
+    digits of a hash. Raises NoSuchVersion for none and for several.
+    """
+    if given in known:
+        return given
+    by_name = [each for each in known if each.partition('@')[0] == given]
+    by_start = [each for each in known if given and _begins(each, given)]
+    for found in (by_name, by_start):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise NoSuchVersion(f'{given!r} may be {_some(found)} of {where}; give more of the id')
+    raise NoSuchVersion(f'{given!r} is not in {where}; it has {_some(known) or "no version"}')
+
+
+def _begins(version_id: str, given: str) -> bool:
+    digits = version_id.partition('@')[2]
+    is_hash = len(given) >= LEAST_HASH_DIGITS and digits.startswith(given)
+    return version_id.startswith(given) or is_hash
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''
+    return ', '.join(names[:SHOWN_NAMES]) + more

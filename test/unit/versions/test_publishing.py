@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder becomes a version with exactly its files, or nothing of it is in the store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+
+import pytest
+from support.versions.version_rig import (
+    check_whole,
+    CREATED,
+    identify,
+    policy_folder,
+    published,
+    version,
+)
+
+from lerobot_serve.versions import incoming, publishing
+from lerobot_serve.versions.errors import PublishError, StoreError, VersionConflict
+from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
+from lerobot_serve.versions.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.make(tmp_path / 'store')
+
+
+@pytest.fixture
+def policy(tmp_path):
+    return policy_folder(tmp_path / 'policy')
+
+
+def nothing_is_left(store: Store) -> bool:
+    return not check_whole(store) and not list(store.layout.incoming.iterdir())
+
+
+def test_a_version_has_the_files_and_what_was_said(store, policy):
+    manifest = published(
+        store,
+        policy,
+        parent='act@ffffffffffffffff',
+        note='better at the edge',
+        dataset_sha256='a' * 64,
+        sources=('http://host:8320',),
+    )
+    assert manifest.id == identify(policy).fingerprint
+    folder = store.path(manifest.id)
+    assert read_manifest(folder) == manifest
+    for each in manifest.files:
+        assert (folder / each.path).read_bytes() == (policy / each.path).read_bytes()
+        assert (folder / each.path).stat().st_mode & 0o777 == 0o444
+    assert check_whole(store) == [manifest.id]
+    assert not list(store.layout.incoming.iterdir())
+    # the manifest does not change the fingerprint
+    assert identify(folder).fingerprint == manifest.id
+
+
+def test_the_same_policy_again_is_there_already(store, policy):
+    first = published(store, policy)
+    again = publish(store, policy, identify, Details('2027-01-01T00:00:00Z', note='again'))
+    assert not again.is_new
+    assert read_manifest(store.path(first.id)) == first
+    assert not list(store.layout.incoming.iterdir())
+
+
+def test_other_files_under_the_same_fingerprint_are_refused(store, policy):
+    first = published(store, policy)
+    (policy / 'README.md').write_text('new')
+    with pytest.raises(VersionConflict, match=r'README.md differ; it stays unchanged'):
+        published(store, policy)
+    assert read_manifest(store.path(first.id)) == first
+    assert not list(store.layout.incoming.iterdir())
+
+
+def test_hidden_names_are_left_out_and_named(store, policy):
+    (policy / '.cache').mkdir()
+    (policy / '.cache' / 'lock').write_text('')
+    (policy / 'meta' / '.part').write_text('')
+    done = publish(store, policy, identify, Details(CREATED))
+    assert done.left_out == ('.cache', 'meta/.part')
+    assert not any('.cache' in each.path for each in done.manifest.files)
+
+
+@pytest.mark.parametrize('kind', ['file', 'folder', 'dangling', 'pipe'])
+def test_links_and_pipes_are_refused(store, policy, tmp_path, kind):
+    secret = tmp_path / 'secret'
+    other = policy / 'README.md'
+    if kind == 'pipe':
+        os.mkfifo(other)
+    else:
+        secret.mkdir() if kind == 'folder' else kind == 'file' and secret.write_text('secret')
+        other.symlink_to(secret)
+    with pytest.raises((PublishError, StoreError), match=r'README\.md is (a link to|no regular)'):
+        published(store, policy)
+    assert nothing_is_left(store)
+
+
+def test_links_are_followed_where_the_publisher_says_so(store, policy, tmp_path):
+    (policy / 'config.json').rename(tmp_path / 'real.json')
+    (policy / 'config.json').symlink_to(tmp_path / 'real.json')
+    done = publish(store, policy, identify, Details(CREATED), follows_links=True)
+    file = store.path(done.manifest.id) / 'config.json'
+    assert not file.is_symlink()
+    assert file.read_bytes() == (tmp_path / 'real.json').read_bytes()
+    # but not into folders, which may be large or a circle
+    (policy / 'meta' / 'loop').symlink_to(policy)
+    with pytest.raises(PublishError, match='meta/loop is no regular file'):
+        publish(store, policy, identify, Details(CREATED), follows_links=True)
+
+
+def test_a_snapshot_of_the_hubs_cache_is_copied_through_its_own_links(store, policy, tmp_path):
+    root = tmp_path / 'models--user--act'
+    snapshot = root / 'snapshots' / ('c' * 40)
+    snapshot.mkdir(parents=True)
+    (root / 'blobs').mkdir()
+    for name in ('config.json', 'model.safetensors'):
+        (policy / name).rename(root / 'blobs' / f'blob-{name}')
+        (snapshot / name).symlink_to(f'../../blobs/blob-{name}')
+    manifest = published(store, snapshot)
+    assert check_whole(store) == [manifest.id]
+    assert not any(path.is_symlink() for path in store.path(manifest.id).iterdir())
+    (snapshot / 'README.md').symlink_to(policy / 'meta' / 'info.json')
+    with pytest.raises(PublishError, match='is a link to'):
+        published(store, snapshot)
+
+
+def test_a_policy_that_changes_while_it_is_copied_is_refused(store, policy):
+    def identify_and_train(folder):
+        found = identify(folder)
+        (policy / 'model.safetensors').write_bytes(b'newer weights')
+        return found
+
+    with pytest.raises(PublishError, match='changed while it was published'):
+        publish(store, policy, identify_and_train, Details(CREATED))
+    assert nothing_is_left(store)
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(store, policy):
+    def append(_: int) -> None:
+        with (policy / 'model.safetensors').open('ab') as file:
+            file.write(b'more')
+
+    with pytest.raises(PublishError, match=r'model\.safetensors changed while it was read'):
+        publish(store, policy, identify, Details(CREATED), append)
+    assert nothing_is_left(store)
+
+
+@pytest.mark.parametrize('name', ['.act', 'a b', '', '../act'])
+def test_a_fingerprint_that_is_no_name_of_a_folder_is_refused(store, policy, name):
+    def with_name(folder):
+        return PolicyIdentity(f'{name}@0123456789abcdef', 'lerobot')
+
+    with pytest.raises(PublishError, match='give another --name'):
+        publish(store, policy, with_name, Details(CREATED))
+    assert nothing_is_left(store)
+
+
+def test_a_version_is_not_published_again(store, policy):
+    manifest = published(store, policy)
+    with pytest.raises(PublishError, match='is a version already'):
+        published(store, store.path(manifest.id))
+
+
+def test_a_full_disk_leaves_nothing(store, policy):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StoreError, match='File too large; the store has no incomplete'):
+            published(store, policy)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert nothing_is_left(store)
+    assert published(store, policy)
+
+
+@pytest.mark.parametrize('name', ['fsync', 'rename'])
+def test_a_failing_disk_leaves_nothing(store, policy, monkeypatch, name):
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, 'Input/output error')
+
+    module = publishing if name == 'fsync' else incoming
+    monkeypatch.setattr(module.os, name, failing)
+    with pytest.raises(StoreError, match='Input/output error'):
+        published(store, policy)
+    monkeypatch.undo()
+    assert nothing_is_left(store)
+
+
+def test_everything_is_flushed_before_the_name_is_there(store, policy, monkeypatch):
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append(os.readlink(f'/proc/self/fd/{handle}'))
+        real(handle)
+
+    def rename(source, target) -> None:
+        inside = {str(path) for path in source.rglob('*')} | {str(source)}
+        assert inside <= set(flushed)
+        flushed.clear()
+        os.replace(source, target)
+
+    monkeypatch.setattr(publishing.os, 'fsync', fsync)
+    monkeypatch.setattr(incoming.os, 'rename', rename)
+    published(store, policy)
+    assert str(store.layout.folder) in flushed
+
+
+def test_two_publishers_of_one_policy_make_one_version(store, policy):
+    both = threading.Barrier(2)
+    done: list[bool] = []
+
+    def identify_together(folder):
+        both.wait(30)
+        return identify(folder)
+
+    def work() -> None:
+        done.append(publish(store, policy, identify_together, Details(CREATED)).is_new)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert sorted(done) == [False, True]
+    assert len(check_whole(store)) == 1
+    assert not list(store.layout.incoming.iterdir())
+
+
+def test_publishing_one_leaves_what_another_one_publishes(store, policy, tmp_path):
+    """A folder that is locked is no leftover."""
+
+    def identify_meanwhile(folder):
+        if folder != policy:
+            version(store, tmp_path, seed=2)
+        return identify(folder)
+
+    publish(store, policy, identify_meanwhile, Details(CREATED))
+    assert len(check_whole(store)) == 2
+
+
+def test_a_store_is_made_in_a_new_or_empty_folder_alone(tmp_path):
+    (tmp_path / 'home').mkdir()
+    (tmp_path / 'home' / 'letter.txt').write_text('')
+    with pytest.raises(StoreError, match=r"not empty \(it holds 'letter.txt'\)"):
+        Store.make(tmp_path / 'home')
+    with pytest.raises(StoreError, match='is not a store of versions'):
+        Store.open(tmp_path / 'home')
+    Store.make(tmp_path / 'new' / 'store')
+    assert Store.open(tmp_path / 'new' / 'store').entries() == []
