@@ -11,7 +11,7 @@ from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, SHAPE
 
 from lerobot_serve.router.canary.gate_record import read_record
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.wire.chunk import decode
 
@@ -119,6 +119,36 @@ def test_outcomes_count_for_the_policy_that_drove(tmp_path, robot, capsys):
     assert 'candidate 0 % of 30, parent 100 % of 10' in success['text']
     assert (status, state_of(record, 'tasks')) == (3, 'failed')
     assert record['verdict'] == 'refused'
+
+
+def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(tmp_path, robot, capsys):
+    """The parent drives and the candidate is its shadow; then the candidate drives alone."""
+    asked = episodes(60)
+    old, new = answered(asked[:120], path=OTHER_SHAPE), answered(asked)
+    messages = as_messages([*old, *new[120:]])
+    for number, (request, reply) in enumerate(new[:120]):
+        at = 10**5 + 2 * number
+        messages.append(BagMessage('/rehearsal/shadow_observation', OBSERVATION, at, request))
+        messages.append(BagMessage('/policy_router/replies/shadow', CHUNK, at + 1, reply))
+    messages += [outcome_message(f'episode_{n}', 1, n) for n in range(60)]
+    bag = write(tmp_path / 'bag', messages, every=5)
+    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
+    _, record = gate(capsys, bag, *words)
+    assert (record['requests'], record['episodes']) == (240, 60)
+    success = next(row for row in record['gates'] if row['name'] == 'success')
+    assert 'candidate 100 % of 30, parent 100 % of 30' in success['text']
+
+
+def test_an_episode_that_two_policies_drove_is_no_evidence(tmp_path, robot, capsys):
+    asked = episodes(30)
+    old, new = answered(asked[:2], path=OTHER_SHAPE), answered(asked[2:])
+    messages = as_messages([*old, *new])
+    messages += [outcome_message(f'episode_{n}', 1, n) for n in range(30)]
+    bag = write(tmp_path / 'bag', messages, every=5)
+    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
+    _, record = gate(capsys, bag, *words)
+    # the first one moved; the parent has no other
+    assert state_of(record, 'success') == 'unmeasured'
 
 
 def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
