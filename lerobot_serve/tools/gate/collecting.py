@@ -165,7 +165,9 @@ def cage_of_robot(path: Path | None, action_names: tuple[str, ...]) -> RemoteCag
     ]
     if robot.action_names != action_names:
         raise WrongCommandLine(
-            f'{path} has the actions {list(robot.action_names)}, the policy {list(action_names)}'
+            f'{path} has the actions {list(robot.action_names)}, the policy {list(action_names)}; '
+            'name the file of the robot that was recorded, or, for a policy without names, its '
+            'actions in their order: --parameter action_names=NAME,NAME'
         )
     return RemoteCage(MotionLimits(tuple(actions), 1 / robot.fps))
 
