@@ -241,4 +241,8 @@ def open_session(robot: str, names: tuple[str, ...], fps: float) -> bytes:
     writer.string('task', 4096)
     writer.pack(BYTE, 0, align=1)
     writer.pack(UINT32, 10, align=4)
+    writer.pack(BYTE, 0, align=1)
+    writer.pack(FLOAT32, 0.0, align=4)
+    for what in ('tags', 'extensions'):
+        writer.count(0, 16, what)
     return writer.finish()

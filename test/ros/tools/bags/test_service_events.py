@@ -13,6 +13,7 @@ from rclpy.serialization import serialize_message
 from service_msgs.msg import ServiceEventInfo
 from support.wire.wire_examples import patient, texts, uint
 
+from lerobot_serve.cage import limits_encoding
 from lerobot_serve.tools.bags.recording.node import message_class, TopicFilter
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session, SessionTerms
 from lerobot_serve.wire.errors import Malformed
@@ -64,6 +65,16 @@ def test_a_request_is_read_as_it_was_made(request):
         request.robot_type, request.task, request.rtc_execution_horizon
     )
     assert read.names == (request.fps, tuple(request.state_names), tuple(request.action_names))
+
+
+@patient
+@given(requests, st.binary(max_size=40))
+def test_the_limits_of_the_robot_are_read(request, limits):
+    key = limits_encoding.EXTENSION_KEY
+    request.extensions = [*request.extensions, Extension(key=key, value=limits)]
+    read = read_open_session(event(ServiceEventInfo.REQUEST_RECEIVED, [request]))
+    assert read
+    assert read.limits == limits
 
 
 def test_replies_and_what_a_client_tells_are_no_requests():

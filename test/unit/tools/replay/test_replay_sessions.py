@@ -39,6 +39,10 @@ def opened(client_id: str, task: str = '', robot_type: str = '', horizon: int = 
     writer.string(task, 128)
     writer.pack(struct.Struct('<B'), 1, align=1)
     writer.pack(UINT32, horizon, align=4)
+    # codec, reply_deadline_s, and no tags and extensions
+    writer.pack(struct.Struct('<B'), 0, align=1)
+    for _ in range(3):
+        writer.pack(UINT32, 0, align=4)
     return BagMessage(EVENTS, OPEN_SESSION, 1, writer.finish())
 
 
