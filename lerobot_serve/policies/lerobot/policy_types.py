@@ -17,8 +17,8 @@ class PolicyTypeSpec:
     `resizes`: the network scales images itself, so frames may have any size. `batch_limit` is 1 if
     batches may differ from single requests. `steps` are the configuration fields with the number
     of denoising steps; the first that is set counts. `dtypes` are the supported precisions beside
-    its own. `image_encoder` is the module of the network whose `embed_image` depends on nothing but
-    its images.
+    its own. `image_encoder` is the module of the network whose `embed_image` depends on
+    nothing but its images.
     """
 
     state_class: StateClass

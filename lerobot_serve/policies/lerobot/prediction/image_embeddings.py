@@ -3,8 +3,8 @@
 Reuse the embeddings of camera images that a network has embedded before. Inference thread.
 
 The vision encoder of SmolVLA, Pi0 and Pi0.5 is a function of its images alone: task, state, prefix
-and noise come in after it. A repeated input has the embedding that the network computed for it, and
-is compared bit by bit, so that an answer never changes.
+and noise come in after it. A repeated input has the embedding that the network computed for it,
+and is compared bit by bit, so that an answer never changes.
 """
 
 from __future__ import annotations
