@@ -133,8 +133,8 @@ def test_a_change_of_any_input_changes_the_answer_as_without_a_cache(change):
         'seed': replace(base, seed=1),
         'neighbour': base,
     }[change]
-    neighbour = Draw(1 if change == 'neighbour' else 2, 2, 1, 'place', 0, 1)
-    first = [base.request(0), Draw(2, 2, 1, 'place', 0, 1).request(1)]
+    neighbour = Draw(1 if change == 'neighbour' else 2, 2, 1, 'push', 0, 1)
+    first = [base.request(0), Draw(2, 2, 1, 'push', 0, 1).request(1)]
     second = [changed.request(0), neighbour.request(1)]
     assert answers(cached, first) == answers(plain, first)
     repeated = answers(cached, second)

@@ -115,6 +115,24 @@ def test_what_differs_in_any_way_is_no_hit(first, other):
             assert cache.take_counts() == expected
 
 
+@pytest.mark.parametrize('count', [1, 2, 3])
+def test_images_of_any_size_and_place_in_memory_are_found(count):
+    class AnyShape(Encoder):
+        def embed_image(self, image: torch.Tensor) -> torch.Tensor:
+            return image.flatten(1).sum(1)
+
+    encoder = AnyShape()
+    cache = ImageEmbeddingCache(encoder, 1 << 20)
+    # an odd number of values, and a view that begins in the middle of a word
+    for image in (torch.rand(count, 3, 5, 5), torch.rand(1 + count * 48)[1:].view(count, 3, 4, 4)):
+        for _ in range(2):
+            assert torch.equal(embed(cache, encoder, image), encoder.embed_image(image))
+        different = image.clone()
+        different.view(-1)[-1] += 1
+        assert torch.equal(embed(cache, encoder, different), encoder.embed_image(different))
+    assert cache.take_counts() == CacheCounts(hits=2 * count, misses=4 * count)
+
+
 def test_nan_equals_itself():
     encoder, cache = made()
     image = images(1)
