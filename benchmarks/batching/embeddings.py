@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from benchmarks.policies import random_lerobot, small_act
-from benchmarks.results.percentiles import ratio
+from benchmarks.results.percentiles import pairwise_ratio
 from benchmarks.results.report import Case
 from lerobot_serve.policies.base import LoadOptions, PolicyRequest, Prediction
 from lerobot_serve.policies.lerobot.compat import lerobot
@@ -141,7 +141,8 @@ def measure_case(
         equal = equal and len(chunks) == 1
     counts = cached.take_cache_counts()
     with_cache, without = series_ms['with a cache'], series_ms['without a cache']
-    figures = ratio(with_cache, without)
+    # of the two requests of a round, which meet the same machine
+    figures = pairwise_ratio(with_cache, without)
     tail = (percentile(with_cache, 99) or 0.0) / (percentile(without, 99) or 1.0)
     goals = {'every chunk equals that without a cache, bit by bit': equal}
     if moving == len(CAMERAS):
