@@ -30,7 +30,8 @@ class LoadOptions:
     fingerprint before the @, empty for the policy's own; `cpu_threads` 0 leaves it to the policy;
     `memory_margin_bytes` is the memory required beside the weights; `state_limit` is the number of
     kept hidden states; `dtype` is the precision, empty for the policy's own; `trusted_packages`
-    are installed packages from which LeRobot may load policy types and processor steps.
+    are installed packages from which LeRobot may load policy types and processor steps;
+    `embedding_cache_bytes` is the limit of the cache of image embeddings, 0 for none.
     """
 
     path: str = ''
@@ -45,6 +46,7 @@ class LoadOptions:
     state_limit: int = 64
     dtype: str = ''
     trusted_packages: tuple[str, ...] = ()
+    embedding_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class PolicyDescription:
     None if unknown or if actions are relative. `max_delay_steps` is the longest delay that the
     policy was trained for, 0 without a limit. A policy of `any_thread` predicts at once and may
     be called in any thread, by one at a time; the others are called in one thread, which owns
-    their device.
+    their device. `embedding_cache_bytes` is the limit of its cache of image embeddings, 0 without.
     """
 
     policy_type: str
@@ -92,6 +94,7 @@ class PolicyDescription:
     action_range: ActionRange | None = None
     any_thread: bool = False
     max_delay_steps: int = 0
+    embedding_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +138,14 @@ class Prediction:
     state_found: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Camera images whose embedding was in the cache, and those that were embedded."""
+
+    hits: int = 0
+    misses: int = 0
+
+
 class Policy(Protocol):
     """
     The interface; an entry point of the group `lerobot_serve.policies` names a function
@@ -162,3 +173,11 @@ class ClosablePolicy(Protocol):
 
     def close(self) -> None:
         """End them; called once, by the thread that predicts."""
+
+
+@runtime_checkable
+class CachingPolicy(Protocol):
+    """A policy with a cache of image embeddings; others need no `take_cache_counts`."""
+
+    def take_cache_counts(self) -> CacheCounts:
+        """Return the counts since the last call; called by the thread that predicts."""

@@ -100,6 +100,15 @@ class ServerParameters:
         high=65536,
         on_configure=True,
     )
+    embedding_cache_mb: int = parameter(
+        0,
+        'limit of the cache of image embeddings of SmolVLA, Pi0 and Pi0.5, on the device; a '
+        'repeated image is not embedded again, and no answer changes; 0 disables it',
+        unit='MB',
+        low=0,
+        high=100_000,
+        on_configure=True,
+    )
     slot: str = parameter(
         'prod', 'slot name in chunks, status and metrics', choices=('prod', 'a', 'b')
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.files.file_headers import tensor_headers
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
@@ -42,6 +42,7 @@ from lerobot_serve.policies.lerobot.policy_types import (
     PolicyTypeSpec,
     served_types,
 )
+from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
@@ -108,8 +109,19 @@ def load(options: LoadOptions) -> LeRobotPolicy:
                 kind,
                 options.state_limit,
                 autocast_dtype(config, options.dtype),
+                _image_cache(network, kind, description),
             ),
         )
+
+
+def _image_cache(
+    network: Any, kind: PolicyTypeSpec, description: PolicyDescription
+) -> ImageEmbeddingCache | None:
+    """Return the cache that a description has, None without one."""
+    limit_bytes = description.embedding_cache_bytes
+    if not limit_bytes:
+        return None
+    return ImageEmbeddingCache(network.get_submodule(kind.image_encoder), limit_bytes)
 
 
 def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:

@@ -17,7 +17,8 @@ class PolicyTypeSpec:
     `resizes`: the network scales images itself, so frames may have any size. `batch_limit` is 1 if
     batches may differ from single requests. `steps` are the configuration fields with the number
     of denoising steps; the first that is set counts. `dtypes` are the supported precisions beside
-    its own.
+    its own. `image_encoder` is the module of the network whose `embed_image` depends on
+    nothing but its images.
     """
 
     state_class: StateClass
@@ -27,6 +28,7 @@ class PolicyTypeSpec:
     batch_limit: int = 0
     steps: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    image_encoder: str = ''
 
 
 STATELESS = StateClass.CHUNK_STATELESS
@@ -42,7 +44,12 @@ POLICY_TYPES = {
     'vqbet': PolicyTypeSpec(StateClass.NEEDS_HISTORY, dtypes=FLOAT32_ONLY),
     'tdmpc': PolicyTypeSpec(StateClass.RECURRENT, batch_limit=1, dtypes=FLOAT32_ONLY),
     'smolvla': PolicyTypeSpec(
-        STATELESS, rtc=True, resizes=True, steps=('num_steps',), dtypes=ANY_PRECISION
+        STATELESS,
+        rtc=True,
+        resizes=True,
+        steps=('num_steps',),
+        dtypes=ANY_PRECISION,
+        image_encoder='model.vlm_with_expert',
     ),
     'pi0': PolicyTypeSpec(
         STATELESS,
@@ -50,6 +57,7 @@ POLICY_TYPES = {
         resizes=True,
         steps=('num_inference_steps',),
         dtypes=FLOAT32_OR_BFLOAT16,
+        image_encoder='model.paligemma_with_expert',
     ),
     'pi05': PolicyTypeSpec(
         STATELESS,
@@ -57,6 +65,7 @@ POLICY_TYPES = {
         resizes=True,
         steps=('num_inference_steps',),
         dtypes=FLOAT32_OR_BFLOAT16,
+        image_encoder='model.paligemma_with_expert',
     ),
 }
 NEEDS_CODE = (

@@ -36,7 +36,7 @@ def check_memory(options: LoadOptions, weight_bytes: int, host_copies: int = 1) 
     of a mapped file do not count, since the system drops them under pressure: with a safetensors
     file of 1 GB the process grows by 2 GB, of which 1 GB is the file.
     """
-    kept_bytes = weight_bytes + options.memory_margin_bytes
+    kept_bytes = weight_bytes + options.memory_margin_bytes + options.embedding_cache_bytes
     read_bytes = weight_bytes * host_copies
     if options.device.startswith('cuda'):
         require_free(kept_bytes, cuda_memory(options.device), options)

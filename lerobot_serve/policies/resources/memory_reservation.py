@@ -102,7 +102,7 @@ def reserve(
 
 def memory_needs(options: LoadOptions, declared: int) -> list[MemoryNeed]:
     """Return the memory a policy needs, by device."""
-    needed = declared + options.memory_margin_bytes
+    needed = declared + options.memory_margin_bytes + options.embedding_cache_bytes
     if not options.device.startswith('cuda'):
         return [MemoryNeed(HOST, memory.host_memory, declared, needed)]
     # while loading, the weights are also in host memory

@@ -133,4 +133,5 @@ def load_options(parameters: ServerParameters, path: str) -> LoadOptions:
         state_limit=parameters.max_recurrent_states,
         dtype=parameters.dtype,
         trusted_packages=parameters.trusted_packages,
+        embedding_cache_bytes=parameters.embedding_cache_mb << 20,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.policies.base import (
+    CachingPolicy,
     ClosablePolicy,
     Policy,
     PolicyDescription,
@@ -82,6 +83,7 @@ class InferenceWorker:
         self._policy, self.description, self.slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
         self.image_pool, self._on_close = ImageCodecPool(image_threads), on_close
+        self._caching_policy = policy if isinstance(policy, CachingPolicy) else None
         # start of the last prediction
         self._last_prediction_ns = 0
 
@@ -102,6 +104,9 @@ class InferenceWorker:
                 duration_ns = self._clock() - begin_ns
         finally:
             self.reset(request.session_id)
+            if self._caching_policy:
+                # not counted: no request of a client
+                self._caching_policy.take_cache_counts()
         return duration_ns / 1e9
 
     def reset(self, session_id: str) -> None:
@@ -144,8 +149,14 @@ class InferenceWorker:
         times = BatchTimes(begin_ns, ready_ns, self._clock())
         for task, outcome in zip(tasks, outcomes, strict=True):
             replies.append((task.queued, self._reply(task, outcome, times)))
+        self._record_cache()
         self._statistics.record_batch_end(self._clock(), len(tasks))
         return replies
+
+    def _record_cache(self) -> None:
+        if self._caching_policy:
+            counts = self._caching_policy.take_cache_counts()
+            self._statistics.record_cache(hits=counts.hits, misses=counts.misses)
 
     def _decode(self, queued: QueuedRequest, begin_ns: int) -> InferenceTask | Chunk:
         """Return the decoded and checked request, or its error reply."""

@@ -35,8 +35,15 @@ COUNTERS = {
     'superseded': ('requests_superseded', 'requests replaced by a newer one of the same client'),
 }
 STATE_COUNTERS = {
-    'cache_hits': ('recurrent_state_hits', 'chunks whose session had its recurrent state'),
-    'cache_misses': ('recurrent_state_misses', 'chunks whose session had lost it'),
+    'recurrent_state_hits': (
+        'recurrent_state_hits',
+        'chunks whose session had its recurrent state',
+    ),
+    'recurrent_state_misses': ('recurrent_state_misses', 'chunks whose session had lost it'),
+}
+CACHE_COUNTERS = {
+    'cache_hits': ('cache_hits', 'camera images whose embedding was in the cache'),
+    'cache_misses': ('cache_misses', 'camera images that were embedded and not in the cache'),
 }
 DENOISING_COUNTERS = {'denoise_steps': ('denoising_steps', 'denoising steps of all chunks')}
 HISTOGRAMS = {
@@ -117,8 +124,10 @@ def counters(core: ServerCore | None, statistics: ServerStatistics, slot: str) -
 def policy_counters(description: PolicyDescription) -> dict[str, tuple[str, str]]:
     """Return the counters that apply to this policy only."""
     remembers = description.state_class == StateClass.RECURRENT
-    return (STATE_COUNTERS if remembers else {}) | (
-        DENOISING_COUNTERS if description.denoise_steps else {}
+    return (
+        (STATE_COUNTERS if remembers else {})
+        | (CACHE_COUNTERS if description.embedding_cache_bytes else {})
+        | (DENOISING_COUNTERS if description.denoise_steps else {})
     )
 
 

@@ -32,6 +32,9 @@ class ServerStatistics:
     chunks: int = 0
     superseded: int = 0
     # chunks for which a hidden state was found, and those whose hidden state was lost
+    recurrent_state_hits: int = 0
+    recurrent_state_misses: int = 0
+    # camera images whose embedding was in the policy's cache, and those that were embedded
     cache_hits: int = 0
     cache_misses: int = 0
     denoise_steps: int = 0
@@ -109,12 +112,18 @@ class ServerStatistics:
         with self.lock:
             self.chunks += 1
             self.denoise_steps += denoise_steps
-            self.cache_hits += state_found
-            self.cache_misses += state_lost
+            self.recurrent_state_hits += state_found
+            self.recurrent_state_misses += state_lost
             self._inference_ms.append(inference_ms)
             self._wait_ms.append(wait_ms)
             self.wait.add(wait_ms / 1e3)
             self.inference.add(inference_ms / 1e3)
+
+    def record_cache(self, *, hits: int, misses: int) -> None:
+        """Record the images that a batch found in the policy's cache, and those it did not."""
+        with self.lock:
+            self.cache_hits += hits
+            self.cache_misses += misses
 
     def record_latency(self, latency_s: float) -> None:
         """Record the time from the arrival of a request to its reply with actions."""

@@ -18,6 +18,10 @@ RTC_OFF_NOTE = (
     'actions are relative to the state, by steps that cannot convert a prefix: '
     'real-time chunking is off'
 )
+NO_CACHE_NOTE = (
+    'embedding_cache_mb has no effect: the network is compiled (compile_model), and a compiled '
+    'network cannot leave out its vision encoder'
+)
 
 
 def describe_policy(
@@ -38,6 +42,9 @@ def describe_policy(
     """
     steps, stride = _history(config) if kind.state_class is StateClass.NEEDS_HISTORY else (1, 1)
     rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
+    cache_bytes = options.embedding_cache_bytes if kind.image_encoder else 0
+    if cache_bytes and config.compile_model:
+        cache_bytes, notes = 0, (*notes, NO_CACHE_NOTE)
     return PolicyDescription(
         folder.policy_type,
         policy_fingerprint(folder, options),
@@ -56,6 +63,7 @@ def describe_policy(
         denoise_steps=denoise_steps(kind, config),
         max_delay_steps=max_delay_steps(config) if rtc and not relative else 0,
         notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
+        embedding_cache_bytes=cache_bytes,
     )
 
 

@@ -16,6 +16,7 @@ from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRe
 from lerobot_serve.policies.lerobot.loading.description import RTC_OFF_NOTE
 from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
 from lerobot_serve.policies.lerobot.prediction.batches import ObservationBuilder
+from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import ProcessorPairFactory
 from lerobot_serve.policies.runtime.request_inputs import blank_request
@@ -30,6 +31,7 @@ def run_first_prediction(
     kind: PolicyTypeSpec,
     state_limit: int,
     precision: torch.dtype | None = None,
+    image_cache: ImageEmbeddingCache | None = None,
 ) -> LeRobotPolicy:
     """
     Return the policy after a first prediction, which determines the chunk size.
@@ -47,6 +49,7 @@ def run_first_prediction(
         resizes=own_size,
         state_limit=state_limit,
         precision=precision,
+        image_cache=image_cache,
     )
     trial = make_policy(description)
     chunk = trial.predict([request])[0].model

@@ -17,7 +17,13 @@ from typing import Any
 import torch
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest, Prediction
+from lerobot_serve.policies.base import (
+    CacheCounts,
+    PolicyDescription,
+    PolicyError,
+    PolicyRequest,
+    Prediction,
+)
 from lerobot_serve.policies.lerobot.prediction.batches import (
     make_guidance,
     ObservationBuilder,
@@ -25,6 +31,7 @@ from lerobot_serve.policies.lerobot.prediction.batches import (
     RtcGuidance,
     tensor_shapes,
 )
+from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.network_inference import (
     ExternalInference,
     make_inference,
@@ -70,6 +77,7 @@ class LeRobotPolicy:
         resizes: bool,
         state_limit: int,
         precision: torch.dtype | None = None,
+        image_cache: ImageEmbeddingCache | None = None,
     ) -> None:
         self.network = network
         self.processors = processors
@@ -81,6 +89,7 @@ class LeRobotPolicy:
         )
         self._states: SessionStates[SessionMemory] = SessionStates(state_limit)
         self._precision = precision
+        self._image_cache = image_cache
 
     def describe(self) -> PolicyDescription:
         return self._description
@@ -108,6 +117,13 @@ class LeRobotPolicy:
 
     def reset(self, session_id: str) -> None:
         self._states.discard(session_id)
+
+    def take_cache_counts(self) -> CacheCounts:
+        return self._image_cache.take_counts() if self._image_cache is not None else CacheCounts()
+
+    def close(self) -> None:
+        if self._image_cache is not None:
+            self._image_cache.clear()
 
     def _prepare(self, request: PolicyRequest) -> PreparedRequest:
         """Return a request prepared for the network. Raises PolicyError."""
@@ -167,6 +183,8 @@ class LeRobotPolicy:
             contexts.append(torch.autocast(self._device.type, dtype=self._precision))
         if self._description.stochastic:
             contexts.append(seeded_random(seeds, self._device))
+        if self._image_cache is not None:
+            contexts.append(self._image_cache.installed())
         return contexts
 
     def _synchronize(self) -> None:

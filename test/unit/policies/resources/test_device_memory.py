@@ -105,6 +105,16 @@ def test_on_cuda_the_device_holds_it_and_the_host_reads_it(rooms, host, cuda, sh
             check_memory(loading, 100, 2)
 
 
+@pytest.mark.parametrize('device', ['cpu', 'cuda:1'])
+def test_a_cache_of_embeddings_needs_memory_beside_the_margin(rooms, device):
+    loading = LoadOptions('path', device, memory_margin_bytes=50, embedding_cache_bytes=30)
+    rooms(180, 180)
+    check_memory(loading, 100)
+    rooms(179, 179)
+    with pytest.raises(PolicyError):
+        check_memory(loading, 100)
+
+
 def test_what_the_machine_says():
     room = machine_memory(MEMORY_INFO)
     assert (room.free_bytes, room.total_bytes) == (21000000 << 10, 25277440 << 10)

@@ -82,6 +82,12 @@ def test_every_combination_of_what_is_wanted_and_what_is_held():
     assert found == {'loads', 'waits', 'refused'}
 
 
+def test_a_cache_of_embeddings_is_reserved_beside_the_margin():
+    options = LoadOptions('policy', memory_margin_bytes=5, embedding_cache_bytes=3)
+    (need,) = memory_reservation.memory_needs(options, declared=10)
+    assert (need.declared_bytes, need.needed_bytes) == (10, 18)
+
+
 def test_the_refusal_by_the_share_names_who_holds_what():
     room = MemoryCapacity('the memory of cuda:0', TOTAL, TOTAL)
     place = MemoryNeed('cuda', lambda: room, 400 * MB, 500 * MB)

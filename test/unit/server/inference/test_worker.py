@@ -11,6 +11,7 @@ import pytest
 from support.server.fake_policy import FakePolicy
 from support.server.worker_rig import (
     ASK,
+    Bench,
     bench,
     FRAME,
     FRONT,
@@ -24,7 +25,7 @@ from support.server.worker_rig import (
     SESSION,
 )
 
-from lerobot_serve.policies.base import Prediction
+from lerobot_serve.policies.base import CacheCounts, Prediction
 from lerobot_serve.server.inference.worker import (
     InferenceFailed,
     InferenceWorker,
@@ -225,3 +226,33 @@ def test_what_comes_too_late_is_not_even_looked_at():
     broken = raw[:begin] + b'\xff' * (len(raw) - begin)
     assert made.answer(broken, patient_session(0.5)).status == Status.TOO_LATE
     assert made.answer(broken).status == Status.BAD_OBSERVATION
+
+
+class CachingFake(FakePolicy):
+    """Finds each image of a session it has seen, and counts as the policies with a cache do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.hits = self.misses = 0
+
+    def predict(self, requests):
+        for request in requests:
+            self.hits += request.session_id in self.seen
+            self.misses += request.session_id not in self.seen
+            self.seen.add(request.session_id)
+        return super().predict(requests)
+
+    def take_cache_counts(self) -> CacheCounts:
+        counts = CacheCounts(self.hits, self.misses)
+        self.hits = self.misses = 0
+        return counts
+
+
+def test_hits_of_a_cache_are_counted_except_those_of_the_warm_up():
+    made = Bench(CachingFake())
+    made.worker.warm_up(3)
+    assert (made.statistics.cache_hits, made.statistics.cache_misses) == (0, 0)
+    for _ in range(3):
+        made.answer(OBSERVATION)
+    assert (made.statistics.cache_hits, made.statistics.cache_misses) == (2, 1)

@@ -39,6 +39,8 @@ EVERYTHING = {
     'requests_superseded',
     'recurrent_state_hits',
     'recurrent_state_misses',
+    'cache_hits',
+    'cache_misses',
     'denoising_steps',
     'dropped',
     'in_flight_requests',
@@ -46,7 +48,13 @@ EVERYTHING = {
     'max_sessions',
     'load_ratio',
 }
-OF_SOME_POLICIES = {'recurrent_state_hits', 'recurrent_state_misses', 'denoising_steps'}
+OF_SOME_POLICIES = {
+    'recurrent_state_hits',
+    'recurrent_state_misses',
+    'cache_hits',
+    'cache_misses',
+    'denoising_steps',
+}
 OF_A_POLICY = {'in_flight_requests', 'sessions', 'max_sessions', 'load_ratio'}
 Families = dict[str, Metric]
 
@@ -92,12 +100,15 @@ def exercised(**changes: object) -> tuple[Families, Families]:
     rig.core.enqueue(b'', 0)
     rig.core.apply_settings(replace(RULES, max_sessions=7), FIXED, RoundRobin())
     rig.core.enqueue(request(1), time.monotonic_ns())
+    rig.statistics.record_cache(hits=2, misses=1)
     rig.statistics.record_batch_start(time.monotonic_ns() - 10**9)
     return before, families(rig)
 
 
 def test_every_family_moves():
-    before, after = exercised(state_class=StateClass.RECURRENT, denoise_steps=10)
+    before, after = exercised(
+        state_class=StateClass.RECURRENT, denoise_steps=10, embedding_cache_bytes=1
+    )
     assert set(after) == EVERYTHING
     assert moved(before, after) == EVERYTHING
 
@@ -148,6 +159,14 @@ def test_the_values_are_those_that_were_counted():
     assert told['reply_latency_seconds_bucket', 'b', '0.025'] == 1
     assert told['inference_seconds_sum', 'b'] == pytest.approx(0.002)
     assert (told['batch_size_count', 'b'], told['batch_size_sum', 'b']) == (2, 2)
+
+
+def test_images_are_counted_by_what_the_cache_of_the_policy_had():
+    rig = Rig(embedding_cache_bytes=1)
+    rig.statistics.record_cache(hits=2, misses=1)
+    rig.statistics.record_cache(hits=1, misses=0)
+    told = all_values(rig)
+    assert (told['cache_hits_total', 'b'], told['cache_misses_total', 'b']) == (3, 1)
 
 
 def test_a_batch_counts_as_one_pass_and_by_its_size():
