@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, read_text, RobotFileError
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import depth, lerobot_writer, records
 from lerobot_serve.tools.dataset.agreement import agreed_features
@@ -35,7 +36,8 @@ from lerobot_serve.tools.dataset.plans.bag_index import (
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
+from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
+from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.settings import Report, Result, Settings
 from lerobot_serve.tools.dataset.staging import Staging
 
@@ -172,6 +174,8 @@ class _Conversion:
             raise DatasetError(str(error)) from error
         plans: list[EpisodePlan] = []
         numbers: dict[str, int] = {}
+        if not self._noted and not self._unusable:
+            self._check_robot(robot, indexes)
         for bag, index in zip(self._bags, indexes, strict=True):
             plans += plan_sampled(
                 index,
@@ -184,6 +188,28 @@ class _Conversion:
             for topic, found in index.topics.items():
                 numbers[topic] = numbers.get(topic, 0) + len(found.received_ns)
         return plans
+
+    def _check_robot(self, robot: RecordedRobot, indexes: list[BagIndex]) -> None:
+        """Refuse a robot file that the bags do not fit, and note what a dataset will lack."""
+
+        def decode(source: RobotInput | None, message: BagMessage) -> None:
+            if source is None:
+                self._values.command_values(message.data, robot.description, message.topic)
+            elif source.camera:
+                self._values.frame_of(message.data, message.topic, message.type)
+            else:
+                for each in source.sources:
+                    self._values.state_values(message.data, each)
+
+        for bag, index in zip(self._bags, indexes, strict=True):
+            check_first_messages(bag.read(), robot, decode, bag.path.stem)
+            if index.episodes:
+                self._note(
+                    f'{bag.path.stem} has executed actions: without --robot its rows are exactly '
+                    'what the robot had seen, with outcomes and who commanded'
+                )
+        if not self._settings.task:
+            self._note('the episodes have no task; policies that read one need --task TEXT')
 
     def _select(self, planned: _Planned) -> list[EpisodePlan]:
         for text in planned.damage:

@@ -127,6 +127,8 @@ def _received(
             return _Received(
                 topic, max_age_ns, [at_ns for at_ns, _ in usable], [number for _, number in usable]
             )
+    if any(topic in index.topics for topic in topics):
+        raise DatasetError(f'{bag_name} has no message of {topics[0]} that can be used')
     there = ', '.join(sorted(index.topics)) or 'none'
     raise DatasetError(
         f'{bag_name} has no message of {topics[0]}, which the robot file names; it has {there}'

@@ -27,7 +27,7 @@ class Event(Enum):
     # the robot runs it
     RUNS = 'runs'
     # the robot runs another one, or none
-    RUNS_NOT = 'runs not'
+    RUNS_NOT = 'not running'
     OUTCOME = 'outcome'
     # nothing of its last control steps is on its way any more
     SETTLED = 'settled'

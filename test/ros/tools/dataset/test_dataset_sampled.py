@@ -71,6 +71,26 @@ def test_a_bag_that_has_grown_is_refused_with_its_name(tmp_path, robot, capsys):
     assert 'in run is in the dataset with other rows' in capsys.readouterr().err
 
 
+def test_a_joint_that_the_bag_lacks_is_named_at_once(tmp_path, robot, capsys):
+    robot.write_text(robot.read_text().replace('joints: [', 'joints: [wrist2, '))
+    assert dataset(recorded(tmp_path / 'old', steps=40), tmp_path / 'out', '--robot', robot) == 1
+    err = capsys.readouterr().err
+    assert 'the first 20 messages of /arm/joint_states do not fit the robot file: ' in err
+    assert 'wrist2' in err
+    assert 'too old' not in err
+    assert not (tmp_path / 'out').exists()
+
+
+def test_what_a_dataset_will_lack_is_noted(tmp_path, robot, capsys):
+    bag = recorded(tmp_path / 'old')
+    assert dataset(bag, tmp_path / 'out', '--robot', robot) == 0
+    err = capsys.readouterr().err
+    assert 'old has executed actions: without --robot its rows are exactly' in err
+    assert 'the episodes have no task' in err
+    assert dataset(bag, tmp_path / 'named', '--robot', robot, '--task', 'reach') == 0
+    assert 'have no task' not in capsys.readouterr().err
+
+
 def test_each_note_is_printed_once_however_many_passes_there_are(tmp_path, robot, capsys):
     """Pictures of another size are found while the first pass converts."""
 

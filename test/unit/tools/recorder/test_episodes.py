@@ -93,7 +93,7 @@ def test_each_episode_is_a_bag_of_its_own(rig):
     for bag in (first, second):
         assert len(list(messages(bag, TEXT_TYPE))) == 1
         assert list(messages(bag, STATE_TYPE))
-    assert intervals(first)['ended'] == 'runs not'
+    assert intervals(first)['ended'] == 'not running'
 
 
 def test_the_inputs_before_the_first_step_are_in_the_bag(rig):
@@ -282,7 +282,7 @@ def test_dagger_keeps_what_came_before_a_robot_was_gone(dagger):
     dagger.report('')
     dagger.wait(3.0)
     assert [steps(bag) for bag in bags(dagger.root)] == [[1, 2, 3, 4, 5], [6, 7, 8]]
-    assert [intervals(bag)['ended'] for bag in bags(dagger.root)] == ['gone', 'runs not']
+    assert [intervals(bag)['ended'] for bag in bags(dagger.root)] == ['gone', 'not running']
     assert dagger.writer.discarded == 0
 
 
