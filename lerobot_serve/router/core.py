@@ -18,7 +18,7 @@ from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE, CHAMPION
 from lerobot_serve.router.canary.gate_record import GateRecords
 from lerobot_serve.router.canary.record import CanaryEvent
-from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.canary.states import ON_TRIAL
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.request_observer import RequestObservers
@@ -27,10 +27,11 @@ from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
-from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.slot import NO_VERDICT, Slot
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, SlotStats
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
@@ -235,6 +236,9 @@ class RouterCore:
             text = slot.record_report(server, report)
             if replica.session_losses != losses:
                 self.session_manager.on_sessions_lost(server)
+            if slot.name == CANDIDATE:
+                # before an episode is placed with it
+                slot.unmet_requirements = self.unmet_requirements(slot.policy)
             return text
 
     def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
@@ -348,12 +352,22 @@ class RouterCore:
     def unmet_requirements(self, policy: str) -> str:
         """Return what a policy lacks before it may drive: shadow and gate; empty for nothing."""
         shadow = self.qualification.unmet_requirements(policy, *self._shadow_requirements)
-        # what drives the fleet already does not stop because a file is gone
-        is_promoted = self.canary.canary.state is CanaryPhase.PROMOTED
-        if self._gate_records is None or is_promoted:
-            return shadow
-        gate = self._gate_records.obstacle(policy, self.slots[CHAMPION].policy)
-        return '; '.join(filter(None, (shadow, gate)))
+        return '; '.join(filter(None, (shadow, self._gate_obstacle(policy))))
+
+    def _gate_obstacle(self, policy: str) -> str:
+        """
+        Return why a policy may not begin to drive. One that drives by its record does not stop
+        because a file is gone, and is not rolled back for that.
+        """
+        if self._gate_records is None or self._is_admitted(policy):
+            return ''
+        return self._gate_records.obstacle(policy, self.slots[CHAMPION].policy)
+
+    def _is_admitted(self, policy: str) -> bool:
+        verdict = self.decisions.verdicts.get(policy, NO_VERDICT).verdict
+        canary = self.canary.canary
+        is_on_trial = canary.state in ON_TRIAL and canary.record.policies['candidate'] == policy
+        return is_on_trial or verdict is PolicyVerdict.PROMOTED
 
     @property
     def _shadow_requirements(self) -> tuple[float, int]:

@@ -31,7 +31,13 @@ from lerobot_serve.router.canary.record import (
     saved_record,
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
-from lerobot_serve.router.canary.watch import ACTIONS, Finding, is_complete, WatchAction
+from lerobot_serve.router.canary.watch import (
+    ACTIONS,
+    Finding,
+    is_complete,
+    WatchAction,
+    without_earlier_halts,
+)
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
@@ -116,7 +122,7 @@ class Canary:
         elif self.state in ON_TRIAL:
             self._evaluate(self.step_facts(facts))
         elif self.is_watching:
-            self._watch(self.step_facts(facts))
+            self._watch(without_earlier_halts(self.step_facts(facts)))
         return tuple(self._new)
 
     def step_facts(self, facts: Facts) -> Facts:
@@ -327,6 +333,8 @@ class Canary:
         if action is WatchAction.ROLL_BACK:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
         elif action is WatchAction.KEEP:
+            # what a guard measures falls again; what it found stays
+            record.watch.tripped = reason if finding is Finding.GUARD else ''
             self._set_text(status_text.no_way_back_text(reason, facts.champion))
         elif action is WatchAction.WATCH:
             self._set_text(f'all new episodes to the candidate; {self._watch_text(facts)}')
@@ -340,7 +348,7 @@ class Canary:
         record, comparison = self.record, self.record.comparison
         evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
         comparison.worse = max(comparison.worse, evidence)
-        guard = rollback_reason(facts, record.alarms, self.limits)
+        guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.limits)
         if guard:
             return Finding.GUARD, guard
         if comparison.worse >= self.terms.rollback_level(1):

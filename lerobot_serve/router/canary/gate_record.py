@@ -119,6 +119,8 @@ class GateRecords:
         """
         if not candidate or identity(candidate) == identity(champion):
             return ''
+        if not identity(candidate):
+            return f'{candidate!r} has no digest, and so no gate record'
         found = self._find(candidate)
         command = COMMAND.format(folder=self._folder)
         if isinstance(found, str):
@@ -127,7 +129,9 @@ class GateRecords:
             return f'its gate record is that of {found.candidate}; {command}'
         if found.verdict not in ADMITTED:
             return f'its gate: {found.verdict.replace("_", " ")}: {found.text}'
-        if champion and identity(found.parent) != identity(champion):
+        if not champion:
+            return 'slot a serves no policy yet, with which its gate record can be compared'
+        if identity(found.parent) != identity(champion):
             return (
                 f'its gate compared it with {found.parent}, and slot a serves {champion}; compare '
                 f'it with that one: {command}'

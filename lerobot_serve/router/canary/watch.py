@@ -9,12 +9,13 @@ a candidate that turns out worse can be rolled back. The decision is one table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
-from lerobot_serve.router.canary.facts import ArmCounts, SlotFacts
+from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
+from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.router.canary.plan import Terms, WatchMinimum
 from lerobot_serve.router.storage.checked import checked_flag, checked_int, checked_text
 
@@ -89,6 +90,8 @@ class WatchRecord:
     is_over: bool = False
     # episodes of the champion in all steps before the last one
     earlier: ArmCounts = field(default_factory=ArmCounts)
+    # a guard that tripped while there was no champion to go back to
+    tripped: str = ''
 
     @property
     def is_on(self) -> bool:
@@ -96,7 +99,7 @@ class WatchRecord:
 
     def champion_state(self, slot: SlotFacts) -> Champion:
         """Return what slot a is now."""
-        if slot.policy and slot.policy != self.champion:
+        if slot.policy and identity(slot.policy) != identity(self.champion):
             return Champion.REPLACED
         return Champion.WARM if slot.healthy and slot.policy else Champion.COLD
 
@@ -110,7 +113,8 @@ class WatchRecord:
 
     def evidence(self, candidate: ArmCounts, champion: ArmCounts, terms: Terms) -> float:
         """Return the log e that the candidate is worse than the champion by the margin."""
-        failures = candidate.failure + candidate.aborted + candidate.moved
+        # one outage moves many episodes at once, which says nothing about the policy
+        failures = candidate.failure + candidate.aborted
         return worse_evidence(
             self.champion_counts(champion), (candidate.begun - failures, failures), terms.margin
         )
@@ -121,6 +125,7 @@ class WatchRecord:
             'champion': self.champion,
             'is_over': self.is_over,
             'earlier': list(astuple(self.earlier)),
+            'tripped': self.tripped,
         }
 
 
@@ -134,6 +139,16 @@ def is_complete(candidate: ArmCounts, time_ns: int, minimum: WatchMinimum) -> bo
     return ended(candidate) >= minimum.episodes and time_ns >= minimum.hours * HOUR_NS
 
 
+def without_earlier_halts(facts: Facts) -> Facts:
+    """
+    Return the facts without halts beyond the episodes, which are of episodes from before; one
+    stays to be reported.
+    """
+    candidate = facts.candidate
+    halts = min(candidate.halts, max(candidate.arm.begun, 1))
+    return replace(facts, candidate=replace(candidate, halts=halts))
+
+
 def watch_from_json(values: Mapping[str, Any]) -> WatchRecord:
     """Return the record. Raises ValueError, KeyError or TypeError for an invalid one."""
     earlier = ArmCounts(
@@ -142,5 +157,8 @@ def watch_from_json(values: Mapping[str, Any]) -> WatchRecord:
     if earlier.open < 0:
         raise ValueError(f'more ends than episodes: {values["earlier"]!r}')
     return WatchRecord(
-        checked_text(values['champion']), checked_flag(values['is_over'], 'is_over'), earlier
+        checked_text(values['champion']),
+        checked_flag(values['is_over'], 'is_over'),
+        earlier,
+        checked_text(values.get('tripped', '')),
     )

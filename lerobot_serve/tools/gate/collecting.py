@@ -14,6 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.limits_encoding import decode_limits
 from lerobot_serve.edge.robot import file
@@ -24,7 +25,7 @@ from lerobot_serve.router.shadow.remote_cage import RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
 from lerobot_serve.tools.gate.figures import GateFigures
-from lerobot_serve.tools.gate.motion import shared_motion
+from lerobot_serve.tools.gate.motion import NO_ROWS, shared_motion
 from lerobot_serve.tools.gate.outcomes import RecordedEpisodes
 from lerobot_serve.tools.replay.compare import lost_state
 from lerobot_serve.tools.replay.engine import NOT_FROM_POLICY
@@ -60,15 +61,21 @@ class Collector:
         self._cages: dict[tuple[str, int], RemoteCage] = {}
         self._seen: set[tuple[str, int, int]] = set()
         self._begun: set[tuple[str, int, int]] = set()
-        self._unreadable = self._without_parent = 0
+        self._unreadable = self._without_parent = self._bad_requests = 0
 
     def run(self, recordings: Sequence[Path], on_progress: Progress = iter) -> GateFigures:
         """Return the figures. Raises BagError, IncidentError, TraceError, ReplayError."""
         for path in recordings:
+            # sessions, requests and episodes of another recording may have the same names
+            self._episodes, self._cages, self._seen = RecordedEpisodes(), {}, set()
+            self._begun = set()
             self._read_bag(path)
             source = open_source(path)
             for request in on_progress(source.read()):
                 self._take(request)
+            self._episodes.count_into(self.figures)
+            self._unreadable += self._episodes.unreadable
+            self.figures.episodes += len(self._begun)
             self.figures.notes += [f'{path.name}: {note}' for note in source.notes]
         return self._finish()
 
@@ -118,13 +125,28 @@ class Collector:
             parent = self._parent.reply_to(
                 request.request, request.info, state_lost=lost_state(recorded)
             )
-        self._add(task, self._cages.get(session, self._cage), candidate, parent)
+        served = self._candidate.served
+        # the values of both have the same names: positions
+        is_position = served.state_names == served.action_names
+        before = observation.state[-1:] if is_position else NO_ROWS
+        self._add(task, self._cages.get(session, self._cage), before, candidate, parent)
 
-    def _add(self, task: str, cage: RemoteCage | None, candidate: Chunk, parent: Chunk) -> None:
+    def _add(
+        self,
+        task: str,
+        cage: RemoteCage | None,
+        before: Float32Array,
+        candidate: Chunk,
+        parent: Chunk,
+    ) -> None:
         figures = self.figures
+        if candidate.status == parent.status == Status.BAD_OBSERVATION:
+            # no policy could reply to it
+            self._bad_requests += 1
+            return
         figures.requests += 1
-        figures.candidate.add(candidate, cage)
-        figures.parent.add(parent, cage)
+        figures.candidate.add(candidate, cage, before)
+        figures.parent.add(parent, cage, before)
         if candidate.status == parent.status == Status.OK:
             motion = shared_motion(parent.robot, candidate.robot)
             if motion:
@@ -132,10 +154,10 @@ class Collector:
 
     def _finish(self) -> GateFigures:
         figures = self.figures
-        self._episodes.count_into(figures)
-        figures.episodes, figures.digest = len(self._begun), self._digest.hexdigest()
+        figures.digest = self._digest.hexdigest()
         counted = (
-            (self._unreadable + self._episodes.unreadable, 'messages that cannot be read'),
+            (self._unreadable, 'messages that cannot be read'),
+            (self._bad_requests, 'requests that fit neither policy'),
             (self._without_parent, f'requests without a reply of {figures.parent_policy}'),
         )
         figures.notes += [f'{what}: {count}' for count, what in counted if count]
@@ -145,6 +167,8 @@ class Collector:
 def cage_of(opened: OpenedSession) -> RemoteCage:
     """Return the limits of the cage of a robot. Raises ValueError."""
     limits = decode_limits(opened.limits)
+    if limits.names != opened.names.action_names:
+        raise ValueError(f'limits are for {list(limits.names)}')
     share = opened.names.fps * limits.step_s
     if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
         raise ValueError(f'a control step of {limits.step_s:g} s is no part of a row')

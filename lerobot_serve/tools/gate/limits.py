@@ -8,6 +8,15 @@ import math
 
 from lerobot_serve.parameters import ParameterError
 
+# limits of safety gates may not be relaxed: nobody overrides those
+STRICTEST: dict[str, tuple[str, float]] = {
+    'minimum_episodes': ('at least', 30),
+    'cage_percent': ('at most', 2.0),
+    'cage_ratio': ('at most', 1.1),
+    'velocity_distance': ('at most', 0.5),
+    'margin': ('at most', 0.1),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
@@ -32,6 +41,14 @@ class GateLimits:
     similarity: float = 0.85
 
     def __post_init__(self) -> None:
+        for name, (rule, bound) in STRICTEST.items():
+            value = getattr(self, name)
+            if value < bound if rule == 'at least' else value > bound:
+                option = name.replace('_', '-')
+                raise ParameterError(
+                    f'--{option} belongs to a safety gate and may only be stricter than '
+                    f'{bound:g}, got {value:g}'
+                )
         for entry in fields(self):
             value = getattr(self, entry.name)
             high = {'margin': 0.5, 'similarity': 1.0, 'cage_percent': 100.0}.get(entry.name)

@@ -81,8 +81,11 @@ class PolicyMotion:
     velocities: Velocities = field(default_factory=Velocities)
     latencies_ms: list[float] = field(default_factory=list)
 
-    def add(self, chunk: Chunk, cage: RemoteCage | None) -> None:
-        """Add a reply; `cage` has the limits of its robot, if they are known."""
+    def add(self, chunk: Chunk, cage: RemoteCage | None, before: Float32Array = NO_ROWS) -> None:
+        """
+        Add a reply; `cage` has the limits of its robot, if they are known, and `before` the
+        position from which the robot moves to the first row.
+        """
         self.chunks += 1
         if chunk.status != Status.OK:
             self.failed += 1
@@ -92,7 +95,7 @@ class PolicyMotion:
         self.velocities.add(chunk.robot)
         if cage and len(cage.limits.names) == chunk.robot.shape[1]:
             self.caged += 1
-            self.changed += would_trip(cage, NO_ROWS, chunk.robot, [])
+            self.changed += would_trip(cage, before, chunk.robot, [])
 
     @property
     def changed_share(self) -> float:

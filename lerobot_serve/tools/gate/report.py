@@ -40,7 +40,7 @@ def make_record(
         figures.candidate_policy,
         figures.parent_policy,
         verdict.value,
-        verdict_text(figures, gates, verdict, limits)[:TEXT_LIMIT],
+        cut(verdict_text(figures, gates, verdict, limits)),
         figures.episodes,
         figures.requests,
         figures.digest,
@@ -48,6 +48,11 @@ def make_record(
         tuple(_row(gate) for gate in gates),
         tuple((name, overrides[name], by) for name in sorted(used)),
     )
+
+
+def cut(text: str) -> str:
+    """Return a text of at most TEXT_LIMIT bytes."""
+    return text.encode()[:TEXT_LIMIT].decode(errors='ignore')
 
 
 def _row(gate: Gate) -> dict[str, Any]:

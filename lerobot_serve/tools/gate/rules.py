@@ -21,6 +21,8 @@ from lerobot_serve.tools.gate.motion import velocity_distances
 
 LATENCY_FLOOR_MS = 5.0
 MEMORY_FLOOR_BYTES = 100_000_000
+# a parent whose chunks the cage changes more often did not drive a robot with these limits
+MAX_PARENT_PERCENT = 50.0
 # replies of a task below which its similarity is chance
 MINIMUM_REPLIES = 20
 MAX_FORECAST_EPISODES = 20_000
@@ -144,15 +146,17 @@ def _finite(figures: GateFigures) -> Gate:
 
 def _cage(figures: GateFigures, limits: GateLimits) -> Gate:
     new, old = figures.candidate, figures.parent
-    if not new.caged:
-        return _unmeasured(
-            'cage',
-            GateKind.SAFETY,
-            limits.cage_percent,
-            'the recordings lack the limits of the robots, which are in the calls of '
-            'open_session; name the robot file: --robot FILE',
+    lacking = new.chunks - new.failed - new.caged
+    if lacking or not new.caged:
+        text = (
+            f'{lacking} chunks are of robots whose limits the recordings lack (they are in the '
+            'calls of open_session); name the robot file: --robot FILE'
         )
+        return _unmeasured('cage', GateKind.SAFETY, limits.cage_percent, text)
     value, parent = 100 * new.changed_share, 100 * old.changed_share
+    if parent > MAX_PARENT_PERCENT:
+        text = f'the cage would change {parent:.3g} % of the parent: these are not its limits'
+        return _unmeasured('cage', GateKind.SAFETY, limits.cage_percent, text)
     limit = max(limits.cage_percent, limits.cage_ratio * parent)
     text = f'the cage would change {value:.3g} % of {new.caged} chunks (parent {parent:.3g} %)'
     text = f'{text}; at most {limit:.3g} % may be'

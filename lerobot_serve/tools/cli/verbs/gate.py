@@ -216,6 +216,7 @@ def collect(options: argparse.Namespace) -> GateFigures:
                 if parent
                 else recorded_parent(options.paths, candidate.served.fingerprint)
             )
+            check_same_actions(candidate, parent)
             cage = cage_of_robot(options.robot, candidate.served.action_names)
             figures = Collector(candidate, parent, name, cage).run(
                 options.paths, partial(show_count, total=total, what='replaying')
@@ -228,6 +229,17 @@ def collect(options: argparse.Namespace) -> GateFigures:
     figures.candidate_bytes = declared_bytes(Path(options.candidate))
     figures.parent_bytes = declared_bytes(Path(options.parent)) if options.parent else 0
     return figures
+
+
+def check_same_actions(candidate: InProcessServer, parent: InProcessServer | None) -> None:
+    """Raise WrongCommandLine for policies with other actions, or in another order."""
+    from lerobot_serve.errors import WrongCommandLine
+
+    if parent and parent.served.action_names != candidate.served.action_names:
+        raise WrongCommandLine(
+            f'the candidate has the actions {list(candidate.served.action_names)}, its parent '
+            f'{list(parent.served.action_names)}: they cannot replace each other'
+        )
 
 
 def serve(options: argparse.Namespace, policy: str) -> InProcessServer:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.tools.bag_rig import write
-from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, SHAPE
+from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, request, SHAPE
 
 from lerobot_serve.router.canary.gate_record import read_record
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
@@ -50,9 +50,10 @@ def robot(tmp_path) -> Path:
     return file
 
 
-def gate(capsys, bag: Path, *words: object) -> tuple[int, dict]:
-    same = ['--kind', 'null', '--json']
-    status = main(['gate', str(bag), *same, *map(str, words)])
+def gate(capsys, bag: Path | str, *words: object) -> tuple[int, dict]:
+    # the latency of a policy of microseconds is that of the machine
+    same = ['--kind', 'null', '--json', '--latency-ratio', '1000']
+    status = main(['gate', *str(bag).split(','), *same, *map(str, words)])
     out, err = capsys.readouterr()
     assert out, err
     return status, json.loads(out)
@@ -126,9 +127,9 @@ def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(tmp_path, robo
     asked = episodes(60)
     old, new = answered(asked[:120], path=OTHER_SHAPE), answered(asked)
     messages = as_messages([*old, *new[120:]])
-    for number, (request, reply) in enumerate(new[:120]):
+    for number, (asked_for, reply) in enumerate(new[:120]):
         at = 10**5 + 2 * number
-        messages.append(BagMessage('/rehearsal/shadow_observation', OBSERVATION, at, request))
+        messages.append(BagMessage('/rehearsal/shadow_observation', OBSERVATION, at, asked_for))
         messages.append(BagMessage('/policy_router/replies/shadow', CHUNK, at + 1, reply))
     messages += [outcome_message(f'episode_{n}', 1, n) for n in range(60)]
     bag = write(tmp_path / 'bag', messages, every=5)
@@ -151,6 +152,23 @@ def test_an_episode_that_two_policies_drove_is_no_evidence(tmp_path, robot, caps
     assert state_of(record, 'success') == 'unmeasured'
 
 
+def test_recordings_with_the_same_names_are_all_counted(tmp_path, robot, capsys):
+    bags = [
+        write(tmp_path / name / 'bag', as_messages(answered(episodes(15))), every=5)
+        for name in ('monday', 'tuesday')
+    ]
+    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    _, record = gate(capsys, ','.join(map(str, bags)), *words)
+    assert (record['episodes'], record['requests']) == (30, 120)
+
+
+def test_a_request_that_fits_neither_policy_is_no_failure_of_one(tmp_path, robot, capsys):
+    odd = request(999, client='other', start=True, joints=5)
+    bag = write(tmp_path / 'bag', as_messages(answered([*episodes(30), odd])), every=5)
+    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    assert (status, record['requests']) == (0, 120)
+
+
 def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
     bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
     words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot, '--similarity', 1.0)
@@ -171,6 +189,8 @@ def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
         (('--override', 'memories', '--reason', 'x'), 2, 'the performance gates are success'),
         (('--override', 'memory'), 2, '--override needs --reason'),
         (('--similarity', '7'), 2, '--similarity must be in [0, 1]'),
+        (('--cage-percent', '100'), 2, 'may only be stricter than 2, got 100'),
+        (('--parent', 'joints=4,chunk=5,cameras=,fps=30'), 2, 'cannot replace each other'),
         (('--robot', 'nowhere.yaml', '--parent', SHAPE), 1, 'nowhere.yaml'),
     ],
 )

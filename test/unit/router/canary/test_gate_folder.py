@@ -7,7 +7,7 @@ import pytest
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
-from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.canary.states import ON_TRIAL
 
 RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
 
@@ -49,10 +49,33 @@ def test_a_promoted_policy_needs_no_record_any_more(tmp_path):
     built = RoutingRig(tmp_path / 'state', **given)
     write_record(tmp_path / 'gates', RECORD)
     assert text(built) == ''
-    built.core.canary.canary.record.state = CanaryPhase.PROMOTED
-    built.core.canary.canary.record.step = 1
+    built.core.decisions.promote('act@b')
     record_path(tmp_path / 'gates', 'act@b').unlink()
     assert text(built) == ''
+    built.close()
+
+
+@pytest.mark.parametrize('state', ON_TRIAL)
+def test_a_record_that_is_gone_rolls_no_running_canary_back(tmp_path, state):
+    given = {**TWO_SLOTS, 'canary_plan': ('50', '100'), 'gate_folder': str(tmp_path / 'gates')}
+    built = RoutingRig(tmp_path / 'state', **given)
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(built) == ''
+    record = built.core.canary.canary.record
+    record.state = state
+    assert text(built) == ''
+    record_path(tmp_path / 'gates', 'act@b').unlink()
+    assert text(built) == ''
+    assert record.state in ON_TRIAL
+    # another policy does not drive by it, from its first report on
+    built.hear('/b1', policy='act@c')
+    assert 'it has no gate record in' in built.slots['b'].unmet_requirements
+    built.close()
+
+
+def test_before_the_first_poll_nothing_is_admitted(tmp_path):
+    built = RoutingRig(tmp_path / 'state', **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
+    assert 'it has no gate record in' in built.slots['b'].unmet_requirements
     built.close()
 
 

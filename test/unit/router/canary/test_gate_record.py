@@ -49,10 +49,10 @@ def test_no_fingerprint_leaves_the_folder(fingerprint):
     assert path.name not in ('.', '..')
 
 
-@pytest.mark.parametrize('champion', ['reach_v1@0deb546c7cd4f591', 'other@0deb546c7cd4f591', ''])
+@pytest.mark.parametrize('champion', ['reach_v1@0deb546c7cd4f591', 'other@0deb546c7cd4f591'])
 @pytest.mark.parametrize('verdict', VERDICTS)
 def test_only_a_gate_that_passed_admits(tmp_path, verdict, champion):
-    """The name in a fingerprint is free; before the champion is known, its record counts."""
+    """The name in a fingerprint is free."""
     write_record(tmp_path, replace(RECORD, verdict=verdict))
     found = GateRecords(tmp_path).obstacle('named@f0ed18fdea8b3055', champion)
     assert (not found) is (verdict in ADMITTED)
@@ -74,6 +74,13 @@ def test_what_is_missing_has_a_remedy(tmp_path, candidate, champion, told):
     assert (
         f'lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {tmp_path}' in found
     )
+
+
+def test_without_a_champion_or_a_digest_none_is_admitted(tmp_path):
+    write_record(tmp_path, RECORD)
+    records = GateRecords(tmp_path)
+    assert 'slot a serves no policy yet' in records.obstacle(RECORD.candidate, '')
+    assert 'has no digest' in records.obstacle('named@', RECORD.parent)
 
 
 def test_what_is_no_candidate_needs_no_record(tmp_path):

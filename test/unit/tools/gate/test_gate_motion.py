@@ -126,6 +126,15 @@ def test_a_chunk_that_the_cage_would_change_is_counted(step, changed):
     assert (found.chunks, found.caged) == (3, 1)
 
 
+@pytest.mark.parametrize(('jump', 'changed'), [(0.0, 0), (0.4, 0), (-0.6, 1)])
+def test_a_jump_into_a_chunk_is_seen(jump, changed):
+    found = PolicyMotion()
+    rows = (0.1 * np.arange(10, dtype=np.float32))[:, None]
+    before = np.full((1, 1), -jump, np.float32)
+    found.add(Chunk(HEADER, 'r', 'e', rows, rows), cage(), before)
+    assert found.changed == changed
+
+
 def test_a_failed_reply_is_no_motion():
     found = PolicyMotion()
     found.add(Chunk(HEADER, 'r', 'e', status=Status.NOT_FINITE, status_text='NaN'), cage())

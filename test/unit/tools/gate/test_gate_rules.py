@@ -150,6 +150,8 @@ def test_velocities_that_differ_are_unsafe():
     [
         ('finite', {'candidate': PolicyMotion()}, True, 'no request was replayed'),
         ('cage', {'candidate': motion(caged=0)}, True, '--robot FILE'),
+        ('cage', {'candidate': motion(caged=99)}, True, '1 chunks are of robots whose limits'),
+        ('cage', {'parent': motion(changed=60)}, True, 'these are not its limits'),
         ('velocity', {'candidate': PolicyMotion()}, True, 'no chunk of two rows'),
         ('latency', {'is_parent_run': False}, False, '--parent DIR'),
         ('memory', {'parent_bytes': 0}, False, '--parent DIR'),
@@ -222,6 +224,11 @@ def test_the_evidence_that_one_is_not_worse_is_valid():
 @pytest.mark.parametrize(
     'values',
     [
+        {'minimum_episodes': 29},
+        {'cage_percent': 3.0},
+        {'cage_ratio': 1.2},
+        {'velocity_distance': 0.6},
+        {'margin': 0.2},
         {'minimum_episodes': -1},
         {'cage_percent': 101.0},
         {'similarity': 1.5},
