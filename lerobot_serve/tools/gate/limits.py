@@ -8,7 +8,7 @@ import math
 
 from lerobot_serve.parameters import ParameterError
 
-# limits of safety gates may not be relaxed: nobody overrides those
+# limits of safety gates may not be relaxed: these gates cannot be overridden
 STRICTEST: dict[str, tuple[str, float]] = {
     'minimum_episodes': ('at least', 30),
     'cage_percent': ('at most', 2.0),
