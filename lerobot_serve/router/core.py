@@ -53,6 +53,8 @@ from lerobot_serve.router.storage.store import Store
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
 
+GATE_UNREAD = 'its gate record is not read yet'
+
 
 class RouterHost(Protocol):
     """The part of the node that metrics, services and goals use."""
@@ -232,14 +234,21 @@ class RouterCore:
         replica = self.replicas[server]
         slot = self.table.slot_of(replica)
         with self.table.lock:
-            losses = replica.session_losses
+            losses, before = replica.session_losses, slot.policy
             text = slot.record_report(server, report)
             if replica.session_losses != losses:
                 self.session_manager.on_sessions_lost(server)
-            if slot.name == CANDIDATE:
-                # before an episode is placed with it
-                slot.unmet_requirements = self.unmet_requirements(slot.policy)
+            if slot.name == CANDIDATE and slot.policy != before:
+                self._hold_for_gate(slot)
             return text
+
+    def _hold_for_gate(self, candidate: Slot) -> None:
+        """
+        Place no episode with a new policy until the next poll has read its record; not here, where
+        requests wait for the lock.
+        """
+        if self._gate_records and not self._is_admitted(candidate.policy):
+            candidate.unmet_requirements = GATE_UNREAD
 
     def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
         """Record whether the services of a replica are available, and why the link has none."""

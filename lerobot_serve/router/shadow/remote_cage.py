@@ -70,15 +70,19 @@ class RemoteCages:
 
 def make_remote_cage(session_request: SessionRequest, limits: MotionLimits) -> RemoteCage:
     """Return the cage of a robot with these limits. Raises ValueError."""
-    names = session_request.action_names
-    if limits.names != names:
-        raise ValueError(f'limits are for {list(limits.names)}, actions are {list(names)}')
-    share = session_request.fps * limits.step_s
+    return checked_cage(limits, session_request.action_names, session_request.fps)
+
+
+def checked_cage(limits: MotionLimits, action_names: tuple[str, ...], fps: float) -> RemoteCage:
+    """Return the cage of a session with these actions and rows. Raises ValueError."""
+    if limits.names != action_names:
+        raise ValueError(f'limits are for {list(limits.names)}, actions are {list(action_names)}')
+    share = fps * limits.step_s
     # fps is transferred as float32
     if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
         raise ValueError(
             f'limits: a control step of {limits.step_s:g} s must be a part of a row; fps is '
-            f'{session_request.fps:g}'
+            f'{fps:g}'
         )
     return RemoteCage(limits, round(1 / share))
 

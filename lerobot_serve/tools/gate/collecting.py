@@ -21,7 +21,7 @@ from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.canary.gate_record import identity
-from lerobot_serve.router.shadow.remote_cage import RemoteCage
+from lerobot_serve.router.shadow.remote_cage import checked_cage, RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
 from lerobot_serve.tools.gate.figures import GateFigures
@@ -37,8 +37,6 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Status
 
-# control steps per row of a chunk; see remote_cage
-MAX_STEPS_PER_ROW = 100
 Progress = Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]]
 
 
@@ -166,13 +164,8 @@ class Collector:
 
 def cage_of(opened: OpenedSession) -> RemoteCage:
     """Return the limits of the cage of a robot. Raises ValueError."""
-    limits = decode_limits(opened.limits)
-    if limits.names != opened.names.action_names:
-        raise ValueError(f'limits are for {list(limits.names)}')
-    share = opened.names.fps * limits.step_s
-    if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
-        raise ValueError(f'a control step of {limits.step_s:g} s is no part of a row')
-    return RemoteCage(limits, round(1 / share))
+    names = opened.names
+    return checked_cage(decode_limits(opened.limits), names.action_names, names.fps)
 
 
 def cage_of_robot(path: Path | None, action_names: tuple[str, ...]) -> RemoteCage | None:

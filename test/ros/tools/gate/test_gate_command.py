@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAP
 from lerobot_serve.router.canary.gate_record import read_record
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.wire.chunk import decode
+from lerobot_serve.wire.chunk import decode, encode
 
 ROBOT = """
 name: arm
@@ -169,6 +170,20 @@ def test_a_request_that_fits_neither_policy_is_no_failure_of_one(tmp_path, robot
     assert (status, record['requests']) == (0, 120)
 
 
+def test_the_jump_from_the_measured_position_counts(tmp_path, robot, capsys):
+    """The parent's chunks begin 1 rad from where the robot is, and are smooth in themselves."""
+    robot.write_text(robot.read_text().replace('max_step: 9', 'max_step: 0.05'))
+    pairs = []
+    for asked, reply in answered(episodes(15)):
+        chunk = decode(reply)
+        moved = replace(chunk, robot=chunk.robot + 1, model=chunk.model + 1, policy='other@1')
+        pairs.append((asked, encode(moved)))
+    bag = write(tmp_path / 'bag', as_messages(pairs), every=5)
+    _, record = gate(capsys, bag, '--candidate', SHAPE, '--robot', robot)
+    cage = next(row for row in record['gates'] if row['name'] == 'cage')
+    assert 'would change 100 % of the parent' in cage['text']
+
+
 def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
     bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
     words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot, '--similarity', 1.0)
@@ -183,7 +198,7 @@ def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
 
 
 @pytest.mark.parametrize(
-    ('words', 'status', 'told'),
+    ('words', 'status', 'said'),
     [
         (('--override', 'cage', '--reason', 'x'), 2, 'safety gate and cannot be overridden'),
         (('--override', 'memories', '--reason', 'x'), 2, 'the performance gates are success'),
@@ -194,11 +209,11 @@ def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
         (('--robot', 'nowhere.yaml', '--parent', SHAPE), 1, 'nowhere.yaml'),
     ],
 )
-def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, told):
+def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, said):
     bag = write(tmp_path / 'bag', as_messages(answered(episodes(2))), every=5)
     found = main(['gate', str(bag), '--kind', 'null', '--candidate', SHAPE, *words])
     err = capsys.readouterr().err
-    assert told in err
+    assert said in err
     assert 'Traceback' not in err
     assert found == status
 

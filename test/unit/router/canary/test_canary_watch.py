@@ -91,10 +91,10 @@ def test_after_the_promotion_it_says_what_it_watches():
     world.end('candidate', 9, 1)
     world.wait(100)
     assert world.canary.state is CanaryPhase.PROMOTED
-    told = world.canary.text
-    assert told.startswith('promoted: all new episodes to the candidate; watched for 10 of 100 ')
-    assert ' episodes and 0.0417 of 1 h; ' in told
-    assert 'candidate 90 % of 10, champion before 90 % of ' in told
+    said = world.canary.text
+    assert said.startswith('promoted: all new episodes to the candidate; watched for 10 of 100 ')
+    assert ' episodes and 0.0417 of 1 h; ' in said
+    assert 'candidate 90 % of 10, champion before 90 % of ' in said
 
 
 def test_the_champion_of_all_steps_is_compared():
@@ -118,12 +118,12 @@ def test_one_that_turns_out_worse_is_rolled_back():
     world.end('candidate', 2, 18)
     assert whats(world.poll()) == ['rolled_back']
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.ROLLED_BACK, 0)
-    told = world.canary.text
-    assert told.startswith(
+    said = world.canary.text
+    assert said.startswith(
         'rolled back: since its promotion the candidate is worse by more than 20 percentage '
         'points: candidate 10 % of 20, champion before 90 % of '
     )
-    assert told.endswith('wrong in at most 5 % of promotions')
+    assert said.endswith('wrong in at most 5 % of promotions')
 
 
 @pytest.mark.parametrize('way', ['failure', 'aborted'])
@@ -171,7 +171,7 @@ def test_one_that_is_as_good_passes_and_is_watched_no_longer():
 
 
 @pytest.mark.parametrize(
-    ('grown', 'told'),
+    ('grown', 'said'),
     [
         ({'replies': 300, 'failed_replies': 300}, 'requests of the candidate failed'),
         ({'commands': 6000, 'trips': 6000}, 'were changed by the safety cage'),
@@ -179,13 +179,13 @@ def test_one_that_is_as_good_passes_and_is_watched_no_longer():
         ({'halts': 12}, 'robots halted 12 times in 12 episodes'),
     ],
 )
-def test_guards_go_on(grown, told):
+def test_guards_go_on(grown, said):
     world = promoted()
     world.end('candidate', 12)
     world.poll()
     world.grow('candidate', **grown)
     assert whats(world.poll()) == ['rolled_back']
-    assert told in world.canary.text
+    assert said in world.canary.text
 
 
 def test_guards_compare_with_the_champion_of_the_last_step():

@@ -8,6 +8,7 @@ from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
 from lerobot_serve.router.canary.states import ON_TRIAL
+from lerobot_serve.router.core import GATE_UNREAD
 
 RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
 
@@ -44,15 +45,16 @@ def test_a_record_against_an_earlier_champion_is_stale(rig, tmp_path):
     assert 'slot a serves act@z' in text(rig)
 
 
-def test_a_promoted_policy_needs_no_record_any_more(tmp_path):
-    given = {**TWO_SLOTS, 'canary_plan': ('50', '100'), 'gate_folder': str(tmp_path / 'gates')}
-    built = RoutingRig(tmp_path / 'state', **given)
+def test_a_promoted_policy_needs_no_record_any_more(rig, tmp_path):
+    """Also when its plan was removed, and so no canary runs."""
     write_record(tmp_path / 'gates', RECORD)
-    assert text(built) == ''
-    built.core.decisions.promote('act@b')
+    assert text(rig) == ''
+    rig.core.decisions.promote('act@b')
     record_path(tmp_path / 'gates', 'act@b').unlink()
-    assert text(built) == ''
-    built.close()
+    assert text(rig) == ''
+    # the verdict is that of one policy
+    rig.hear('/b1', policy='act@c')
+    assert 'it has no gate record in' in text(rig)
 
 
 @pytest.mark.parametrize('state', ON_TRIAL)
@@ -69,13 +71,16 @@ def test_a_record_that_is_gone_rolls_no_running_canary_back(tmp_path, state):
     assert record.state in ON_TRIAL
     # another policy does not drive by it, from its first report on
     built.hear('/b1', policy='act@c')
-    assert 'it has no gate record in' in built.slots['b'].unmet_requirements
+    assert built.slots['b'].unmet_requirements == GATE_UNREAD
+    assert 'it has no gate record in' in text(built)
     built.close()
 
 
 def test_before_the_first_poll_nothing_is_admitted(tmp_path):
     built = RoutingRig(tmp_path / 'state', **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
-    assert 'it has no gate record in' in built.slots['b'].unmet_requirements
+    assert built.slots['b'].unmet_requirements == GATE_UNREAD
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(built) == ''
     built.close()
 
 

@@ -61,16 +61,16 @@ def test_only_a_gate_that_passed_admits(tmp_path, verdict, champion):
 
 
 @pytest.mark.parametrize(
-    ('candidate', 'champion', 'told'),
+    ('candidate', 'champion', 'said'),
     [
         ('reach_v3@98292a3a3e9abe0e', 'reach_v1@0deb546c7cd4f591', 'it has no gate record in'),
         ('reach_v2@f0ed18fdea8b3055', 'reach_v9@1111111111111111', 'slot a serves reach_v9@1111'),
     ],
 )
-def test_what_is_missing_has_a_remedy(tmp_path, candidate, champion, told):
+def test_what_is_missing_has_a_remedy(tmp_path, candidate, champion, said):
     write_record(tmp_path, RECORD)
     found = GateRecords(tmp_path).obstacle(candidate, champion)
-    assert told in found
+    assert said in found
     assert (
         f'lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {tmp_path}' in found
     )

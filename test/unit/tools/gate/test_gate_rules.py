@@ -110,7 +110,7 @@ WORSE_TASK = {
 
 
 @pytest.mark.parametrize(
-    ('name', 'changes', 'told'),
+    ('name', 'changes', 'said'),
     [
         ('finite', {'candidate': motion(failed=1, first_failure='NaN')}, 'the first: NaN'),
         ('cage', {'candidate': motion(changed=3)}, '3 % of 100 chunks (parent 0 %); at most 2 %'),
@@ -130,11 +130,11 @@ WORSE_TASK = {
         ),
     ],
 )
-def test_what_fails_says_what_is_allowed(name, changes, told):
+def test_what_fails_says_what_is_allowed(name, changes, said):
     gate = gate_of(name, figures(**changes))
     assert gate.state is GateState.FAILED
     assert gate.blocks
-    assert told in gate.text
+    assert said in gate.text
 
 
 def test_velocities_that_differ_are_unsafe():
@@ -146,7 +146,7 @@ def test_velocities_that_differ_are_unsafe():
 
 
 @pytest.mark.parametrize(
-    ('name', 'changes', 'blocks', 'told'),
+    ('name', 'changes', 'blocks', 'said'),
     [
         ('finite', {'candidate': PolicyMotion()}, True, 'no request was replayed'),
         ('cage', {'candidate': motion(caged=0)}, True, '--robot FILE'),
@@ -160,12 +160,12 @@ def test_velocities_that_differ_are_unsafe():
         ('task_similarity', {'tasks': {'': task_of(0.9, 10)}}, False, '20 replies'),
     ],
 )
-def test_only_safety_needs_to_be_measured(name, changes, blocks, told):
+def test_only_safety_needs_to_be_measured(name, changes, blocks, said):
     gate = gate_of(name, figures(**changes))
     assert gate.state is GateState.UNMEASURED
     assert gate.blocks is blocks
     assert math.isnan(gate.value)
-    assert told in gate.text
+    assert said in gate.text
 
 
 def test_small_policies_are_not_compared_by_size():
