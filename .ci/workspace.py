@@ -39,6 +39,9 @@ import pins
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements.txt'
 TORCH_CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
+# how a torchvision built for CUDA is imported beside a torch for CPUs
+OPERATORS = ROOT / '.ci' / 'torchvision_operators.py'
+MISSING_OPERATOR = 'operator torchvision::'
 NO_NETWORK = re.compile(
     r'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable'
 )
@@ -95,6 +98,7 @@ class Workspace:
         wanted = digest(
             str(ROOT),
             REQUIREMENTS.read_text(),
+            OPERATORS.read_text(),
             self.version,
             self.sourced,
             self.distro,
@@ -163,11 +167,24 @@ class Workspace:
                 return
             except Problem:
                 say(
-                    f'no CPU build of {pin} can be had from {TORCH_CPU_INDEX}; that of PyPI '
-                    "serves policies, but programs of LeRobot end with 'operator torchvision::nms "
-                    "does not exist'"
+                    f'no CPU build of {pin} can be had from {TORCH_CPU_INDEX}; that of PyPI is '
+                    'used without its compiled operators, which no policy calls'
                 )
         self.pip('torchvision', ['--no-deps', pin])
+        if self.torch == 'cpu':
+            self.declare_operators()
+
+    def declare_operators(self) -> None:
+        """Let each program of the environment import a torchvision whose operators do not load."""
+        packages = self.venv / f'lib/python{self.version}/site-packages'
+        start_file = packages / f'{OPERATORS.stem}.pth'
+        start_file.unlink(missing_ok=True)
+        imported = subprocess.run(
+            [self.bin('python'), '-c', 'import torchvision'], capture_output=True, text=True
+        )
+        if MISSING_OPERATOR in imported.stderr:
+            shutil.copy(OPERATORS, packages)
+            start_file.write_text(f'import {OPERATORS.stem}\n')
 
     def keep_numpy(self) -> list[str]:
         """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""

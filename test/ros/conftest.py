@@ -75,11 +75,16 @@ def installed_processes(tmp_path):
     yield from run_nodes(tmp_path, start_executable)
 
 
+def begin_and_end(log: str) -> str:
+    """Return the part of a log that is shown: a fault often begins long before the failure."""
+    return log if len(log) <= 6000 else f'{log[:3000]}\n[...]\n{log[-3000:]}'
+
+
 def check_end(started: NodeProcesses, folder: Path) -> None:
     """Fail when a node ended without a goodbye; pytest shows what is printed below a failure."""
     print(f'--- exit statuses\n{started.ended()}')
     for log in sorted(folder.glob('*.log')):
-        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+        print(f'--- {log.name}\n{begin_and_end(log.read_text())}')
     assert GOODBYE_MISSING not in started.ended().values()
 
 

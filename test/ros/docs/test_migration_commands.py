@@ -14,7 +14,6 @@ import subprocess
 import sys
 
 import pytest
-from support.gateway.peers import folder_of
 from support.gateway.sim_plugin import installed_plugin
 from support.network.ports import free_port
 from support.paths import module_environment, REPOSITORY
@@ -66,7 +65,7 @@ class Walk:
         self._environment |= {'HOME': str(folder), 'HF_HOME': str(folder / 'huggingface')}
         self._lerobot = dict(self._environment)
         found = [str(installed_plugin(folder / 'plugin')), self._lerobot['PYTHONPATH']]
-        self._lerobot['PYTHONPATH'] = os.pathsep.join([*found, folder_of('lerobot_command')])
+        self._lerobot['PYTHONPATH'] = os.pathsep.join(found)
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def _start(self, name: str, words: list[str], environment: dict[str, str]) -> None:
@@ -94,8 +93,7 @@ class Walk:
         """Start LeRobot's client with the words of the page, at the free port."""
         words = shlex.split(line.replace('127.0.0.1:8702', f'127.0.0.1:{self.door}'))
         assert words[:2] == ['python3', '-m']
-        ours = [sys.executable, '-m', 'support.gateway.lerobot_command']
-        self._start(name, [*ours, *words[2:]], self._lerobot)
+        self._start(name, [sys.executable, *words[1:]], self._lerobot)
 
     def log(self, name: str) -> str:
         return (self.folder / f'{name}.out').read_text(errors='replace')

@@ -34,14 +34,6 @@ START_S, END_S, TRAINING_S = 120.0, 90.0, 1200.0
 BAGS = 'ros/lerobot_serve/bags/teach'
 HOME_BAGS, HOME_TRACES = '~/.ros/lerobot_serve/bags/teach/*', '~/.ros/lerobot_serve/traces/teach'
 ATTEMPTS_BEFORE, ATTEMPTS_SHOWN, ATTEMPTS_AFTER = 6, 100, 12
-# as LeRobot's console script; torchvision may lack its compiled operators here
-TRAINER = """
-import sys
-from lerobot_serve.policies.lerobot.compat import import_torchvision
-import_torchvision()
-from lerobot.scripts.lerobot_train import main
-sys.exit(main())
-"""
 
 
 def typed_commands(program: str) -> list[str]:
@@ -87,7 +79,7 @@ def train(folder: Path, line: str) -> None:
     program, *words = shlex.split(line)
     assert program == 'lerobot-train'
     done = subprocess.run(
-        [sys.executable, '-c', TRAINER, *words],
+        [Path(sys.executable).with_name(program), *words],
         capture_output=True,
         text=True,
         cwd=folder,

@@ -117,7 +117,7 @@ def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
     ('torch', 'has_cpu_build', 'tried'),
     [
         ('cpu', True, ['torchvision==1.2+cpu']),
-        ('cpu', False, ['torchvision==1.2+cpu', 'torchvision==1.2']),
+        ('cpu', False, ['torchvision==1.2+cpu', 'torchvision==1.2', 'checked']),
         ('cuda', False, ['torchvision==1.2']),
     ],
 )
@@ -134,13 +134,37 @@ def test_torchvision_is_of_the_build_of_torch(
             raise machine.Problem('no such build')
 
     monkeypatch.setattr(prepared, 'pip', pip)
+    monkeypatch.setattr(prepared, 'declare_operators', lambda: asked.append('checked'))
     sections = {
         'build': ['setuptools==1'],
         'lerobot': ['lerobot==1', 'torchvision==1.2', 'xxhash==1'],
     }
     prepared.install_lerobot(sections)
     assert asked == ['setuptools==1', *tried]
-    assert ('torchvision::nms' in capsys.readouterr().err) is (len(tried) == 2)
+    assert ('no CPU build of torchvision' in capsys.readouterr().err) is (len(tried) == 3)
+
+
+@pytest.mark.parametrize(
+    ('error', 'is_written'),
+    [('', False), ('no module', False), ('operator torchvision::nms does not exist', True)],
+)
+def test_operators_are_declared_where_their_library_does_not_load(
+    modules, monkeypatch, tmp_path, error, is_written
+):
+    _, workspace = modules
+    prepared = workspace.Workspace(sourced='', distro='jazzy', torch='cpu')
+    prepared.venv = tmp_path
+    packages = tmp_path / f'lib/python{prepared.version}/site-packages'
+    packages.mkdir(parents=True)
+    stale = packages / 'torchvision_operators.pth'
+    stale.write_text('import torchvision_operators\n')
+    python = tmp_path / 'bin/python'
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "{error}" >&2\n')
+    python.chmod(0o755)
+    prepared.declare_operators()
+    assert stale.exists() is is_written
+    assert (packages / 'torchvision_operators.py').exists() is is_written
 
 
 def test_pins_differ_by_distribution_where_they_say_so(modules):

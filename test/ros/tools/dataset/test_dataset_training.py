@@ -16,14 +16,12 @@ from lerobot_serve.tools.cli.main import main
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow
 
-# a program of LeRobot, where torchvision has no video reader and may lack compiled operators
+# a program of LeRobot, where torchvision has no video reader
 PROGRAM = """
 import importlib
 import sys
 import av
 import torch
-from lerobot_serve.policies.lerobot.compat import import_torchvision
-import_torchvision()
 from lerobot.datasets import lerobot_dataset
 
 

@@ -225,6 +225,17 @@ def test_the_loader_does_not_import_lerobot():
     subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
 
 
+def test_torchvision_is_imported_though_its_operators_do_not_load():
+    # without the start file of a development environment, which declares them too
+    code = (
+        'import sys; sys.meta_path[:] = [each for each in sys.meta_path '
+        "if type(each).__name__ != 'DeclareOperators']; "
+        'from lerobot_serve.policies.lerobot import compat; compat.import_torchvision(); '
+        'import torchvision.transforms.v2'
+    )
+    subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
+
+
 def test_the_steps_of_a_type_are_registered_though_lerobot_does_not_import_them():
     from lerobot.policies.wall_x.configuration_wall_x import WallXConfig
     from lerobot.processor import ProcessorStepRegistry
