@@ -13,6 +13,7 @@ VERBS = (
         'gateway',
         'keys',
         'link',
+        'loop',
         'outcome',
         'plan',
         'record',

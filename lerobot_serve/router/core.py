@@ -16,7 +16,13 @@ from typing import Any, Protocol
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE, CHAMPION
-from lerobot_serve.router.canary.gate_record import GateRecords
+from lerobot_serve.router.canary.gate_record import (
+    ADMITTED_BEFORE,
+    GateRecord,
+    GateRecords,
+    identity,
+    SAME_FILES,
+)
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import ON_TRIAL
 from lerobot_serve.router.context import NodeContext
@@ -114,6 +120,8 @@ class RouterCore:
         self.table = self._make_table()
         folder = parameters.gate_folder
         self._gate_records = GateRecords(Path(folder)) if folder else None
+        # digests of policies whose admission is in the trace
+        self._admissions: set[str] = set()
         self.qualification = Qualification(
             content.shadow, self.writer.save_shadow_record, context.log_warning
         )
@@ -368,9 +376,22 @@ class RouterCore:
         Return why a policy may not begin to drive. One that drives by its record does not stop
         because a file is gone, and is not rolled back for that.
         """
-        if self._gate_records is None or self._is_admitted(policy):
+        if self._gate_records is None:
             return ''
-        return self._gate_records.obstacle(policy, self.slots[CHAMPION].policy)
+        if self._is_admitted(policy):
+            self._record_admission(policy, ADMITTED_BEFORE)
+            return ''
+        obstacle = self._gate_records.obstacle(policy, self.slots[CHAMPION].policy)
+        if policy and not obstacle:
+            found = self._gate_records.record_of(policy)
+            self._record_admission(policy, found.verdict if found else SAME_FILES, found)
+        return obstacle
+
+    def _record_admission(self, policy: str, result: str, found: GateRecord | None = None) -> None:
+        """Record once, in the trace, by which result of its gate a policy may drive."""
+        if self.recorder and identity(policy) not in self._admissions:
+            self._admissions.add(identity(policy))
+            self.recorder.admitted(policy, result, found)
 
     def _is_admitted(self, policy: str) -> bool:
         verdict = self.decisions.verdicts.get(policy, NO_VERDICT).verdict

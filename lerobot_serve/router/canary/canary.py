@@ -27,6 +27,8 @@ from lerobot_serve.router.canary.planned_policy import other_policy_text, plan_f
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
+    EvidenceFigures,
+    LOG10_E,
     new_trial,
     saved_record,
 )
@@ -265,7 +267,8 @@ class Canary:
     def _evaluate(self, facts: Facts) -> None:
         record, trials = self.record, len(self._active_plan.trials)
         if record.comparison.update(record.trial, self.terms):
-            self._append_event('passed', status_text.passed_text(facts, self.terms))
+            text = status_text.passed_text(facts, self.terms)
+            self._append_event('passed', text, self._evidence_figures(facts))
         guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
         if guard:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
@@ -421,7 +424,16 @@ class Canary:
         self.record.why = why[:TEXT_LIMIT]
         self.text = f'{self.state.value.replace("_", " ")}: {self.record.why}'
 
-    def _append_event(self, what: str, why: str) -> None:
-        event = CanaryEvent(what, why[:TEXT_LIMIT])
+    def _evidence_figures(self, facts: Facts) -> EvidenceFigures:
+        candidate, champion = facts.candidate.arm, facts.champion.arm
+        return EvidenceFigures(
+            self.record.comparison.not_worse * LOG10_E,
+            self.terms.promotion_level * LOG10_E,
+            *(candidate.success, candidate.failure),
+            *(champion.success, champion.failure),
+        )
+
+    def _append_event(self, what: str, why: str, figures: EvidenceFigures | None = None) -> None:
+        event = CanaryEvent(what, why[:TEXT_LIMIT], figures)
         self.record.history.append(event)
         self._new.append(event)

@@ -18,7 +18,7 @@ from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
 from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.canary.guards.values import guard_values
-from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.canary.record import CanaryEvent, LOG10_E
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.routing_table import RoutingTable
@@ -44,7 +44,6 @@ PHASE_CODES = {
 }
 # events logged as info instead of warnings
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
-LOG10_E = 0.4342944819032518
 # a killed process loses at most the counts of this time, of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
 
@@ -242,6 +241,7 @@ class CanaryController:
             step_elapsed_s=record.time_ns / 1e9,
             planned_policy=record.planned_policy,
             guards=self._guards(facts),
+            is_watched=canary.is_watching,
         )
 
     def _guards(self, facts: Facts) -> list[GuardState]:

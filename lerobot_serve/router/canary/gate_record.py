@@ -21,6 +21,8 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
 # verdicts with which a candidate may drive robots
 ADMITTED = ('passed', 'overridden')
+# in a trace, instead of a verdict: it drove before the router started, its files are slot a's
+ADMITTED_BEFORE, SAME_FILES = 'admitted_before', 'same_files'
 VERDICTS = (*ADMITTED, 'held', 'refused', 'too_few')
 COMMAND = '`lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {folder}`'
 
@@ -137,6 +139,11 @@ class GateRecords:
                 f'it with that one: {command}'
             )
         return ''
+
+    def record_of(self, candidate: str) -> GateRecord | None:
+        """Return the record that `obstacle` has read of a candidate, if it has one."""
+        known, _, found = self._known
+        return found if known == candidate and isinstance(found, GateRecord) else None
 
     def _find(self, candidate: str) -> GateRecord | str:
         path = record_path(self._folder, candidate)

@@ -23,17 +23,35 @@ from lerobot_serve.router.storage.checked import (
 )
 
 HISTORY_LIMIT = 64
+LOG10_E = 0.4342944819032518
 NUMBER_LIMIT = 2**63
 # of StepComparison
 EVIDENCE = ('not_worse', 'worse', 'aborted')
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceFigures:
+    """
+    What a comparison passed with: the evidence and the level that it reached, as decimal
+    logarithms, and the outcomes of the episodes of this step.
+    """
+
+    log10_not_worse: float
+    log10_level: float
+    candidate_successes: int
+    candidate_failures: int
+    champion_successes: int
+    champion_failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class CanaryEvent:
-    """An event of a canary: its name and reason."""
+    """An event of a canary: its name and reason, and the evidence of a passed comparison."""
 
     what: str
     why: str
+    # for the trace; the history that is saved is without
+    figures: EvidenceFigures | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from lerobot_serve.router.canary.gate_record import GateRecord
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
@@ -121,7 +122,24 @@ class RouterTraceRecorder(RequestObserver):
         """Record an event of the canary."""
         self.writer.write(
             records.canary(
-                self._clock(), event.what, reason=event.why, share_percent=share_percent
+                self._clock(),
+                event.what,
+                reason=event.why,
+                share_percent=share_percent,
+                evidence=asdict(event.figures) if event.figures else None,
+            )
+        )
+
+    def admitted(self, policy: str, gate: str, record: GateRecord | None) -> None:
+        """Record that a policy may drive in slot b, and by which result of its gate."""
+        self.writer.write(
+            records.gate(
+                self._clock(),
+                policy,
+                gate,
+                parent=record.parent if record else '',
+                recordings=record.recordings if record else '',
+                reason=record.text if record else '',
             )
         )
 

@@ -13,6 +13,7 @@ from lerobot_serve.tools.audit.checks.action_age import ActionAgeCheck
 from lerobot_serve.tools.audit.checks.check import (
     CHECKS,
     CheckTally,
+    ROLLOUT_CHECKS,
     RunCheck,
     TRACE_CHECKS,
     Violation,
@@ -22,6 +23,8 @@ from lerobot_serve.tools.audit.checks.command_limits import CommandLimitsCheck
 from lerobot_serve.tools.audit.checks.one_in_flight import OneInFlightCheck
 from lerobot_serve.tools.audit.checks.prefix_policy import PrefixPolicyCheck
 from lerobot_serve.tools.audit.checks.request_ends import RequestEndCheck
+from lerobot_serve.tools.audit.checks.rollouts.gate_admission import GateAdmissionCheck
+from lerobot_serve.tools.audit.checks.rollouts.promotion_evidence import PromotionEvidenceCheck
 from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.audit.checks.trace_integrity import TraceIntegrityCheck
 from lerobot_serve.tools.audit.checks.uncaged_sessions import (
@@ -45,6 +48,8 @@ RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     OneInFlightCheck,
     RequestEndCheck,
     PrefixPolicyCheck,
+    GateAdmissionCheck,
+    PromotionEvidenceCheck,
 )
 SHOWN_DEFAULT = 5
 NOT_COVERED_REASON = 'no trace covers this check'
@@ -104,9 +109,12 @@ class AuditResult:
         """
         if any(result.outcome is CheckStatus.VIOLATED for result in self.results):
             return CheckStatus.VIOLATED
-        driving = [each.outcome for each in self.results if each.check not in TRACE_CHECKS]
+        apart = TRACE_CHECKS | ROLLOUT_CHECKS
+        driving = [each.outcome for each in self.results if each.check not in apart]
         if all(outcome is CheckStatus.NOT_JUDGED for outcome in driving):
             return CheckStatus.NOT_JUDGED
+        rollouts = [each.outcome for each in self.results if each.check in ROLLOUT_CHECKS]
+        driving += [outcome for outcome in rollouts if outcome is not CheckStatus.NOT_JUDGED]
         if any(result.outcome is CheckStatus.INCOMPLETE for result in self.results):
             return CheckStatus.INCOMPLETE
         is_all = all(outcome is CheckStatus.HOLDS for outcome in driving)

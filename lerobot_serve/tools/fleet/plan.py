@@ -24,6 +24,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.tools.fleet.dashboard import dashboard_process, read_folders
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
+from lerobot_serve.tools.fleet.loop import loop_process
 from lerobot_serve.tools.fleet.parameter_file import flattened
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
 from lerobot_serve.tools.fleet.recorder import recorder_process
@@ -37,8 +38,8 @@ from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 
 SECTIONS = (
-    *('servers', 'router', 'gateway', 'robots', 'dashboard', 'record', 'namespace'),
-    'log_level',
+    *('servers', 'router', 'gateway', 'robots', 'dashboard', 'record', 'learner', 'loop'),
+    *('namespace', 'log_level'),
 )
 SERVER_KEYS = ('policy', 'slot', 'replicas')
 ROBOT_KEYS = ('robot', 'simulated', 'simulation')
@@ -94,6 +95,8 @@ class _Planner:
             processes.append(dashboard_process(self._file, self._absolute, folders))
         if 'record' in self._file.content:
             processes.append(recorder_process(self._file, self._absolute, self._namespace))
+        if 'loop' in self._file.content:
+            processes.append(loop_process(self._file, self._absolute, processes, self._namespace))
         planned = tuple(sorted(processes, key=lambda process: process.stage))
         self._check_names(planned)
         return planned

@@ -21,6 +21,9 @@ class Stage(IntEnum):
     GATEWAY = 4
     SIMULATION = 5
     ROBOT = 6
+    # of the learning loop: a conductor ends before what it steers
+    LEARNER = 7
+    LOOP = 8
 
 
 @dataclass(frozen=True, slots=True)

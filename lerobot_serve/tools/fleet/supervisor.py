@@ -29,6 +29,8 @@ LAST_PIECES = 16
 STAGE_LIMIT_S = 25.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORDS = {
+    Stage.LOOP: 'loop',
+    Stage.LEARNER: 'learner',
     Stage.ROBOT: 'robots',
     Stage.SIMULATION: 'simulations',
     Stage.GATEWAY: 'gateway',

@@ -119,6 +119,8 @@ class CanaryView:
     # the policy for which the plan was started; empty if unknown
     planned: str = ''
     guards: tuple[GuardView, ...] = ()
+    # promoted, and rolled back by itself if it is worse after all
+    is_watched: bool = False
 
     @property
     def waits_for_start(self) -> bool:

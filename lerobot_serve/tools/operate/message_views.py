@@ -101,6 +101,7 @@ def canary_view(message: CanaryState) -> CanaryView:
         step_elapsed_s=message.step_elapsed_s,
         planned=message.planned_policy,
         guards=tuple(map(_guard, message.guards)),
+        is_watched=message.is_watched,
     )
 
 

@@ -59,7 +59,9 @@ def group_title(key: GroupKey) -> str:
 def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
     """Return the figures of a tally as names and values."""
     good, ended = tally.outcomes['success'], sum(tally.outcomes.values())
-    share = f', {good} of {ended} with an outcome succeeded' if ended else ''
+    # episodes with a person have a line of their own
+    alone = ' and without a person' if tally.helped else ''
+    share = f', {good} of {ended} with an outcome{alone} succeeded' if ended else ''
     facts = [('episodes', f'{tally.episodes}{share}')]
     if ended:
         facts.append(('outcomes', counts_text(tally.outcomes)))

@@ -272,6 +272,19 @@ class CanaryRecord(RecordView):
     event = Text()
     share_percent = Number()
     reason = Text()
+    evidence = Table()
+
+
+class GateRecord(RecordView):
+    """A policy may drive in slot b from now on, by a result of its gate."""
+
+    __slots__ = ()
+
+    policy = Text()
+    result = Text()
+    parent = Text()
+    recordings = Text()
+    reason = Text()
 
 
 class IncidentRecord(RecordView):
@@ -299,6 +312,7 @@ VIEWS: dict[str, type[RecordView]] = {
     'shadow': ShadowRecord,
     'outcome': OutcomeRecord,
     'canary': CanaryRecord,
+    'gate': GateRecord,
     'incident': IncidentRecord,
 }
 

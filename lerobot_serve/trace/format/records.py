@@ -282,10 +282,45 @@ def reported_outcome(
     return make_record('reported_outcome', now_ns, ids, outcome=outcome, slot=slot, policy=policy)
 
 
-def canary(now_ns: int, event: str, *, reason: str, share_percent: float | None = None) -> Record:
-    """Return an event of the canary; `share_percent` is the candidate's share from now on."""
+def canary(
+    now_ns: int,
+    event: str,
+    *,
+    reason: str,
+    share_percent: float | None = None,
+    evidence: Mapping[str, float] | None = None,
+) -> Record:
+    """
+    Return an event of the canary; `share_percent` is the candidate's share from now on, `evidence`
+    what a comparison passed with.
+    """
     return make_record(
-        'canary', now_ns, NO_IDS, event=event, reason=reason, share_percent=share_percent
+        'canary',
+        now_ns,
+        NO_IDS,
+        event=event,
+        reason=reason,
+        share_percent=share_percent,
+        evidence=evidence and dict(evidence),
+    )
+
+
+def gate(
+    now_ns: int, policy: str, result: str, *, parent: str, recordings: str, reason: str
+) -> Record:
+    """
+    Return that a policy may drive in slot b by the result of its gate; `recordings` is the hash of
+    what it was compared with `parent` on.
+    """
+    return make_record(
+        'gate',
+        now_ns,
+        NO_IDS,
+        policy=policy,
+        result=result,
+        parent=parent,
+        recordings=recordings,
+        reason=reason,
     )
 
 

@@ -19,7 +19,8 @@ from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.limits_encoding import encode_limits
 from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.tools.audit.engine import AuditResult
+from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
+from lerobot_serve.tools.audit.engine import AuditResult, CheckResult
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import Record, RecordIds
 from lerobot_serve.trace.writing.writer import TraceWriter
@@ -35,6 +36,11 @@ LIMITS = (
 # the router's machine was started at another time, and its wall clock is a little off
 ROUTER_AHEAD_NS, ROUTER_OFF_S = 77_000_000_000, 1.5
 WALL_S = 1_750_000_000.0
+
+
+def of_driving(found: AuditResult) -> list[CheckResult]:
+    """Return the results without those of rollouts, which these traces have not."""
+    return [result for result in found.results if result.check not in ROLLOUT_CHECKS]
 
 
 def accusations(found: AuditResult) -> list[tuple[str, str, int]]:

@@ -42,6 +42,8 @@ STAMPS = {
     'tools/cli/verbs/rollout.py': 'a time of day is the last one',
     'tools/cli/verbs/record.py': 'the name of a folder',
     'tools/cli/verbs/gate.py': 'when a record was made, for people',
+    'tools/cli/verbs/loop.py': 'which events are of the last hours',
+    'tools/loop/journal.py': 'when something happened, for people',
     'demo/steady_time.py': 'the origin of times in a report',
     'tools/doctor/link_probe.py': 'how long a certificate is still valid',
     'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',

@@ -22,11 +22,15 @@ CHECKS = {
     'one_in_flight': 'no request was sent before the previous one had ended',
     'prefix': 'a prefix of another policy was ignored',
     'ended': 'every request has an end',
+    'gated': 'a policy drives in slot b only after its gate has admitted it',
+    'evidence': 'a candidate is promoted by a passed comparison, or by an operator',
     'drops': 'the records of losses add up to the footer',
     'whole': 'the trace is undamaged, has all its footers, and lost nothing',
 }
 # checks of the trace itself: alone they prove nothing about the commands
 TRACE_CHECKS = frozenset({'drops', 'whole'})
+# checks of rollouts: a fleet without one has nothing to judge
+ROLLOUT_CHECKS = frozenset({'gated', 'evidence'})
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,19 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the fleet until a signal, or print it. Raises UserError."""
-    from lerobot_serve.tools.fleet.fleet_file import read_fleet
-    from lerobot_serve.tools.fleet.own_state import with_own_state
-    from lerobot_serve.tools.fleet.plan import fleet_plan
-    from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
-
-    path = shipped_or_path('fleet file', options.fleet, Path.cwd(), FLEETS)
-    text = read_text(path)
-    # what is printed is what `up` would start
-    plan = fleet_plan(read_fleet(text, options.fleet), path.parent)
+    plan, path, text = planned(options.fleet)
     if options.print_file:
         print(text, end='')
         return 0
-    plan = with_own_state(plan, path, ros_home().absolute())
     if options.print_launch:
         from lerobot_serve.tools.fleet.output.launch_file import launch_text
 
@@ -68,6 +59,20 @@ def main(options: argparse.Namespace) -> int:
     if options.print_systemd is not None:
         return print_units(plan, path.stem, options.print_systemd)
     return run(plan)
+
+
+def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
+    """Return the processes of a fleet file, its path and its text. Raises UserError."""
+    from lerobot_serve.tools.fleet.fleet_file import read_fleet
+    from lerobot_serve.tools.fleet.own_state import with_own_state
+    from lerobot_serve.tools.fleet.plan import fleet_plan
+    from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
+
+    path = shipped_or_path('fleet file', fleet, Path.cwd(), FLEETS)
+    text = read_text(path)
+    # what is printed is what `up` would start
+    plan = fleet_plan(read_fleet(text, fleet), path.parent)
+    return with_own_state(plan, path, ros_home().absolute()), path, text
 
 
 def read_text(path: Path) -> str:

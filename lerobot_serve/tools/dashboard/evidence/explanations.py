@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 import shlex
 import subprocess
-import sys
 import threading
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes.verb_command import verb_command
 
 LIMIT_S, TEXT_LIMIT, KEPT = 60.0, 200_000, 50
 # exit status of diagnose without a record of the robot or the time
 NOT_COVERED = 4
-RUN_VERB = (
-    'import sys; from lerobot_serve.tools.cli.main import main; sys.exit(main(sys.argv[1:]))'
-)
 NO_FOLDER = (
     'there is no explanation: the dashboard was started without --trace-folder, the folder in '
     'which the traces of robots, router and servers are'
@@ -125,7 +121,7 @@ class DiagnoseProcess:
 
 def start_diagnose(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        end_with_parent([sys.executable, '-c', RUN_VERB, *words]),
+        verb_command(words),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -92,6 +92,7 @@ class RolloutView:
     hours_left: float | None
     slots: tuple[SlotView, ...]
     shadow: ShadowView | None = None
+    is_watched: bool = False
 
 
 def rollout_view(
@@ -123,6 +124,7 @@ def rollout_view(
         hours_left=hours_left(left, outcomes, canary.step_elapsed_s),
         slots=router.slots,
         shadow=shadow,
+        is_watched=canary.is_watched,
     )
 
 

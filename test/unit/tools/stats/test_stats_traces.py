@@ -165,7 +165,10 @@ def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
     stats = collect_stats([edge])
     tally = stats.tallies['edge', 'a', '']
     assert (tally.outcomes, tally.helped) == ({'failure': 1}, {'success': 1})
-    assert figures_of(tally)[0] == ('episodes', '2, 0 of 1 with an outcome succeeded')
+    assert figures_of(tally)[0] == (
+        'episodes',
+        '2, 0 of 1 with an outcome and without a person succeeded',
+    )
     assert ('by a person', '1 commands; outcomes success 1') in figures_of(tally)
 
 

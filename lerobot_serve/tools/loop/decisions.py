@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The next step of the loop: one table of the rollout and of the candidate. Pure.
+
+Each step is safe to repeat, so that a conductor that was killed goes on with what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, identity
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+
+CHAMPION_SLOT, CANDIDATE_SLOT = 'a', 'b'
+TOO_FEW = 'too_few'
+
+
+class Rollout(Enum):
+    """The rollout, as far as the loop is concerned."""
+
+    # no router replies, or it serves no policy in slot a yet
+    UNKNOWN = 'unknown'
+    # none, or one that was rolled back
+    IDLE = 'idle'
+    # waiting, running, undecided or paused by an operator
+    ON_TRIAL = 'on trial'
+    # promoted, and rolled back by itself if it is worse after all
+    WATCHED = 'watched'
+    PROMOTED = 'promoted'
+
+
+class Candidate(Enum):
+    """The newest version that could replace the champion."""
+
+    NONE = 'none'
+    # without a gate record that holds for this champion
+    UNGATED = 'ungated'
+    ADMITTED = 'admitted'
+
+
+class Step(Enum):
+    """What the loop does next."""
+
+    WAIT = 'wait'
+    GATE = 'gate'
+    START = 'start'
+    FINISH = 'finish'
+
+
+STEPS: dict[tuple[Rollout, Candidate], Step] = {
+    (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
+    (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
+    (Rollout.UNKNOWN, Candidate.ADMITTED): Step.WAIT,
+    (Rollout.IDLE, Candidate.NONE): Step.WAIT,
+    (Rollout.IDLE, Candidate.UNGATED): Step.GATE,
+    (Rollout.IDLE, Candidate.ADMITTED): Step.START,
+    # slot b has a candidate; the next one waits
+    (Rollout.ON_TRIAL, Candidate.NONE): Step.WAIT,
+    (Rollout.ON_TRIAL, Candidate.UNGATED): Step.WAIT,
+    (Rollout.ON_TRIAL, Candidate.ADMITTED): Step.WAIT,
+    # a champion to go back to is worth more than the next candidate
+    (Rollout.WATCHED, Candidate.NONE): Step.WAIT,
+    (Rollout.WATCHED, Candidate.UNGATED): Step.WAIT,
+    (Rollout.WATCHED, Candidate.ADMITTED): Step.WAIT,
+    (Rollout.PROMOTED, Candidate.NONE): Step.FINISH,
+    (Rollout.PROMOTED, Candidate.UNGATED): Step.FINISH,
+    (Rollout.PROMOTED, Candidate.ADMITTED): Step.FINISH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFacts:
+    """What a router says: the policies of its slots, and the phase and text of its rollout."""
+
+    rollout: Rollout = Rollout.UNKNOWN
+    phase: str = ''
+    text: str = ''
+    champion: str = ''
+    candidate: str = ''
+
+    @property
+    def stage(self) -> tuple[Rollout, bool, str]:
+        """What a person wants to know of a rollout; its steps and counts are in its history."""
+        is_rolled_back = self.phase == CanaryPhase.ROLLED_BACK.value
+        is_idle = self.rollout is Rollout.IDLE and not is_rolled_back
+        return self.rollout, is_rolled_back, '' if is_idle else self.candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the store."""
+
+    id: str
+    parent: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate; `why_not` says of the newest version why it is none."""
+
+    candidate: Candidate = Candidate.NONE
+    version: str = ''
+    why_not: str = ''
+
+
+def rollout_facts(status: Mapping[str, Any]) -> RolloutFacts:
+    """Return the facts in what `rollout status --json` prints. Raises ValueError."""
+    try:
+        policies = {str(each['slot']): str(each['policy']) for each in status['slots']}
+        phase, text = str(status['state']), str(status['text'])
+        candidate, is_watched = str(status['candidate']), status['is_watched'] is True
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'rollout status has no {error}') from None
+    champion = policies.get(CHAMPION_SLOT, '')
+    found = _rollout(phase, is_watched) if champion else Rollout.UNKNOWN
+    return RolloutFacts(found, phase, text, champion, candidate)
+
+
+def _rollout(phase: str, is_watched: bool) -> Rollout:
+    if phase in (CanaryPhase.OFF.value, CanaryPhase.ROLLED_BACK.value):
+        return Rollout.IDLE
+    if phase == CanaryPhase.PROMOTED.value:
+        return Rollout.WATCHED if is_watched else Rollout.PROMOTED
+    is_trial = phase == CanaryPhase.WAITING.value or phase in {each.value for each in ON_TRIAL}
+    return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
+
+
+def choose(
+    versions: Iterable[Version],
+    champion: str,
+    records: Mapping[str, GateRecord],
+    passed_over: Collection[str],
+) -> Choice:
+    """
+    Return the newest version that was trained from the champion and that nothing speaks against.
+    `versions` are in the order of their publication, `records` and `passed_over` by digest.
+    """
+    first_reason = ''
+    for version in reversed(list(versions)):
+        reason, candidate = _judge(version, champion, records, passed_over)
+        if not reason:
+            return Choice(candidate, version.id)
+        first_reason = first_reason or f'{version.id}: {reason}'
+    return Choice(why_not=first_reason)
+
+
+def _judge(
+    version: Version,
+    champion: str,
+    records: Mapping[str, GateRecord],
+    passed_over: Collection[str],
+) -> tuple[str, Candidate]:
+    """Return why a version is no candidate, or which one it is."""
+    digest = identity(version.id)
+    if digest == identity(champion):
+        return 'is the champion', Candidate.NONE
+    if digest in passed_over:
+        return 'was rolled back', Candidate.NONE
+    if identity(version.parent) != identity(champion):
+        return f'was trained from {version.parent or "nothing"}, and not from {champion}', (
+            Candidate.NONE
+        )
+    record = records.get(digest)
+    if record is None or identity(record.parent) != identity(champion):
+        return '', Candidate.UNGATED
+    if record.verdict in ADMITTED:
+        return '', Candidate.ADMITTED
+    if record.verdict == TOO_FEW:
+        return '', Candidate.UNGATED
+    return f'its gate: {record.verdict}: {record.text}', Candidate.NONE

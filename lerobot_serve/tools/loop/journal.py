@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the loop did, one JSON line each: for a person in the morning, and for a conductor that starts
+again. One process writes at a time; any may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, UTC
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.gate_record import identity
+
+JOURNAL_FILE = 'journal.jsonl'
+LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
+# an event that keeps its version from the robots, also after a restart
+ROLLED_BACK = 'rolled_back'
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event: its UTC time, name and version, and the reason in words."""
+
+    at: str
+    event: str
+    version: str = ''
+    text: str = ''
+
+
+def read_journal(folder: Path) -> Iterator[Entry]:
+    """Yield the entries; a line that is no entry is left out. Raises UserError."""
+    path = folder / JOURNAL_FILE
+    try:
+        with path.open('rb') as file:
+            while line := file.readline(LINE_LIMIT):
+                if entry := _entry(line):
+                    yield entry
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}') from None
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        values = json.loads(line)
+        fields = [values[name] for name in ('at', 'event', 'version', 'text')]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Entry(*fields) if all(isinstance(each, str) for each in fields) else None
+
+
+class Journal:
+    """Open for one conductor. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UserError if another conductor has it, or it cannot be written."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # not inherited: a verb would keep the lock
+            self._handle = os.open(
+                folder / JOURNAL_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644
+            )
+        except OSError as error:
+            raise UserError(
+                f'{folder} cannot be written: {error.strerror}; name another --folder'
+            ) from None
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._handle)
+            raise UserError(
+                f'another loop uses {folder}; end it, or name another --folder'
+            ) from None
+        self._close_cut_line()
+        self.rolled_back = {
+            identity(entry.version) for entry in read_journal(folder) if entry.event == ROLLED_BACK
+        }
+        # of lines that the disk did not take
+        self.lost = 0
+
+    def _close_cut_line(self) -> None:
+        """A conductor that was killed may have left a part of a line."""
+        size = os.fstat(self._handle).st_size
+        if size and os.pread(self._handle, 1, size - 1) != b'\n':
+            os.write(self._handle, b'\n')
+
+    def add(self, event: str, version: str = '', text: str = '') -> Entry:
+        """Append an entry and write it through; a full disk loses it, and it is counted."""
+        at = datetime.now(UTC).isoformat(timespec='seconds')
+        entry = Entry(at, event, version, text[:TEXT_LIMIT])
+        if event == ROLLED_BACK:
+            self.rolled_back.add(identity(version))
+        try:
+            os.write(self._handle, (json.dumps(asdict(entry)) + '\n').encode())
+            os.fsync(self._handle)
+        except OSError:
+            self.lost += 1
+        return entry
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._handle)

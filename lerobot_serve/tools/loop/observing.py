@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the loop finds on the disk: versions, gate records and recordings. Main thread."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from lerobot_serve.router.canary.gate_record import (
+    GateRecord,
+    identity,
+    read_record,
+    record_path,
+)
+from lerobot_serve.tools.loop.decisions import Version
+from lerobot_serve.versions.errors import VersionError
+from lerobot_serve.versions.store import Store
+
+METADATA_FILE = 'metadata.yaml'
+
+
+def versions(folder: Path) -> list[Version]:
+    """Return the whole versions of a store, the newest last; none before it is made."""
+    with contextlib.suppress(VersionError):
+        return [
+            Version(each.id, each.manifest.parent, each.manifest.created)
+            for each in Store.open(folder).entries()
+            if each.manifest
+        ]
+    return []
+
+
+def version_folder(store: Path, fingerprint: str) -> Path | None:
+    """Return the folder of the version with this digest; None without one."""
+    digest = identity(fingerprint)
+    return next((store / each.id for each in versions(store) if identity(each.id) == digest), None)
+
+
+def gate_records(folder: Path, found: list[Version]) -> dict[str, GateRecord]:
+    """Return the readable records of versions, by digest."""
+    records = {}
+    for version in found:
+        with contextlib.suppress(OSError, ValueError):
+            records[identity(version.id)] = read_record(record_path(folder, version.id))
+    return records
+
+
+def newest_recordings(folder: Path, count: int) -> list[Path]:
+    """Return the newest whole bags of a recorder's folder, the oldest of them first."""
+    found: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError):
+        for bag in folder.iterdir():
+            # the recorder writes it last
+            with contextlib.suppress(OSError):
+                found.append(((bag / METADATA_FILE).stat().st_mtime_ns, bag))
+    return [bag for _, bag in sorted(found)[-count:]]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a verb of `lerobot-serve` as a process that ends with this one. Main thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import os
+import signal
+import subprocess
+import threading
+
+from lerobot_serve.tools.processes.verb_command import verb_command
+
+# a verb that takes steps says after Ctrl-C what is done and what is left
+POLL_S, END_LIMIT_S = 0.5, 15.0
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class VerbResult:
+    """How a verb ended: its exit status and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def run_verb(words: list[str], limit_s: float, stop: threading.Event) -> VerbResult:
+    """
+    Run a verb until it ends. It is interrupted when `stop` is set, and after `limit_s`: its status
+    is 130 then.
+    """
+    process = subprocess.Popen(
+        verb_command(words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors='replace',
+        env={**os.environ, 'COLUMNS': '200'},
+        # Ctrl-C reaches this process alone, which passes it on
+        start_new_session=True,
+    )
+    waited_s = 0.0
+    while True:
+        try:
+            return _result(process, *process.communicate(timeout=POLL_S))
+        except subprocess.TimeoutExpired:
+            waited_s += POLL_S
+        if stop.is_set():
+            return _interrupted(process, 'the loop ends')
+        if waited_s >= limit_s:
+            return _interrupted(process, f'not done within {limit_s:g} s')
+
+
+def _interrupted(process: subprocess.Popen[str], why: str) -> VerbResult:
+    process.send_signal(signal.SIGINT)
+    try:
+        output, errors = process.communicate(timeout=END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+    return VerbResult(INTERRUPTED, output, f'{errors.rstrip()}\n{why}')
+
+
+def _result(process: subprocess.Popen[str], output: str, errors: str) -> VerbResult:
+    return VerbResult(process.returncode, output, errors)

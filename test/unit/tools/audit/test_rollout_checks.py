@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A policy drives only behind its gate, and a promotion has its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.tools.audit_rig import drive, write
+
+from lerobot_serve.router.canary.gate_record import ADMITTED, ADMITTED_BEFORE, SAME_FILES
+from lerobot_serve.tools.audit.checks.rollouts import gate_admission, promotion_evidence
+from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus, run_audit
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.records import Record, RecordIds
+
+V1, V2, V3 = 'reach@1111', 'reach@2222', 'other@3333'
+SAME_AS_V2 = 'renamed@2222'
+EVIDENCE = {
+    'log10_not_worse': 2.5,
+    'log10_level': 1.3,
+    'candidate_successes': 2,
+    'candidate_failures': 1,
+    'champion_successes': 1,
+    'champion_failures': 1,
+}
+
+
+def placed(policy: str, slot: str = 'b', number: int = 0) -> Record:
+    ids = RecordIds('robot', 1, number, f'e{number}')
+    return records.placement(
+        0, ids, slot=slot, bucket=1, split_percent=50, moved=False, policy=policy
+    )
+
+
+def replied(policy: str) -> Record:
+    routing = records.routing('b', routing_key='e', missing_episode_id=False, sticky=True)
+    return records.request(
+        0, RecordIds('robot', 1, 1, 'e'), status='ok', routing=routing, policy=policy
+    )
+
+
+def gate(policy: str, result: str = 'passed') -> Record:
+    return records.gate(0, policy, result, parent=V1, recordings='', reason='')
+
+
+def event(name: str, share_percent: int | None = None, **evidence: float) -> Record:
+    return records.canary(
+        0, name, reason='x', share_percent=share_percent, evidence=evidence or None
+    )
+
+
+def outcomes(*ends: tuple[str, str]) -> list[Record]:
+    return [
+        records.reported_outcome(0, f'e{number}', end, slot=slot, policy=V1)
+        for number, (slot, end) in enumerate(ends)
+    ]
+
+
+MEASURED = outcomes(
+    ('b', 'success'), ('b', 'success'), ('b', 'failure'), ('a', 'success'), ('a', 'failure')
+)
+PROMOTE = records.command(0, 'rollout promote', slot='', by='me', text='x')
+
+
+def judge(
+    tmp_path: Any, check: str, made: Sequence[Record], **parameters: Any
+) -> tuple[CheckResult, AuditResult]:
+    write(tmp_path, 'router', 'router', list(made), parameters, 0)
+    found = run_audit([tmp_path])
+    (result,) = [each for each in found.results if each.check == check]
+    return result, found
+
+
+@pytest.mark.parametrize(
+    ('made', 'lines'),
+    [
+        ([gate(V2), placed(V2), replied(V2)], []),
+        ([gate(SAME_AS_V2), placed(V2)], []),
+        ([gate(V2, 'overridden'), placed(V2)], []),
+        ([gate(V2, 'same_files'), placed(V2)], []),
+        # a router that starts during a trial says so with its first poll
+        ([placed(V2), gate(V2, 'admitted_before'), placed(V2)], []),
+        ([placed(V2), gate(V2), placed(V2)], [2]),
+        ([gate(V2), placed(V2), placed(V3), replied(V3)], [4, 5]),
+        ([gate(V2, 'held'), placed(V2)], [3]),
+        ([placed(V1, slot='a', number=1), gate(V2), placed(V2)], []),
+    ],
+)
+def test_a_policy_drives_in_slot_b_behind_its_gate(tmp_path, made, lines):
+    result, found = judge(tmp_path, 'gated', made, gate_folder='/gates')
+    assert [each.line for each in result.shown] == lines
+    assert result.violations == len(lines)
+    assert result.outcome is (CheckStatus.VIOLATED if lines else CheckStatus.HOLDS)
+    assert (found.outcome is CheckStatus.VIOLATED) is bool(lines)
+
+
+def test_all_ungated_records_are_counted(tmp_path):
+    made = [placed(V2, number=number) for number in range(20)]
+    result, _ = judge(tmp_path, 'gated', made, gate_folder='/gates')
+    assert (result.violations, len(result.shown)) == (20, 5)
+
+
+def test_without_a_gate_there_is_nothing_to_judge(tmp_path):
+    result, _ = judge(tmp_path, 'gated', [placed(V2)], gate_folder='')
+    assert result.outcome is CheckStatus.NOT_JUDGED
+    assert result.why_not == gate_admission.NO_GATE
+
+
+BEGUN = [event('began'), event('started', 10)]
+
+
+@pytest.mark.parametrize(
+    ('made', 'lines'),
+    [
+        ([*BEGUN, *MEASURED, event('passed', 10, **EVIDENCE), event('promoted', 100)], []),
+        # the comparison is passed in one step, and the last step ends later
+        (
+            [
+                *BEGUN,
+                *MEASURED,
+                event('passed', 10, **EVIDENCE),
+                event('promoted', 50),
+                event('promoted', 100),
+            ],
+            [],
+        ),
+        ([*BEGUN, event('promoted', 100), PROMOTE], []),
+        ([*BEGUN, event('promoted', 50), event('promoted', 100)], [5]),
+        ([*BEGUN, event('promoted', 100), event('watched', 100), PROMOTE], [4]),
+        # a comparison of before a new candidate counts for nothing
+        (
+            [
+                *BEGUN,
+                *MEASURED,
+                event('passed', 10, **EVIDENCE),
+                event('restarted', 0),
+                event('promoted', 100),
+            ],
+            [11],
+        ),
+        ([*BEGUN, *MEASURED, event('passed', 10, **{**EVIDENCE, 'log10_not_worse': 1.2})], [9]),
+        ([*BEGUN, *MEASURED, event('passed', 10)], [9]),
+        ([*BEGUN, *MEASURED[1:], event('passed', 10, **EVIDENCE)], [8]),
+        # outcomes of an earlier step
+        ([event('began'), *MEASURED, event('started', 10), event('passed', **EVIDENCE)], [9] * 4),
+    ],
+)
+def test_a_promotion_has_its_evidence_or_its_operator(tmp_path, made, lines):
+    result, _ = judge(tmp_path, 'evidence', made)
+    assert [each.line for each in result.shown] == lines
+    assert (result.outcome is CheckStatus.VIOLATED) is bool(lines)
+
+
+def test_a_canary_of_before_the_recorded_part_is_not_judged(tmp_path):
+    result, _ = judge(tmp_path, 'evidence', [event('promoted', 100)])
+    assert result.outcome is CheckStatus.NOT_JUDGED
+    assert result.why_not == promotion_evidence.STARTED_BEFORE
+    passed = event('passed', 10, **EVIDENCE)
+    result, _ = judge(tmp_path / 'other', 'evidence', [passed, event('promoted', 100)])
+    assert result.outcome is CheckStatus.HOLDS
+
+
+def test_a_fleet_without_a_rollout_is_judged_by_its_driving_alone(tmp_path):
+    drive(1).write(tmp_path)
+    found = run_audit([tmp_path])
+    assert found.outcome is CheckStatus.HOLDS
+    unjudged = {each.check for each in found.results if each.outcome is CheckStatus.NOT_JUDGED}
+    assert unjudged == {'gated', 'evidence'}
+
+
+def test_the_names_are_those_of_the_router():
+    assert set(gate_admission.ADMITTING) == {*ADMITTED, SAME_FILES}
+    assert gate_admission.ADMITTED_BEFORE == ADMITTED_BEFORE

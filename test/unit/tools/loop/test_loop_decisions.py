@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The next step of the loop, in each state of rollout and candidate, and which version it is."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, strategies
+import pytest
+
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDICTS
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.loop.decisions import (
+    Candidate,
+    choose,
+    Rollout,
+    rollout_facts,
+    Step,
+    STEPS,
+    Version,
+)
+
+V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
+
+
+def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRecord:
+    return GateRecord(candidate, parent, verdict, 'why', 30, 100, '', '')
+
+
+def status(
+    phase: CanaryPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
+) -> dict[str, object]:
+    return {
+        'state': phase.value,
+        'text': 'text',
+        'candidate': b,
+        'is_watched': is_watched,
+        'slots': [{'slot': 'a', 'policy': a}, {'slot': 'b', 'policy': b}],
+    }
+
+
+def test_each_combination_has_a_step():
+    assert set(STEPS) == set(product(Rollout, Candidate))
+
+
+def test_nothing_moves_without_a_router_in_a_trial_or_while_a_way_back_is_kept():
+    for rollout in (Rollout.UNKNOWN, Rollout.ON_TRIAL, Rollout.WATCHED):
+        assert {STEPS[rollout, each] for each in Candidate} == {Step.WAIT}
+
+
+def test_a_version_starts_only_behind_its_gate():
+    starting = {state for state, step in STEPS.items() if step is Step.START}
+    assert starting == {(Rollout.IDLE, Candidate.ADMITTED)}
+
+
+@pytest.mark.parametrize(
+    ('phase', 'is_watched', 'rollout'),
+    [
+        (CanaryPhase.OFF, False, Rollout.IDLE),
+        (CanaryPhase.WAITING, False, Rollout.ON_TRIAL),
+        (CanaryPhase.RUNNING, False, Rollout.ON_TRIAL),
+        (CanaryPhase.UNDECIDED, False, Rollout.ON_TRIAL),
+        (CanaryPhase.PAUSED, False, Rollout.ON_TRIAL),
+        (CanaryPhase.PROMOTED, True, Rollout.WATCHED),
+        (CanaryPhase.PROMOTED, False, Rollout.PROMOTED),
+        (CanaryPhase.ROLLED_BACK, False, Rollout.IDLE),
+    ],
+)
+def test_each_phase_of_a_canary_is_known(phase, is_watched, rollout):
+    facts = rollout_facts(status(phase, is_watched=is_watched))
+    assert (facts.rollout, facts.champion, facts.candidate) == (rollout, V1, V2)
+
+
+def test_every_phase_is_in_the_test_above():
+    assert len(CanaryPhase) == 7
+
+
+@pytest.mark.parametrize(
+    'spoiled',
+    [{}, {'state': 'off'}, {**status(CanaryPhase.OFF), 'slots': [3]}, {'slots': None}],
+)
+def test_another_answer_is_refused(spoiled):
+    with pytest.raises(ValueError, match='rollout status'):
+        rollout_facts(spoiled)
+
+
+def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
+    later = {**status(CanaryPhase.OFF), 'state': 'dreaming'}
+    assert rollout_facts(later).rollout is Rollout.UNKNOWN
+    assert rollout_facts(status(CanaryPhase.OFF, a='')).rollout is Rollout.UNKNOWN
+
+
+def test_the_newest_child_of_the_champion_is_the_candidate():
+    versions = [Version(V2, V1, '1'), Version(V3, V1, '2')]
+    found = choose(versions, V1, {}, ())
+    assert (found.candidate, found.version) == (Candidate.UNGATED, V3)
+    # its parent may have another name in its server
+    assert choose(versions, f'renamed@{V1[-16:]}', {}, ()).version == V3
+
+
+def test_a_child_of_another_version_is_stale():
+    found = choose([Version(V3, V2, '1')], V1, {}, ())
+    assert found.candidate is Candidate.NONE
+    assert f'was trained from {V2}, and not from {V1}' in found.why_not
+
+
+def test_one_that_was_rolled_back_is_passed_over_for_an_older_one():
+    versions = [Version(V2, V1, '1'), Version(V3, V1, '2')]
+    assert choose(versions, V1, {}, {V3[-16:]}).version == V2
+    assert 'was rolled back' in choose(versions[1:], V1, {}, {V3[-16:]}).why_not
+
+
+@pytest.mark.parametrize('verdict', VERDICTS)
+def test_each_verdict_of_a_gate(verdict):
+    versions = [Version(V2, V1, '1')]
+    found = choose(versions, V1, {V2[-16:]: record(V2, verdict=verdict)}, ())
+    expected = (
+        Candidate.ADMITTED
+        if verdict in ADMITTED
+        else Candidate.UNGATED
+        if verdict == 'too_few'
+        else Candidate.NONE
+    )
+    assert found.candidate is expected
+
+
+def test_a_gate_against_an_earlier_champion_does_not_count():
+    records = {V3[-16:]: record(V3, parent=V2)}
+    assert choose([Version(V3, V1, '1')], V1, records, ()).candidate is Candidate.UNGATED
+
+
+names = strategies.sampled_from([V1, V2, V3, 'other@0000000000000004', ''])
+
+
+@given(
+    strategies.lists(strategies.tuples(names.filter(bool), names), max_size=6),
+    names,
+    strategies.dictionaries(names, strategies.tuples(names, strategies.sampled_from(VERDICTS))),
+    strategies.sets(names),
+)
+def test_no_candidate_is_the_champion_barred_stale_or_refused(drawn, champion, gates, barred):
+    versions = [Version(each, parent, str(number)) for number, (each, parent) in enumerate(drawn)]
+    records = {each[-16:]: record(each, *rest) for each, rest in gates.items()}
+    found = choose(versions, champion, records, {each[-16:] for each in barred})
+    if found.candidate is Candidate.NONE:
+        return
+    assert found.version != champion and found.version not in barred
+    assert any(v.id == found.version and v.parent == champion for v in versions)
+    if found.candidate is Candidate.ADMITTED:
+        gate = records[found.version[-16:]]
+        assert gate.verdict in ADMITTED and gate.parent == champion
