@@ -13,6 +13,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     access        tokens in private files, addresses                    -> errors, atomic_file
     shared_memory what killed processes leave behind in /dev/shm        imports nothing
     versions      stores of policies by fingerprint, fetching     -> errors, atomic_file, access
+    experience    episodes on disks of recorders: announcements, scanning     -> wire, versions, ...
     cage          the last check of each command                        -> arrays
     policies      loads and runs policies; only it imports torch        -> arrays, wire, versions
     trace         record format, and writing it                         -> wire, parameters, ...

@@ -142,6 +142,11 @@ NODE_ENDPOINTS = (
         'policy_router', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
     ),
     *_endpoints(
+        'recorder',
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'recorded_episodes': 'RecordedEpisode'}),
+    ),
+    *_endpoints(
         'sim_robot', Endpoint.PUBLISHER, _own_types('msg', {'episode_outcome': 'EpisodeOutcome'})
     ),
 )

@@ -29,6 +29,7 @@ ALLOWED = {
     'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file'},
     'versions': {'errors', 'atomic_file', 'access'},
+    'experience': {'atomic_file', 'versions', 'wire'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
     'policies': {'arrays', 'wire', 'peer_formats', 'requirements', 'versions'},
@@ -46,6 +47,7 @@ ALLOWED = {
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
         *(*GROUND, *NODES, 'access', 'cage', 'entry_points', 'policies', 'requirements', 'ros'),
+        'experience',
         'shared_memory',
         'versions',
         'zenoh',
