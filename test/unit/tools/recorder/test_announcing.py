@@ -12,6 +12,7 @@ import threading
 import pytest
 from support.tools.episode_bags import file_of, Recording, sha256sum, whole_episodes
 from support.tools.recorder_rig import bags
+from support.waiting import wait_until
 
 from lerobot_serve.experience import hash_note
 from lerobot_serve.experience.hash_note import HASH_FILE, noted_hash
@@ -44,8 +45,8 @@ class Listener:
         # what waits is announced before the end
         thread = threading.Thread(target=self.announcer.run)
         thread.start()
-        while self.announcer.announced + self.announcer.skipped < self.wanted:
-            assert thread.is_alive() or self.announcer.announced
+        counts = self.announcer
+        wait_until(lambda: counts.announced + counts.skipped >= self.wanted, 'all is announced')
         self.found.close()
         thread.join(30)
         assert not thread.is_alive()
