@@ -80,6 +80,10 @@ RECORDED_EPISODES = _profile(
     ReliabilityPolicy.RELIABLE, 1000, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
 
+# a late subscriber gets the last hundred versions of a learner; a message has some kB, older ones
+# are in the store
+VERSIONS = _profile(ReliabilityPolicy.RELIABLE, 100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
 # one message per control step; a recorder may fall behind by about a second
 EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
 
