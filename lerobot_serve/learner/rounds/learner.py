@@ -166,7 +166,10 @@ class Learner:
             self._check_training_time()
             if self._phase in (Phase.WAITING, Phase.PAUSED) and self._steps.is_idle:
                 self._begin_due()
-        except (MemoryNotWritten, OSError) as error:
+        except MemoryNotWritten as error:
+            # its last step is done again, when there may be room
+            self._fail(str(error), keeps_round=True)
+        except OSError as error:
             self._fail(str(error))
         self._show()
 
@@ -436,8 +439,8 @@ class Learner:
         self._listener.log_info(f'round {record.number} is published as {report.id}')
         self._listener.on_version(report.id)
 
-    def _fail(self, text: str) -> None:
-        """End the running round; the learner goes on."""
+    def _fail(self, text: str, *, keeps_round: bool = False) -> None:
+        """End the running round, or keep it to be begun again; the learner goes on."""
         self._steps.drop()
         if self._phase not in RUNNING:
             self._listener.log_warning(text)
@@ -451,7 +454,7 @@ class Learner:
         self._counts.drop('round_failed')
         self._listener.log_warning(self._failure)
         record, self._record = self._record or self._memory.open_round, None
-        if record:
+        if record and not keeps_round:
             with self._keeping():
                 self._memory.end_round(record.number, RoundEnd.FAILED, self._failure)
             self._end_round_folder(record, 'failed')

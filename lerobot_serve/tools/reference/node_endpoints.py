@@ -147,6 +147,24 @@ NODE_ENDPOINTS = (
         _own_types('msg', {'recorded_episodes': 'RecordedEpisode'}),
     ),
     *_endpoints(
+        'learner',
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'~/state': 'LearnerState', 'policy_versions': 'PolicyVersion'}),
+    ),
+    *_endpoints(
+        'learner',
+        Endpoint.SUBSCRIBER,
+        _own_types(
+            'msg',
+            {'recorded_episodes': 'RecordedEpisode', '/policy_router/canary': 'CanaryState'},
+        ),
+    ),
+    *_endpoints(
+        'learner',
+        Endpoint.SERVICE,
+        {f'~/{name}': TRIGGER for name in ('start_round', 'pause', 'resume')},
+    ),
+    *_endpoints(
         'sim_robot', Endpoint.PUBLISHER, _own_types('msg', {'episode_outcome': 'EpisodeOutcome'})
     ),
 )

@@ -52,6 +52,11 @@ ALLOWED = {
         'versions',
         'zenoh',
     },
+    # its child processes convert and publish with the tools; it is off the path of actions
+    'learner': {
+        *('parameters', 'errors', 'ros_home', 'state_folder', 'telemetry', 'wire'),
+        *('experience', 'policies', 'requirements', 'versions', 'arrays', 'tools'),
+    },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}
