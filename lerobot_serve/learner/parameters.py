@@ -71,9 +71,7 @@ class LearnerParameters:
         'folder of the dataset, of running rounds and of what is remembered; empty: one named '
         'after the node in $ROS_HOME/lerobot_serve',
     )
-    store: str = parameter(
-        '', 'store of the versions; empty: $ROS_HOME/lerobot_serve/versions'
-    )
+    store: str = parameter('', 'store of the versions; empty: $ROS_HOME/lerobot_serve/versions')
     sources: tuple[str, ...] = parameter(
         (),
         'where others may fetch the versions, besides the path of the store: addresses of '
@@ -95,8 +93,7 @@ class LearnerParameters:
         """Raise ParameterError for values that contradict each other or have no effect."""
         if self.trainer != 'builtin' and not self.trainer.startswith('/'):
             raise ParameterError(
-                'trainer must be builtin or the full path of a trainer file, got '
-                f'{self.trainer!r}'
+                f'trainer must be builtin or the full path of a trainer file, got {self.trainer!r}'
             )
         self._check_paths()
         self._check_filters()

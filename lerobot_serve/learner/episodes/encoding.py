@@ -14,7 +14,7 @@ from lerobot_serve.experience.recorded_episode import RecordedEpisode
 
 
 def check_usable(episode: RecordedEpisode) -> None:
-    """Raise ValueError for an episode without a name or a full path, or with control characters."""
+    """Raise ValueError for an episode without a name or full path, or with control characters."""
     for name in ('client_id', 'episode_id', 'host', 'path'):
         value = getattr(episode, name)
         if not value or not value.isprintable():

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.stock import Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.records import Learned
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
 
 RETRY_S = 5.0
 WAITING_LIMIT = 20_000

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.availability import Availability, find_bag
 from lerobot_serve.learner.episodes.selection import is_selected
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.memory.records import Learned
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
 
 NOT_SELECTED = 'not_selected'
 

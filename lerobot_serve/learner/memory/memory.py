@@ -13,17 +13,15 @@ from collections.abc import Collection
 import json
 from pathlib import Path
 
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.availability import Place
 from lerobot_serve.learner.episodes.encoding import from_json, to_json
 from lerobot_serve.learner.memory.database import Database
 from lerobot_serve.learner.memory.records import Learned, RoundEnd, RoundRecord
 from lerobot_serve.learner.versions.parents import Version
 from lerobot_serve.learner.versions.verdicts import digest_of
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
 
-ROUND_FIELDS = (
-    'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
-)
+ROUND_FIELDS = 'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
 PAUSED, RUNNING, YES = 'paused', 'running', 'yes'
 # of an episode that is announced again and again under other paths
 PLACE_LIMIT = 16
@@ -90,9 +88,7 @@ class Memory:
 
     def episodes(self) -> list[RecordedEpisode]:
         """Return all episodes, in the order of their names."""
-        rows = self._database.rows(
-            'SELECT content FROM episodes ORDER BY client_id, episode_id'
-        )
+        rows = self._database.rows('SELECT content FROM episodes ORDER BY client_id, episode_id')
         return [from_json(json.loads(content)) for (content,) in rows]
 
     def used(self) -> set[str]:
@@ -123,7 +119,7 @@ class Memory:
 
     def _rounds(self, condition: str) -> list[RoundRecord]:
         rows = self._database.rows(f'SELECT {ROUND_FIELDS} FROM rounds {condition}')
-        return [RoundRecord(*row[:7], RoundEnd(row[7]), row[8]) for row in rows]
+        return [RoundRecord(*about, end=RoundEnd(end), text=text) for *about, end, text in rows]
 
     def begin_round(self, parent: str) -> RoundRecord:
         """Begin a round, or the open one again from its beginning. Raises MemoryNotWritten."""

@@ -61,4 +61,4 @@ def retry_delay_s(failures: int) -> float:
     if not failures:
         return 0.0
     # the exponent is bounded for a learner that fails for years
-    return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures - 1, 10))
+    return min(LONGEST_RETRY_S, FIRST_RETRY_S * (1 << min(failures - 1, 10)))

@@ -99,9 +99,7 @@ class RoundJobs:
             used=tuple((each.client_id, each.episode_id) for each in used),
         )
 
-    def train(
-        self, record: RoundRecord, new_episodes: Sequence[int], budget_s: float
-    ) -> TrainJob:
+    def train(self, record: RoundRecord, new_episodes: Sequence[int], budget_s: float) -> TrainJob:
         folder = self.folder(record)
         return TrainJob(
             trainer=self._settings.trainer,

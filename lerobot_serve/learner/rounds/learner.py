@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import select
 from typing import assert_never
 
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.encoding import check_usable, from_json
 from lerobot_serve.learner.episodes.intake import EpisodeIntake
 from lerobot_serve.learner.episodes.stock import Stock
@@ -34,7 +35,7 @@ from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Malform
 from lerobot_serve.learner.rounds.settings import Counts, LearnerSettings, LiveSettings, Shown
 from lerobot_serve.learner.rounds.states import Event, next_phase, Phase, RUNNING
 from lerobot_serve.learner.rounds.step_runner import StepRunner
-from lerobot_serve.learner.steps.process import StartStep
+from lerobot_serve.learner.steps.process import StartStep, Step
 from lerobot_serve.learner.steps.reports import (
     Advance,
     ConvertDone,
@@ -49,7 +50,6 @@ from lerobot_serve.learner.steps.reports import (
 )
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
 
 DEPOSITS_A_TURN = 200
 SHOW_PERIOD_S, LOOK_PERIOD_S = 1.0, 10.0
@@ -60,6 +60,7 @@ PHASE_TEXTS = {
     Phase.TRAINING: 'trains',
     Phase.PUBLISHING: 'publishes the new version',
 }
+
 
 @dataclass(slots=True)
 class _Times:
@@ -139,10 +140,12 @@ class Learner:
                 text = f'given up: {left.deaths} processes ended during it'
                 self._memory.end_round(left.number, RoundEnd.GIVEN_UP, text)
                 self._end_round_folder(left, 'given_up')
-                self._listener.log_warning(f'round {left.number} {text}; see {self._jobs.folder(left)}')
+                self._listener.log_warning(
+                    f'round {left.number} {text}; see {self._jobs.folder(left)}'
+                )
 
     def _wait(self) -> None:
-        readable = [self.requests, *self._steps.readable]
+        readable: list[Requests | Step] = [self.requests, *self._steps.readable]
         select.select(readable, [], [], self._steps.poll_s or SHOW_PERIOD_S)
 
     def end(self) -> None:
@@ -369,7 +372,9 @@ class Learner:
         self._record = self._memory.begin_round(parent)
         self._jobs.clear(self._record)
         self._listener.log_info(f'round {self._number} begins from {parent}')
-        self._steps.start(self._jobs.convert(self._record), self._jobs.log(self._record, 'convert'))
+        self._steps.start(
+            self._jobs.convert(self._record), self._jobs.log(self._record, 'convert')
+        )
 
     def _choose_parent(self) -> str:
         return choose_parent(

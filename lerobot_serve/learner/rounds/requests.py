@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
+import contextlib
 from dataclasses import dataclass, field
 from enum import Enum
 import os
 import threading
 
-from lerobot_serve.learner.versions.verdicts import CanaryNews
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.learner.versions.verdicts import CanaryNews
 
 # episodes that wait for the disk; a recorder announces its last thousand at once
 WAITING_LIMIT = 20_000
@@ -96,10 +97,8 @@ class Requests:
         """Return the oldest deposits."""
         with self._lock:
             if self._event >= 0:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._event)
-                except BlockingIOError:
-                    pass
             taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             if self._waiting:
                 self._wake()

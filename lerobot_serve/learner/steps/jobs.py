@@ -42,7 +42,7 @@ class ConvertJob:
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """Train a policy from `parent`; `trainer` as in trainers/loading.py, the rest as in base.py."""
+    """Train a policy from `parent`; `trainer` as in trainers/loading.py, the rest in base.py."""
 
     trainer: str
     parent: str

@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 
+from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.steps import jobs, reports
 from lerobot_serve.learner.steps.jobs import ConvertJob, Job, PublishJob, ScanJob, TrainJob
@@ -123,6 +124,8 @@ def read_job() -> Job:
 
 
 def main(pipe: int) -> int:
+    # a node blocks them in all its threads, and a child inherits that
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     lower_priority()
     stop = threading.Event()
     job = read_job()

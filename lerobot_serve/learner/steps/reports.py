@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 import json
 import math
@@ -84,7 +85,7 @@ class Failed:
 
 Done = ScanDone | ConvertDone | TrainDone | PublishDone
 Report = Advance | FoundEpisode | SkippedFolder | RefusedBag | Done | Failed
-KINDS: dict[str, type[Report]] = {
+KINDS: dict[str, Callable[..., Report]] = {
     'advance': Advance,
     'found': FoundEpisode,
     'skipped': SkippedFolder,

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.learner.steps.jobs import ScanJob
 from lerobot_serve.learner.steps.reports import FoundEpisode, Report, ScanDone, SkippedFolder
-from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest_parser import read_manifest

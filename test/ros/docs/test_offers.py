@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from rclpy.action import get_action_server_names_and_types_by_node
-
 from support.nodes.recorder_process import recorder
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
 
@@ -17,6 +17,8 @@ def test_running_nodes_have_what_is_listed(processes, node, wait_until, tmp_path
         processes.start(name, name, namespace='/listed', autostart='false')
     processes.start('edge', 'edge_controller', namespace='/listed')
     processes.start('sim', 'sim_robot', namespace='/listed')
+    parent = REPOSITORY / 'config/policies/reach'
+    processes.start('learner', 'learner', namespace='/listed', parent=parent)
     missing: list[str] = []
 
     def all_found() -> bool:

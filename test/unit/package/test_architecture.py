@@ -55,6 +55,7 @@ ALLOWED = {
     # its child processes convert and publish with the tools; it is off the path of actions
     'learner': {
         *('parameters', 'errors', 'ros_home', 'state_folder', 'telemetry', 'wire'),
+        'entry_points',
         *('experience', 'policies', 'requirements', 'versions', 'arrays', 'tools'),
     },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},

@@ -79,5 +79,5 @@ def test_an_episode_survives_json(tmp_path):
 def test_other_json_is_refused(change):
     from dataclasses import asdict
 
-    with pytest.raises(ValueError, match='.'):
+    with pytest.raises(ValueError, match=r'.'):
         from_json({**asdict(episode(1, Path('/tmp'))), **change})

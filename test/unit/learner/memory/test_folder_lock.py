@@ -12,7 +12,7 @@ from lerobot_serve.learner.memory.folder_lock import FolderInUse, FolderLock, LO
 
 def test_a_second_learner_is_refused_with_the_holder(tmp_path):
     lock = FolderLock(tmp_path / 'new', '/learner, process 7 on desk')
-    with pytest.raises(FolderInUse, match='another learner .*process 7 on desk.* stop it'):
+    with pytest.raises(FolderInUse, match=r'another learner .*process 7 on desk.* stop it'):
         FolderLock(tmp_path / 'new', 'second')
     lock.release()
     lock.release()

@@ -104,7 +104,7 @@ def test_a_pause_is_kept(memory, tmp_path):
 def test_a_damaged_file_is_refused_and_not_changed(tmp_path, content):
     file = tmp_path / 'learner.sqlite'
     file.write_bytes(content)
-    with pytest.raises(MemoryRefused, match='is damaged|is not of a learner'):
+    with pytest.raises(MemoryRefused, match=r'is damaged|is not of a learner'):
         Memory(tmp_path)
     assert file.read_bytes() == content
 

@@ -18,9 +18,7 @@ from lerobot_serve.learner.rounds.due import (
 from lerobot_serve.learner.rounds.states import Event
 
 FLAGS = (False, True)
-EVERY = [
-    Facts(*values) for values in product(FLAGS, FLAGS, Unfinished, FLAGS, FLAGS, FLAGS)
-]
+EVERY = [Facts(*values) for values in product(FLAGS, FLAGS, Unfinished, FLAGS, FLAGS, FLAGS)]
 
 
 def reasons(facts: Facts) -> list[Event]:

@@ -478,9 +478,7 @@ def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
     assert ready.learner.shown.episodes == 3
 
 
-@pytest.mark.parametrize(
-    'method', ['begin_round', 'set_dataset', 'set_trained', 'set_published']
-)
+@pytest.mark.parametrize('method', ['begin_round', 'set_dataset', 'set_trained', 'set_published'])
 def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
     ready, monkeypatch, method
 ):

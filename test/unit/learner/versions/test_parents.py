@@ -36,9 +36,7 @@ SETS = [frozenset(each) for count in range(6) for each in combinations('01234', 
 @pytest.mark.parametrize('lost', ['', '4', '43', '4321'])
 def test_the_newest_that_is_there_and_has_no_rejected_ancestor(rejected, lost):
     allowed = [
-        digest
-        for digest in '4321'
-        if not set(ANCESTORS[digest]) & rejected and digest not in lost
+        digest for digest in '4321' if not set(ANCESTORS[digest]) & rejected and digest not in lost
     ]
     expected = (allowed or ['0'])[0]
 
@@ -46,7 +44,7 @@ def test_the_newest_that_is_there_and_has_no_rejected_ancestor(rejected, lost):
         return choose_parent(TREE, rejected, 'p@0', lambda each: each[-1] not in lost)
 
     if expected in rejected:
-        with pytest.raises(NoParent, match='p@0 was rolled back.*set the parameter parent'):
+        with pytest.raises(NoParent, match=r'p@0 was rolled back.*set the parameter parent'):
             choose()
     else:
         assert choose() == f'p@{expected}'
