@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 def test_announced_episodes_become_a_version_with_its_files_and_sources(learner_rig):
     rig = learner_rig
     rig.gate.touch()
-    rig.start(sources='[http://desk:8710]')
+    rig.start(sources='["http://desk:8710"]')
     first, second = rig.record('a', 'b')
     rig.announce(first)
     (version,) = rig.wait(lambda: rig.versions, 'a version is announced')

@@ -154,8 +154,13 @@ class LearnerNodeRig:
         return self.states[-1] if self.states else None
 
     def wait(self, holds: Callable[[], object], what: str) -> object:
+        def holds_or_ended() -> object:
+            process = self.processes.processes.get(self.log_name)
+            assert process is None or process.poll() is None, f'{what}: {self.log}'
+            return holds()
+
         try:
-            return wait_until(holds, what, LIMIT_S)
+            return wait_until(holds_or_ended, what, LIMIT_S)
         except BaseException:
             print(f'--- the learner, last\n{self.state}')
             raise
