@@ -43,6 +43,7 @@ ALLOWED = {
     'router': {*GROUND, 'cage', 'zenoh'},
     'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
+    'learner': {*GROUND, 'policies', 'requirements', 'versions'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
