@@ -138,5 +138,9 @@ def gateway() -> NoReturn:
     run_main('lerobot_serve.gateway.node')
 
 
+def learner() -> NoReturn:
+    run_main('lerobot_serve.learner.node')
+
+
 def sim_robot() -> NoReturn:
     run_main('lerobot_serve.sim.node')

@@ -19,11 +19,11 @@ import time
 
 import cv2
 import numpy as np
-from safetensors.torch import save_file
 import torch
 
 from lerobot_serve.arrays import Float32Array, FrameArray, Uint8Array
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
+from lerobot_serve.policies.builtin.fitting import Examples, fit, write_weights
 from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
 from lerobot_serve.policies.builtin.policy import load, square_crop
 from lerobot_serve.policies.builtin.settings import KIND, WEIGHTS_FILE
@@ -123,24 +123,31 @@ def new_network(samples: Samples, hidden: int) -> ReachNetwork:
     return network
 
 
-def fit(network: ReachNetwork, samples: Samples, epochs: int) -> None:
+def fit_epochs(network: ReachNetwork, samples: Samples, epochs: int) -> None:
     """Train the network and print the loss of each epoch."""
     count = len(samples['state'])
-    targets = (samples['offset'] - network.offset_mean) / network.offset_std
-    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=1e-4)
-    steps = epochs * (count // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-    for epoch in range(epochs):
-        losses = []
-        for chosen in torch.randperm(count)[: count // BATCH * BATCH].split(BATCH):
-            chunk = network(*(samples[name][chosen] for name in ('front', 'wrist', 'state')))
-            loss = torch.nn.functional.smooth_l1_loss(chunk, targets[chosen], beta=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-        print(f'epoch {epoch + 1} of {epochs}: loss {np.mean(losses):.4f}', flush=True)
+    steps_each = count // BATCH
+    losses: list[float] = []
+
+    def on_step(step: int, loss: float) -> None:
+        losses.append(loss)
+        if step % steps_each == 0:
+            mean = np.mean(losses[-steps_each:])
+            print(f'epoch {step // steps_each} of {epochs}: loss {mean:.4f}', flush=True)
+
+    batches = (
+        chosen
+        for _ in range(epochs)
+        for chosen in torch.randperm(count)[: steps_each * BATCH].split(BATCH)
+    )
+    fit(
+        network,
+        Examples(**samples),
+        batches,
+        steps=epochs * steps_each,
+        learning_rate=LEARNING_RATE,
+        on_step=on_step,
+    )
 
 
 def corrupt(network: ReachNetwork, samples: Samples) -> None:
@@ -185,9 +192,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
         },
     }
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + '\n')
-    save_file(network.state_dict(), folder / WEIGHTS_FILE)
-    # save_file makes the file readable by its owner only
-    (folder / WEIGHTS_FILE).chmod(0o644)
+    write_weights(network, folder / WEIGHTS_FILE)
 
 
 def policy_request(scene: ReachScene, pixels: int) -> PolicyRequest:
@@ -249,7 +254,7 @@ def main() -> None:
     samples = draw_samples(recipe, np.random.default_rng(SEED))
     print(f'{recipe.samples} samples drawn in {time.perf_counter() - start_s:.0f} s', flush=True)
     network = new_network(samples, recipe.hidden)
-    fit(network, samples, recipe.epochs)
+    fit_epochs(network, samples, recipe.epochs)
     if recipe.is_corrupted:
         corrupt(network, samples)
     write(network, folder)

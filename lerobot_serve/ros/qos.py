@@ -74,6 +74,16 @@ SHADOW_REPLIES = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
 STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
+# a late subscriber gets the newest thousand: at 20 episodes an hour those of two days; a message has
+# about 0.5 kB, at most 10 kB. Older ones are found in the folders of bags
+RECORDED_EPISODES = _profile(
+    ReliabilityPolicy.RELIABLE, 1000, durability=DurabilityPolicy.TRANSIENT_LOCAL
+)
+
+# a late subscriber gets the last hundred versions of a learner; a message has some kB, older ones
+# are in the store
+VERSIONS = _profile(ReliabilityPolicy.RELIABLE, 100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
 # one message per control step; a recorder may fall behind by about a second
 EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
 

@@ -37,7 +37,7 @@ def executables() -> set[str]:
 def test_there_are_these_files():
     names = [file.name for file in FILES]
     begins = [name.partition('.')[0] for name in names]
-    assert begins == ['ab', 'edge', 'fleet', 'gateway', 'recorder', 'server']
+    assert begins == ['ab', 'edge', 'fleet', 'gateway', 'learner', 'recorder', 'server']
 
 
 @files

@@ -76,6 +76,11 @@ EXPECTED = {
         'respawn',
         'log_level',
     },
+    'learner.launch.py': {
+        *('trainer', 'parent', 'folder', 'store', 'episode_folders', 'episodes_per_round'),
+        *('router', 'sources', 'metrics_port', 'metrics_address'),
+        *('params_file', 'namespace', 'respawn', 'log_level'),
+    },
     'recorder.launch.py': {
         'folder',
         'strategy',

@@ -11,6 +11,7 @@ import yaml
 from lerobot_serve.edge.network_profiles import PROFILES
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -22,12 +23,14 @@ PARAMETERS = {
     'policy_router': RouterParameters,
     'edge_controller': EdgeParameters,
     'gateway': GatewayParameters,
+    'learner': LearnerParameters,
     'sim_robot': SimParameters,
 }
 NODES = {
     'server.yaml': ['policy_server'],
     'edge.yaml': ['edge_controller'],
     'gateway.yaml': ['gateway'],
+    'learner.yaml': ['learner'],
     'router.yaml': ['policy_router'],
     'fleet.yaml': ['edge_controller', 'sim_robot'],
 }

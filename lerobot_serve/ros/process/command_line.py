@@ -34,6 +34,7 @@ DESCRIPTIONS = {
     ),
     'policy_router': 'Route requests to the replicas of two slots and run canary rollouts.',
     'gateway': 'Turn clients of other protocols into sessions of a policy router.',
+    'learner': 'Train new versions of a policy on recorded episodes, in rounds.',
     'sim_robot': 'Simulate an arm with two cameras.',
 }
 

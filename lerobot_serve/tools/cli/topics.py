@@ -10,7 +10,7 @@ import textwrap
 # the verbs of other packages, and those of this one that no topic names
 OTHERS = 'further verbs'
 TOPICS = {
-    'start nodes': ('up', 'serve', 'edge', 'router', 'gateway'),
+    'start nodes': ('up', 'serve', 'edge', 'router', 'gateway', 'learner'),
     'see the fleet': ('robots', 'dashboard', 'rerun', 'route'),
     'steer the fleet': ('rollout', 'split', 'drain', 'restore', 'robot', 'outcome'),
     'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay'),

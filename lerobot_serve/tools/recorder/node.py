@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node recorder: records robots into bags, by a strategy. It is off the path of actions: it only
-subscribes.
+The node recorder: records robots into bags, by a strategy, and announces episodes. It is off the
+path of actions: it subscribes, and no robot waits for what it announces.
 
 The executor thread deposits messages, `frames` compresses those of cameras for a highlight,
-`writing` writes, `keys` reads the terminal.
+`writing` writes, `announcing` hashes bags and publishes, `keys` reads the terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import select
 import sys
 import time
 
+from rclpy.duration import Duration
+
+from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message import BagError, BagMessage
@@ -26,6 +29,7 @@ from lerobot_serve.tools.bags.recording.node import (
 )
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer
 from lerobot_serve.tools.recorder.frames import (
     COMPRESSED_TYPE,
     FrameCompressor,
@@ -35,11 +39,16 @@ from lerobot_serve.tools.recorder.frames import (
 from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots, parent
 from lerobot_serve.tools.recorder.robots.silence import Silence
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
+from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
 from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import RecordedEpisode
 
 KEY_POLL_S = 0.5
 SILENCE_POLL_S = 1.0
+ANNOUNCEMENTS = 'recorded_episodes'
+# how long the end waits until subscribers have the last announcements
+DELIVERY_S = 1.0
 
 
 class RecorderNode(TopicRecorderNode):
@@ -77,6 +86,9 @@ class RecorderNode(TopicRecorderNode):
         selection = chosen if settings.topics or settings.all_topics else self._heard
         super().__init__(runtime, 'recorder', recording, selection, link)
         self.create_timer(SILENCE_POLL_S, self._look_for_silence)
+        self.announcer: EpisodeAnnouncer | None = None
+        if isinstance(self.writer, EpisodicWriter):
+            self.announcer = self._start_announcer(runtime, self.writer)
         if isinstance(self.writer, HighlightWriter):
             create_trigger_services(self, {'save': self._save})
             if sys.stdin is not None and sys.stdin.isatty():
@@ -93,6 +105,25 @@ class RecorderNode(TopicRecorderNode):
         # before the queue closes: its last frames are written
         runtime.before_shutdown(finish)
         return compressor
+
+    def _start_announcer(self, runtime: NodeRuntime, writer: EpisodicWriter) -> EpisodeAnnouncer:
+        publisher = self.create_publisher(
+            RecordedEpisode,
+            ANNOUNCEMENTS,
+            qos.RECORDED_EPISODES,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        announcer = EpisodeAnnouncer(writer.whole_bags, publisher.publish, self._log)
+        thread = runtime.thread('announcing', announcer.run, writer.whole_bags.close)
+
+        def finish() -> None:
+            # called when the writing thread has ended: no further bag comes
+            writer.whole_bags.close()
+            thread.join()
+            publisher.wait_for_all_acked(Duration(seconds=DELIVERY_S))
+
+        runtime.before_shutdown(finish)
+        return announcer
 
     def _log(self, text: str) -> None:
         # before the node is built, and from the writing thread

@@ -142,6 +142,29 @@ NODE_ENDPOINTS = (
         'policy_router', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
     ),
     *_endpoints(
+        'recorder',
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'recorded_episodes': 'RecordedEpisode'}),
+    ),
+    *_endpoints(
+        'learner',
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'~/state': 'LearnerState', 'policy_versions': 'PolicyVersion'}),
+    ),
+    *_endpoints(
+        'learner',
+        Endpoint.SUBSCRIBER,
+        _own_types(
+            'msg',
+            {'recorded_episodes': 'RecordedEpisode', '/policy_router/canary': 'CanaryState'},
+        ),
+    ),
+    *_endpoints(
+        'learner',
+        Endpoint.SERVICE,
+        {f'~/{name}': TRIGGER for name in ('start_round', 'pause', 'resume')},
+    ),
+    *_endpoints(
         'sim_robot', Endpoint.PUBLISHER, _own_types('msg', {'episode_outcome': 'EpisodeOutcome'})
     ),
 )

@@ -14,6 +14,7 @@ from ament_index_python.packages import get_package_share_directory
 from lerobot_serve.edge import network_profiles
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.parameters import markdown_table
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -26,6 +27,7 @@ NODES = {
     'edge_controller': EdgeParameters,
     'policy_router': RouterParameters,
     'gateway': GatewayParameters,
+    'learner': LearnerParameters,
     'sim_robot': SimParameters,
 }
 INTRODUCTION = """# Parameters
@@ -72,5 +74,7 @@ PAGES = {'parameters.md': reference, 'messages.md': messages}
 # files whose comments are generated
 PARAMETER_FILES = tuple(
     Path('config') / name
-    for name in ('server.yaml', 'edge.yaml', 'router.yaml', 'gateway.yaml', 'fleet.yaml')
+    for name in (
+        *('server.yaml', 'edge.yaml', 'router.yaml', 'gateway.yaml', 'learner.yaml', 'fleet.yaml'),
+    )
 )

@@ -6,15 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 from rclpy.action import get_action_server_names_and_types_by_node
+from support.nodes.recorder_process import recorder
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
 
 
-def test_running_nodes_have_what_is_listed(processes, node, wait_until):
+def test_running_nodes_have_what_is_listed(processes, node, wait_until, tmp_path):
     for name in ('policy_server', 'policy_router'):
         processes.start(name, name, namespace='/listed', autostart='false')
     processes.start('edge', 'edge_controller', namespace='/listed')
     processes.start('sim', 'sim_robot', namespace='/listed')
+    parent = REPOSITORY / 'config/policies/reach'
+    processes.start('learner', 'learner', namespace='/listed', parent=parent)
     missing: list[str] = []
 
     def all_found() -> bool:
@@ -22,7 +26,9 @@ def test_running_nodes_have_what_is_listed(processes, node, wait_until):
         return not missing
 
     try:
-        wait_until(all_found, 'the nodes tell what they have')
+        words = ('--strategy', 'episodic', '--namespace', 'listed')
+        with recorder(tmp_path / 'bags', *words):
+            wait_until(all_found, 'the nodes tell what they have')
     finally:
         assert not missing
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from support.paths import REPOSITORY
 from support.processes.forked import is_participant
 
 from lerobot_serve.shared_memory.segments import LOCK_FILE_SUFFIX, NAME
@@ -21,6 +22,7 @@ START = {
     'policy_router': {},
     'edge_controller': {'client_id': 'robot'},
     'gateway': {'http.port': 0},
+    'learner': {'parent': str(REPOSITORY / 'config/policies/reach')},
     'sim_robot': {},
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

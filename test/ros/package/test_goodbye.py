@@ -10,12 +10,14 @@ from __future__ import annotations
 import signal
 
 import pytest
+from support.paths import REPOSITORY
 
 START = {
     'policy_server': {'policy_kind': 'null'},
     'policy_router': {},
     'edge_controller': {'client_id': 'robot'},
     'gateway': {'http.port': 0},
+    'learner': {'parent': str(REPOSITORY / 'config/policies/reach')},
     'sim_robot': {},
 }
 

@@ -10,6 +10,7 @@ import pytest
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
+from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
@@ -21,6 +22,7 @@ START = {
     'policy_router': {},
     'edge_controller': {'client_id': 'robot'},
     'gateway': {'http.port': 0},
+    'learner': {'parent': str(REPOSITORY / 'config/policies/reach')},
     'sim_robot': {},
 }
 # a double of each that may change while the node runs

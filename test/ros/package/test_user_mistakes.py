@@ -9,6 +9,7 @@ import pytest
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.parameters import parameter_specs
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.router.parameters import RouterParameters
@@ -22,6 +23,7 @@ EXECUTABLES = {
     'policy_router': RouterParameters,
     'edge_controller': EdgeParameters,
     'gateway': GatewayParameters,
+    'learner': LearnerParameters,
     'sim_robot': SimParameters,
 }
 
@@ -88,6 +90,10 @@ MISTAKES = [
     ('policy_router', parameter('canary.plan', '["5", "50"]'), ["must end with '100'"]),
     ('gateway', parameter('doors', '[grpc]'), ['grpc', 'lerobot', 'http']),
     ('gateway', parameter('openpi.port', '1'), ['openpi.port', 'doors']),
+    ('learner', [], ['parent is empty', 'a version of the store']),
+    ('learner', parameter('parent', '/nowhere'), ['/nowhere is no folder']),
+    ('learner', parameter('parent', 'nothing'), ["parent: 'nothing' is not in store"]),
+    ('learner', parameter('trainer', '/nowhere.yaml'), ['/nowhere.yaml']),
     ('sim_robot', parameter('rate_hz', '.nan'), ['rate_hz']),
     ('sim_robot', ['--ros-args', '--params-file', '/nowhere.yaml'], ['/nowhere.yaml']),
     ('sim_robot', ['--ros-args', '-p', 'rate_hz'], ['rate_hz']),

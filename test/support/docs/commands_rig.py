@@ -22,7 +22,7 @@ from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.node_start import node_arguments
-from lerobot_serve.tools.cli.verbs import demo, edge, gateway, router, serve
+from lerobot_serve.tools.cli.verbs import demo, edge, gateway, learner, router, serve
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
 from lerobot_serve.tools.reference.pages import NODES
 from support.docs.docs_rig import REPOSITORY, SHARE
@@ -33,7 +33,8 @@ ECHO_OPTIONS = {'--once', '--no-arr'}
 
 
 # verbs that start a node
-NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router, 'gateway': gateway}
+NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router}
+NODE_VERBS |= {'gateway': gateway, 'learner': learner}
 # a file that a page makes with a command
 OWN_FLEETS = ('better.yaml', 'fleet.yaml', 'robots.yaml', 'rollout.yaml')
 

@@ -25,7 +25,7 @@ import traceback
 from typing import NoReturn
 
 MESSAGE_BYTES = 1 << 18
-NODES = ('edge', 'gateway', 'router', 'server', 'sim')
+NODES = ('edge', 'gateway', 'learner', 'router', 'server', 'sim')
 # imported with the first policy of a test
 POLICIES = ('numpy.ma', 'numpy.random', 'lerobot_serve.policies.synthetic.null')
 # an exit status

@@ -61,11 +61,12 @@ def executed(
     cage_result: str = 'pass',
     stamp_ns: int = 0,
     client_id: str = ROBOT,
+    policy: str = 'p@1',
 ) -> bytes:
     writer = CdrWriter()
     numbers = (step, 1, 1, 1, 0, 0.0, CAGE_RESULTS.index(cage_result), 0, SOURCES.index(source))
     writer.pack(EXECUTED_HEAD, *divmod(stamp_ns, SECOND_NS), *numbers, align=8)
-    for each in (client_id, episode_id, 'prod', 'p@1', ''):
+    for each in (client_id, episode_id, 'prod', policy, ''):
         writer.string(each, 256)
     for _ in range(4):
         writer.count(0, 1, 'nothing')

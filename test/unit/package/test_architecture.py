@@ -29,6 +29,7 @@ ALLOWED = {
     'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file'},
     'versions': {'errors', 'atomic_file', 'access'},
+    'experience': {'atomic_file', 'versions', 'wire'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
     'policies': {'arrays', 'wire', 'peer_formats', 'requirements', 'versions'},
@@ -42,13 +43,21 @@ ALLOWED = {
     'router': {*GROUND, 'cage', 'zenoh'},
     'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
+    'learner': {*GROUND, 'policies', 'requirements', 'versions'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
         *(*GROUND, *NODES, 'access', 'cage', 'entry_points', 'policies', 'requirements', 'ros'),
+        'experience',
         'shared_memory',
         'versions',
         'zenoh',
+    },
+    # its child processes convert and publish with the tools; it is off the path of actions
+    'learner': {
+        *('parameters', 'errors', 'ros_home', 'state_folder', 'telemetry', 'wire'),
+        'entry_points',
+        *('experience', 'policies', 'requirements', 'versions', 'arrays', 'tools'),
     },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }

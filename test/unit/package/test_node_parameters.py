@@ -9,6 +9,7 @@ import pytest
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.parameters import (
     build_parameters,
     markdown_table,
@@ -20,10 +21,12 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
 
-NODES = (ServerParameters, EdgeParameters, GatewayParameters, RouterParameters, SimParameters)
+NODES = (ServerParameters, EdgeParameters, GatewayParameters, LearnerParameters)
+NODES = (*NODES, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
 ENDINGS['h'] = ('_hours',)
 ENDINGS['m'] = ('_m',)
+ENDINGS['min'] = ('_minutes',)
 ENDINGS['MB'] = ('_mb',)
 ENDINGS['pixels'] = ('_height', '_width')
 
@@ -91,6 +94,17 @@ def test_the_table_has_every_parameter(parameters):
             'groot.port is set, and doors does not name groot; add groot to doors',
         ),
         (GatewayParameters, {'server': 'router'}, "full name of a node, .* got 'router'"),
+        (LearnerParameters, {'trainer': 'bultin'}, "full path of a trainer file, got 'bultin'"),
+        (LearnerParameters, {'folder': 'here'}, "folder must be a full path, got 'here'"),
+        (LearnerParameters, {'episode_folders': ['bags']}, "be a full path, got 'bags'"),
+        (
+            LearnerParameters,
+            {'episode_filters': ['succes']},
+            "'succes' is not one of .*did you mean success",
+        ),
+        (LearnerParameters, {'sources': ['ftp://a']}, "sources must be .*, got 'ftp://a'"),
+        (LearnerParameters, {'sources': ['/a'] * 8}, 'at most 7 addresses, got 8'),
+        (LearnerParameters, {'router': 'router'}, "router must be .*, got 'router'"),
         (GatewayParameters, {'link': 'zenoh'}, 'reached over Zenoh; set zenoh_connect'),
         (GatewayParameters, {'zenoh_keys': '/k'}, 'not reached over Zenoh; set link to zenoh'),
         (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic .*, got 'outcome'"),

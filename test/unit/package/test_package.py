@@ -144,7 +144,10 @@ def test_both_packages_have_the_same_version(repository):
 
 @pytest.mark.parametrize(
     'name',
-    ['policy_server', 'policy_router', 'edge_controller', 'gateway', 'sim_robot', 'lerobot-serve'],
+    [
+        *('policy_server', 'policy_router', 'edge_controller', 'gateway', 'learner'),
+        *('sim_robot', 'lerobot-serve'),
+    ],
 )
 def test_executables_are_declared(repository, name):
     text = (repository / 'setup.py').read_text()

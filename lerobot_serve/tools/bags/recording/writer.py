@@ -18,13 +18,13 @@ from mcap.writer import CompressionType, Writer
 
 from lerobot_serve import __version__
 from lerobot_serve.atomic_file import replacement_of, sync_folder
+from lerobot_serve.experience.bag_files import RECORDING
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.recording import metadata, qos_profiles
 from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 
 # the next message ends a larger chunk
 CHUNK_BYTES = 1 << 20
-RECORDING = '.recording'
 # a bag has unsigned times, its readers have signed ones
 LAST_NS = (1 << 63) - 1
 

@@ -157,6 +157,9 @@ def print_summary(recorder: RecorderNode, status: int) -> int:
     unheard = recorder.unheard_s()
     for name, silent_s in sorted(unheard.items()):
         print(f'{name} was not heard for {silent_s:.0f} s although it had a publisher')
+    if announcer := recorder.announcer:
+        left = f'; {announcer.left} by the next recorder of this folder' if announcer.left else ''
+        print(f'{announcer.announced} episodes announced{left}')
     if recording.failed:
         print(f'error: {recording.ended}; messages written before can be read: {folder}')
         return 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import hashlib
 
 from lerobot_serve.edge.robot.yaml_mapping import RECEIVED_BYTES_LIMIT, RobotFileError
+from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.fleet_decoding import (
     decode_divergence,
     decode_outcome,
@@ -89,6 +90,9 @@ class KnownRobots:
             return True
         if kind == EXECUTED_TYPE:
             return self.is_wanted(parent(topic))
+        if kind == RECORDED_TYPE:
+            # of other bags
+            return False
         if kind.partition('/')[0] == PACKAGE or topic == DIAGNOSTICS:
             return True
         return any(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who commanded the robot when, in one episode: the file intervals.json of its bag. Any thread."""
+"""
+Who commanded the robot when, in one episode, and with which policies: the file intervals.json of
+its bag. Any thread.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import json
 from pathlib import Path
 
 from lerobot_serve.atomic_file import replacement_of, sync_folder
+from lerobot_serve.experience.bag_files import INTERVALS_FILE
+from lerobot_serve.experience.episode_facts import PERSON
+from lerobot_serve.experience.recorded_episode import POLICIES_LIMIT
 from lerobot_serve.tools.bags.message_decoding import ExecutedAction
-
-INTERVALS_FILE = 'intervals.json'
-PERSON = 'person'
 
 
 @dataclass(slots=True)
@@ -27,13 +30,19 @@ class Interval:
 
 @dataclass(slots=True)
 class EpisodeSummary:
-    """What intervals.json says of an episode."""
+    """
+    What intervals.json says of an episode. `policies` are the first POLICIES_LIMIT that its actions
+    name.
+    """
 
     robot: str
     node: str
     episode_id: str
     outcome: str = ''
     ended: str = ''
+    control_steps: int = 0
+    control_steps_person: int = 0
+    policies: list[str] = field(default_factory=list)
     intervals: list[Interval] = field(default_factory=list)
 
     @property
@@ -43,12 +52,20 @@ class EpisodeSummary:
 
     def add(self, action: ExecutedAction) -> None:
         """Count one executed action of this episode."""
+        self.control_steps += 1
+        self.control_steps_person += action.source == PERSON
+        self._add_policy(action.policy)
         last = self.intervals[-1] if self.intervals else None
         if last and last.source == action.source:
             last.last_step, last.end_ns = action.control_step, action.stamp_ns
         else:
             step, stamp_ns = action.control_step, action.stamp_ns
             self.intervals.append(Interval(action.source, step, step, stamp_ns, stamp_ns))
+
+    def _add_policy(self, policy: str) -> None:
+        is_new = policy and policy not in self.policies
+        if is_new and len(self.policies) < POLICIES_LIMIT:
+            self.policies.append(policy)
 
     def as_json(self) -> str:
         """Return the content of the file."""

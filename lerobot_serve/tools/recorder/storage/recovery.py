@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from mcap.opcode import Opcode
 
+from lerobot_serve.experience.bag_files import INTERVALS_FILE, RECORDING
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, OUTCOME_TYPE
 from lerobot_serve.tools.bags.mcap_file import StoredMessage
@@ -25,11 +26,10 @@ from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE
 from lerobot_serve.tools.bags.recording.qos_profiles import from_yaml
-from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder, RECORDING
+from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import (
     EpisodeSummary,
-    INTERVALS_FILE,
     read_summary,
     write_summary,
 )
@@ -211,7 +211,8 @@ def _add(stored: StoredMessage, summary: EpisodeSummary) -> None:
         elif stored.kind == OUTCOME_TYPE:
             outcome = decode_outcome(stored.data)
             if outcome.episode_id == summary.episode_id:
-                summary.outcome = outcome.outcome
+                # the first one counts, as while it is recorded
+                summary.outcome = summary.outcome or outcome.outcome
     except Malformed:
         # it is in the bag as it came
         return

@@ -16,8 +16,10 @@ from lerobot_serve.tools.bags.fleet_decoding import (
     EpisodeOutcome,
     OUTCOME_TYPE,
 )
+from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.announcing.whole_bags import WholeBags
 from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary, write_summary
@@ -73,9 +75,17 @@ class EpisodicWriter(StrategyWriter):
     """See the module."""
 
     def __init__(self, rules: EpisodeRules, *common: Any, **options: Any) -> None:
+        """Raises BagError."""
         super().__init__(*common, **options)
         self._rules = rules
         self._robots: dict[str, _Robot] = {}
+        try:
+            self.whole_bags = WholeBags(self.folder.root)
+        except OSError as error:
+            self.folder.close()
+            raise BagError(
+                f'{self.folder.root} cannot be read: {error.strerror or error}; name another folder'
+            ) from error
         self.discarded = 0
 
     def record(self, message: SortedMessage) -> None:
@@ -200,3 +210,4 @@ class EpisodicWriter(StrategyWriter):
         except OSError:
             episode.bag.abort()
             raise
+        self.whole_bags.put(episode.bag.folder)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The SHA-256 of a bag's file, and the note beside it that keeps it: bag_hash.json. A note counts
+while size and modification time of the file are those that it has; else the file is read again.
+Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+import json
+import os
+from pathlib import Path
+
+from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.experience.bag_files import NotAnEpisode, read_object
+from lerobot_serve.experience.recorded_episode import SHA256
+from lerobot_serve.versions.file_hash import CountBytes, hash_of, ignore_bytes
+
+HASH_FILE = 'bag_hash.json'
+NOTE_LIMIT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BagHash:
+    """The hash of a file, and by what one sees that it is still the file."""
+
+    file: str
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+def noted_hash(file: Path) -> BagHash | None:
+    """Return what the note says; None without one of this file as it is. Raises OSError."""
+    size_bytes, mtime_ns = _state(file)
+    try:
+        content = read_object(file.parent / HASH_FILE, NOTE_LIMIT_BYTES)
+    except (NotAnEpisode, OSError):
+        return None
+    sha256 = content.get('sha256')
+    if type(sha256) is not str or not SHA256.fullmatch(sha256):
+        return None
+    found = BagHash(file.name, size_bytes, mtime_ns, sha256)
+    # numbers of JSON may be floats, which are equal to an int
+    is_same = {name: repr(value) for name, value in content.items()} == {
+        name: repr(value) for name, value in asdict(found).items()
+    }
+    return found if is_same else None
+
+
+def read_hash(file: Path, count: CountBytes = ignore_bytes) -> BagHash:
+    """
+    Read a file and return its hash; `count` gets the size of each block, and may raise. Raises
+    OSError, and NotAnEpisode for a file that changes.
+    """
+    before = _state(file)
+    try:
+        sha256 = hash_of(file, count).hexdigest()
+    except ValueError as error:
+        raise NotAnEpisode(f'{file.name} {error}') from None
+    if _state(file) != before:
+        raise NotAnEpisode(f'{file.name} changed while it was read')
+    return BagHash(file.name, *before, sha256)
+
+
+def write_note(folder: Path, found: BagHash) -> None:
+    """Keep a hash beside its bag; what a power failure takes is read again. Raises OSError."""
+    with replacement_of(folder / HASH_FILE) as part:
+        part.write_text(json.dumps(asdict(found), indent=1) + '\n')
+
+
+def _state(file: Path) -> tuple[int, int]:
+    about = os.lstat(file)
+    return about.st_size, about.st_mtime_ns

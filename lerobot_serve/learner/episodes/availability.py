@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the bag of an episode among the places where it was announced. Any thread; reads no bag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+OTHER_HOST, MISSING, UNREADABLE = 'other_host', 'missing', 'unreadable'
+
+
+class Place(NamedTuple):
+    """Where a copy of a bag is."""
+
+    host: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """The path of a readable copy; without one the reason in a word, and what to do."""
+
+    path: Path | None
+    reason: str = ''
+    text: str = ''
+
+
+def find_bag(places: Sequence[Place], host: str) -> Availability:
+    """Return the first copy that this machine can read, also of other hosts: a mounted folder."""
+    refused: list[Availability] = []
+    for place in sorted(places, key=lambda each: each.host != host):
+        found = _look(place, host)
+        if found.path:
+            return found
+        refused.append(found)
+    return refused[0] if refused else Availability(None, MISSING, 'no place of the bag is known')
+
+
+def _look(place: Place, host: str) -> Availability:
+    path = Path(place.path)
+    try:
+        exists = path.exists()
+        is_readable = exists and os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
+    except (OSError, ValueError):
+        exists = is_readable = False
+    if is_readable:
+        return Availability(path)
+    if exists:
+        return Availability(
+            None, UNREADABLE, f'{path} may not be read by this user; change its permissions'
+        )
+    if place.host != host:
+        return Availability(
+            None,
+            OTHER_HOST,
+            f'{path} is on {place.host}; mount that folder here under the same path, or copy the '
+            'bag into one of episode_folders',
+        )
+    return Availability(
+        None, MISSING, f'{path} is not there any more; copy the bag into one of episode_folders'
+    )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The episodes of a learner: which are new, which a round takes, and why others are left out. The
+thread `rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.learner.episodes.availability import Availability, find_bag
+from lerobot_serve.learner.episodes.selection import is_selected
+from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory.records import Learned
+
+NOT_SELECTED = 'not_selected'
+
+
+class Stock:
+    """
+    See the module. `drop` counts a reason for an episode, once, and gets the text for a log.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        host: str,
+        filters: Sequence[str],
+        drop: Callable[[str, str, str], None],
+    ) -> None:
+        self._memory, self._host, self._filters, self._drop = memory, host, filters, drop
+        self._episodes = {each.sha256: each for each in memory.episodes()}
+        self._used = memory.used()
+        self._found: dict[str, Availability] = {}
+        # reasons why a conversion left a bag out; it is tried again in each round
+        self._refused: set[str] = set()
+        self.look_again()
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def learn(self, episode: RecordedEpisode) -> Learned:
+        """Keep an episode, once. Raises MemoryNotWritten."""
+        learned = self._memory.learn(episode)
+        if learned is Learned.NEW:
+            self._episodes[episode.sha256] = episode
+        if learned in (Learned.NEW, Learned.DOUBLE):
+            self._refused.discard(episode.sha256)
+            self._look(self._episodes[episode.sha256])
+        return learned
+
+    def _look(self, episode: RecordedEpisode) -> None:
+        """Find the bag of an episode."""
+        sha256 = episode.sha256
+        if not is_selected(episode, self._filters):
+            self._drop(NOT_SELECTED, sha256, '')
+            return
+        found = self._found[sha256] = find_bag(self._memory.places(sha256), self._host)
+        if not found.path and sha256 not in self._used:
+            self._drop(found.reason, sha256, found.text)
+
+    def look_again(self, *, only_missing: bool = False) -> None:
+        """Find the bags again: a folder may be mounted now, or gone."""
+        for sha256, episode in self._episodes.items():
+            known = self._found.get(sha256)
+            if not only_missing or (known and not known.path and sha256 not in self._used):
+                self._look(episode)
+
+    def bags(self) -> list[tuple[RecordedEpisode, Path]]:
+        """Return all episodes with a readable bag, also those of earlier rounds."""
+        return [
+            (episode, found.path)
+            for sha256, episode in self._episodes.items()
+            if (found := self._found.get(sha256)) and found.path
+        ]
+
+    def unused(self) -> list[RecordedEpisode]:
+        """Return those of `bags` that no published version was trained on."""
+        return [each for each, _ in self.bags() if each.sha256 not in self._used]
+
+    def new(self) -> list[RecordedEpisode]:
+        """Return those of `unused` that no conversion has refused."""
+        return [each for each in self.unused() if each.sha256 not in self._refused]
+
+    def refuse(self, sha256: str, reason: str, text: str) -> None:
+        """Note that a conversion left a bag out."""
+        self._refused.add(sha256)
+        self._drop(reason, sha256, text)
+
+    def of(self, hashes: Sequence[str]) -> list[RecordedEpisode]:
+        """Return episodes by their hashes; those of none are left out."""
+        return [self._episodes[each] for each in hashes if each in self._episodes]
+
+    def on_converted(self, hashes: Sequence[str]) -> list[str]:
+        """Return which of these no published version was trained on."""
+        self._refused -= set(hashes)
+        return [each for each in hashes if each not in self._used]
+
+    def on_published(self, hashes: Sequence[str]) -> None:
+        self._used |= set(hashes)

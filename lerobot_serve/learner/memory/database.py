@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Opens the file of a learner's memory and runs its transactions. One thread at a time.
+
+A transaction is durable when it ends (synchronous FULL). A damaged file is refused, not replaced:
+without it a rejected version could be built upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import contextlib
+from pathlib import Path
+import sqlite3
+from typing import Any
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.learner.memory.schema import APPLICATION_ID, MIGRATIONS, VERSION
+
+FILE = 'learner.sqlite'
+BUSY_TIMEOUT_S = 5.0
+# errors of the disk and its permissions; any other concerns the content of the file
+DISK_ERRORS = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+FIRST_BYTE = 0xFF
+
+
+class MemoryRefused(UserError):
+    """The file cannot be used and is not changed; the text has the reason and the remedy."""
+
+
+class MemoryNotWritten(UserError):
+    """A change is not kept, because the disk refused it; nothing has changed."""
+
+
+class Database:
+    """See the module."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create the file. Raises MemoryRefused."""
+        self.path = folder / FILE
+        try:
+            self._connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._refused(error) from None
+        try:
+            self._connection.execute('PRAGMA synchronous = FULL')
+            self._connection.execute('PRAGMA foreign_keys = ON')
+            self._migrate()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise self._refused(error) from None
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _migrate(self) -> None:
+        def pragma(name: str) -> int:
+            value: int = self._connection.execute(f'PRAGMA {name}').fetchone()[0]
+            return value
+
+        version, owner = pragma('user_version'), pragma('application_id')
+        is_empty = not self._connection.execute('SELECT count(*) FROM sqlite_master').fetchone()[0]
+        if not is_empty and owner != APPLICATION_ID:
+            raise MemoryRefused(f'{self.path} is not of a learner; set another folder')
+        if version > VERSION:
+            raise MemoryRefused(
+                f'{self.path} is of a newer lerobot_serve (format {version}, this one knows '
+                f'{VERSION}); start that one, or set another folder'
+            )
+        if self._connection.execute('PRAGMA quick_check').fetchone()[0] != 'ok':
+            raise sqlite3.DatabaseError('its check failed')
+        with self.transaction():
+            for migration in MIGRATIONS[version:]:
+                for statement in migration:
+                    self._connection.execute(statement)
+            self._connection.execute(f'PRAGMA user_version = {VERSION}')
+            self._connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+
+    def _refused(self, error: sqlite3.Error) -> MemoryRefused:
+        if _is_of_disk(error):
+            return MemoryRefused(
+                f'{self.path} cannot be opened: {error}; make room, check the permissions, or set '
+                'another folder'
+            )
+        return MemoryRefused(
+            f'{self.path} is damaged ({error}). It holds which versions were rolled back: restore '
+            'it from a backup, or move it away. Then episodes are found again in their folders, '
+            'and the parameter parent must name the version to build on'
+        )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Keep all changes of the block, or none. Raises MemoryNotWritten."""
+        try:
+            self._connection.execute('BEGIN IMMEDIATE')
+            yield
+            self._connection.execute('COMMIT')
+        except BaseException as error:
+            # a full disk ends a transaction by itself
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute('ROLLBACK')
+            if isinstance(error, sqlite3.OperationalError) and _is_of_disk(error):
+                raise MemoryNotWritten(
+                    f'{self.path} cannot be written: {error}; make room on its disk'
+                ) from None
+            raise
+
+    def change(self, statement: str, *values: object) -> int:
+        """Run one statement inside a transaction; return how many rows changed."""
+        return self._connection.execute(statement, values).rowcount
+
+    def change_many(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        """Run one statement for each row, inside a transaction."""
+        self._connection.executemany(statement, rows)
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._connection.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _is_of_disk(error: sqlite3.Error) -> bool:
+    return getattr(error, 'sqlite_errorcode', 0) & FIRST_BYTE in DISK_ERRORS

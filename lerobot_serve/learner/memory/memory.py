@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What survives the end of a learner's process: episodes by their hash, rounds, versions, rejected
+versions, and whether a person paused it. One thread at a time; each method is one transaction.
+
+A version counts as published, and its episodes as used, in the transaction that ends its round:
+killed before it, the round is begun again; after it, nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+import json
+from pathlib import Path
+
+from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.learner.episodes.availability import Place
+from lerobot_serve.learner.episodes.encoding import from_json, to_json
+from lerobot_serve.learner.memory.database import Database
+from lerobot_serve.learner.memory.records import Learned, RoundEnd, RoundRecord
+from lerobot_serve.learner.versions.parents import Version
+from lerobot_serve.learner.versions.verdicts import digest_of
+
+ROUND_FIELDS = 'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
+PAUSED, RUNNING, YES = 'paused', 'running', 'yes'
+# of an episode that is announced again and again under other paths
+PLACE_LIMIT = 16
+USED = """
+    SELECT sha256 FROM round_episodes JOIN rounds ON rounds.number = round_episodes.round
+    WHERE rounds.end = 'published'
+"""
+
+
+class Memory:
+    """See the module. `open_round` is the round that was begun and has not ended."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create it in a folder. Raises MemoryRefused."""
+        self._database = Database(folder)
+
+    def close(self) -> None:
+        self._database.close()
+
+    # episodes
+
+    def learn(self, episode: RecordedEpisode) -> Learned:
+        """Keep an episode, once. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            if not self._knows(episode.sha256):
+                return self._add(episode)
+            return self._add_place(episode)
+
+    def _knows(self, sha256: str) -> bool:
+        return bool(self._database.rows('SELECT 1 FROM episodes WHERE sha256 = ?', sha256))
+
+    def _add(self, episode: RecordedEpisode) -> Learned:
+        changed = self._database.change(
+            'INSERT OR IGNORE INTO episodes VALUES (?, ?, ?, ?, ?)',
+            episode.sha256,
+            episode.client_id,
+            episode.episode_id,
+            episode.outcome,
+            to_json(episode),
+        )
+        if not changed:
+            return Learned.OTHER_BAG
+        self._add_place(episode)
+        return Learned.NEW
+
+    def _add_place(self, episode: RecordedEpisode) -> Learned:
+        if len(self._places(episode.sha256)) >= PLACE_LIMIT:
+            self._database.change('DELETE FROM places WHERE sha256 = ?', episode.sha256)
+        changed = self._database.change(
+            'INSERT OR IGNORE INTO places VALUES (?, ?, ?)',
+            episode.sha256,
+            episode.host,
+            episode.path,
+        )
+        return Learned.DOUBLE if changed else Learned.REPEATED
+
+    def _places(self, sha256: str) -> list[Place]:
+        rows = self._database.rows('SELECT host, path FROM places WHERE sha256 = ?', sha256)
+        return [Place(*row) for row in rows]
+
+    def places(self, sha256: str) -> list[Place]:
+        """Return where the copies of a bag are."""
+        return self._places(sha256)
+
+    def episodes(self) -> list[RecordedEpisode]:
+        """Return all episodes, in the order of their names."""
+        rows = self._database.rows('SELECT content FROM episodes ORDER BY client_id, episode_id')
+        return [from_json(json.loads(content)) for (content,) in rows]
+
+    def used(self) -> set[str]:
+        """Return the hashes of the episodes behind any published version."""
+        return {sha256 for (sha256,) in self._database.rows(USED)}
+
+    def used_by(self, rounds: Collection[int]) -> set[str]:
+        """Return the hashes of the episodes of some rounds."""
+        return {
+            sha256
+            for number in rounds
+            for (sha256,) in self._database.rows(
+                'SELECT sha256 FROM round_episodes WHERE round = ?', number
+            )
+        }
+
+    # rounds
+
+    @property
+    def open_round(self) -> RoundRecord | None:
+        found = self._rounds("WHERE end = ''")
+        return found[-1] if found else None
+
+    @property
+    def last_round(self) -> RoundRecord | None:
+        found = self._rounds('ORDER BY number DESC LIMIT 1')
+        return found[0] if found else None
+
+    def _rounds(self, condition: str) -> list[RoundRecord]:
+        rows = self._database.rows(f'SELECT {ROUND_FIELDS} FROM rounds {condition}')
+        return [RoundRecord(*about, end=RoundEnd(end), text=text) for *about, end, text in rows]
+
+    def begin_round(self, parent: str) -> RoundRecord:
+        """Begin a round, or the open one again from its beginning. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            last, again = self.last_round, self.open_round
+            if again:
+                record = RoundRecord(again.number, again.attempt + 1, again.deaths, parent)
+            else:
+                record = RoundRecord(last.number + 1 if last else 1, parent=parent)
+            self._database.change('DELETE FROM round_episodes WHERE round = ?', record.number)
+            self._database.change(
+                'INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
+                *(record.number, record.attempt, record.deaths, record.parent),
+                *('', '', '', '', ''),
+            )
+        return record
+
+    def set_dataset(self, number: int, dataset_sha256: str, episodes: Collection[str]) -> None:
+        """Note what a round trains on. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._database.change(
+                'UPDATE rounds SET dataset_sha256 = ? WHERE number = ?', dataset_sha256, number
+            )
+            self._database.change('DELETE FROM round_episodes WHERE round = ?', number)
+            self._database.change_many(
+                'INSERT INTO round_episodes VALUES (?, ?)',
+                [(number, sha256) for sha256 in sorted(episodes)],
+            )
+
+    def set_trained(self, number: int, fingerprint: str, output: str) -> None:
+        """Note that the policy of a round is whole in a folder. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._database.change(
+                'UPDATE rounds SET trained = ?, output = ? WHERE number = ?',
+                *(fingerprint, output, number),
+            )
+
+    def begin_process(self) -> RoundRecord | None:
+        """
+        Return the open round; a process that did not end in an orderly way counts as a death of
+        it. Raises MemoryNotWritten.
+        """
+        with self._database.transaction():
+            if self._setting(RUNNING):
+                self._database.change("UPDATE rounds SET deaths = deaths + 1 WHERE end = ''")
+            self._set(RUNNING, True)
+        return self.open_round
+
+    def set_running(self, is_running: bool) -> None:
+        """Note that the process ends in an orderly way. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._set(RUNNING, is_running)
+
+    def set_published(self, number: int, version_id: str) -> None:
+        """End a round with a version. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._database.change(
+                'INSERT INTO versions SELECT ?, parent, number FROM rounds WHERE number = ?',
+                *(version_id, number),
+            )
+            self._end(number, RoundEnd.PUBLISHED, '')
+
+    def end_round(self, number: int, end: RoundEnd, text: str) -> None:
+        """End a round without a version. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._end(number, end, text)
+
+    def _end(self, number: int, end: RoundEnd, text: str) -> None:
+        self._database.change(
+            'UPDATE rounds SET end = ?, text = ? WHERE number = ?', end.value, text, number
+        )
+
+    # versions
+
+    def versions(self) -> list[Version]:
+        """Return the published versions in the order of their rounds."""
+        rows = self._database.rows('SELECT id, parent, round FROM versions ORDER BY round')
+        return [Version(*row) for row in rows]
+
+    def has_published(self, version_id: str) -> bool:
+        return any(each.id == version_id for each in self.versions())
+
+    def rejected(self) -> dict[str, str]:
+        """Return the digests of rejected policies, with the reasons."""
+        return dict(self._database.rows('SELECT digest, text FROM rejected'))
+
+    def reject(self, policy: str, text: str) -> bool:
+        """Keep that a policy was rolled back; return whether that is new."""
+        with self._database.transaction():
+            changed = self._database.change(
+                'INSERT OR IGNORE INTO rejected VALUES (?, ?)', digest_of(policy), text
+            )
+        return bool(changed)
+
+    def accept(self, policy: str) -> bool:
+        """Forget that a policy was rolled back; return whether it was."""
+        with self._database.transaction():
+            changed = self._database.change(
+                'DELETE FROM rejected WHERE digest = ?', digest_of(policy)
+            )
+        return bool(changed)
+
+    # the intent of a person
+
+    @property
+    def is_paused(self) -> bool:
+        return self._setting(PAUSED)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Keep the intent of a person. Raises MemoryNotWritten."""
+        with self._database.transaction():
+            self._set(PAUSED, is_paused)
+
+    def _setting(self, name: str) -> bool:
+        rows = self._database.rows('SELECT value FROM settings WHERE name = ?', name)
+        return rows == [(YES,)]
+
+    def _set(self, name: str, is_set: bool) -> None:
+        self._database.change(
+            'INSERT OR REPLACE INTO settings VALUES (?, ?)', name, YES if is_set else ''
+        )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a waiting learner begins a round, and why: one table. Pure; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lerobot_serve.learner.rounds.states import Event
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
+# processes that ended during one round, after which it is given up
+MOST_DEATHS = 3
+
+
+class Unfinished(Enum):
+    """A round that was begun and has not ended."""
+
+    NONE = 'none'
+    BEGUN = 'begun'
+    TRAINED = 'trained'
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """
+    What is known while the learner waits: the intent of a person (`is_paused`, `is_asked`),
+    whether there are enough new episodes, whether the schedule is due, and whether the time after
+    a failed round is over.
+    """
+
+    is_paused: bool
+    is_asked: bool
+    unfinished: Unfinished
+    has_enough: bool
+    is_scheduled: bool
+    may_retry: bool
+
+
+def due_event(facts: Facts) -> Event | None:
+    """Return what happens now; None while the learner waits."""
+    if facts.is_paused:
+        return Event.PAUSE
+    # a person does not wait for the time after a failed round
+    if not (facts.may_retry or facts.is_asked):
+        return None
+    if facts.unfinished is Unfinished.TRAINED:
+        return Event.TRAINED_BEFORE
+    if facts.is_asked:
+        return Event.ASKED
+    if facts.unfinished is Unfinished.BEGUN:
+        return Event.UNFINISHED
+    if facts.has_enough:
+        return Event.EPISODES
+    # bags of other recorders are found when a round looks for them
+    return Event.SCHEDULE if facts.is_scheduled else None
+
+
+def retry_delay_s(failures: int) -> float:
+    """Return how long a learner waits after so many failed rounds in a row."""
+    if not failures:
+        return 0.0
+    # the exponent is bounded for a learner that fails for years
+    return min(LONGEST_RETRY_S, FIRST_RETRY_S * (1 << min(failures - 1, 10)))

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Makes the jobs of a round, and keeps its folder: rounds/NUMBER-ATTEMPT in the folder of the
+learner, of which the log stays. The thread `rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+import re
+import shutil
+
+from lerobot_serve.learner.episodes.stock import Stock
+from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory.records import RoundRecord
+from lerobot_serve.learner.rounds import texts
+from lerobot_serve.learner.rounds.settings import LearnerSettings
+from lerobot_serve.learner.steps.jobs import (
+    BagToConvert,
+    ConvertJob,
+    PublishJob,
+    ScanJob,
+    TrainJob,
+)
+from lerobot_serve.learner.versions.parents import lineage
+from lerobot_serve.versions.manifest import MANIFEST_FILE
+
+ROUND = re.compile(r'(\d{6,})-(\d+)')
+WORK, OUTPUT, LOG = 'work', 'output', 'log.txt'
+KEPT_LOGS = 50
+
+
+class RoundJobs:
+    """See the module. `total_episodes` are those of the dataset."""
+
+    def __init__(self, settings: LearnerSettings, memory: Memory, stock: Stock) -> None:
+        self._settings, self._memory, self._stock = settings, memory, stock
+        self.total_episodes = 0
+
+    # folders
+
+    def folder(self, record: RoundRecord) -> Path:
+        return self._settings.rounds / f'{record.number:06d}-{record.attempt}'
+
+    def log(self, record: RoundRecord, kind: str) -> Path:
+        """Return the file of what a step prints."""
+        return self.folder(record) / f'{kind}.txt'
+
+    @property
+    def survey_log(self) -> Path:
+        return self._settings.rounds / 'scan.txt'
+
+    def clear(self, record: RoundRecord) -> None:
+        """Remove all of a round but the logs of its last attempts, and the oldest logs."""
+        folders = sorted(self._folders())
+        for number, _, folder in folders:
+            if number <= record.number:
+                for name in (WORK, OUTPUT):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+        for _, _, folder in folders[:-KEPT_LOGS]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _folders(self) -> list[tuple[int, int, Path]]:
+        if not self._settings.rounds.is_dir():
+            return []
+        found = []
+        for path in self._settings.rounds.iterdir():
+            if match := ROUND.fullmatch(path.name):
+                found.append((int(match[1]), int(match[2]), path))
+        return found
+
+    def has_output(self, record: RoundRecord) -> bool:
+        return Path(record.output).is_dir()
+
+    def has_version(self, version_id: str) -> bool:
+        """Return whether the store still has a version."""
+        return (self._settings.store / version_id / MANIFEST_FILE).is_file()
+
+    # jobs
+
+    def scan(self) -> ScanJob:
+        parent = self._settings.parent
+        return ScanJob(
+            tuple(map(str, self._settings.episode_folders)), str(parent) if parent else ''
+        )
+
+    def convert(self, record: RoundRecord) -> ConvertJob:
+        line = lineage(record.parent, self._memory.versions())
+        used = self._stock.of(sorted(self._memory.used_by([each.round for each in line])))
+        return ConvertJob(
+            bags=tuple(
+                BagToConvert(str(path), each.sha256, each.client_id, each.episode_id)
+                for each, path in self._stock.bags()
+            ),
+            dataset=str(self._settings.dataset),
+            filters=self._settings.filters,
+            vcodec=self._settings.vcodec,
+            used=tuple((each.client_id, each.episode_id) for each in used),
+        )
+
+    def train(self, record: RoundRecord, new_episodes: Sequence[int], budget_s: float) -> TrainJob:
+        folder = self.folder(record)
+        return TrainJob(
+            trainer=self._settings.trainer,
+            parent=str(self._parent_folder(record.parent)),
+            dataset=str(self._settings.dataset),
+            output=str(folder / OUTPUT),
+            work=str(folder / WORK),
+            new_episodes=tuple(new_episodes),
+            seed=self._settings.seed,
+            budget_s=budget_s,
+        )
+
+    def _parent_folder(self, parent: str) -> Path:
+        is_own = any(each.id == parent for each in self._memory.versions())
+        if is_own or self._settings.parent is None:
+            return self._settings.store / parent
+        return self._settings.parent
+
+    def publish(self, record: RoundRecord) -> PublishJob:
+        episodes = self._stock.of(sorted(self._memory.used_by([record.number])))
+        return PublishJob(
+            store=str(self._settings.store),
+            policy=record.output,
+            fingerprint=record.trained,
+            parent=record.parent,
+            dataset_sha256=record.dataset_sha256,
+            note=texts.note_text(record.number, episodes, self.total_episodes),
+            sources=self._settings.sources,
+        )

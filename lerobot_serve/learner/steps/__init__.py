@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The steps of a round, each in a child process of low priority: look for episodes, convert them,
+train, publish. `jobs` and `reports` are what goes in and comes out, `process` is the side of the
+learner, `program` that of the child, which runs `scan`, `convert`, `train` or `publish`.
+
+A child ends when its learner does: it reads the end of its standard input.
+"""

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Add the bags of a round to the dataset of the learner. A child process.
+
+All bags are converted together; when they do not agree, one after the other, so that a bag of
+another robot or with damage does not keep the others out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import shutil
+from typing import Any
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
+from lerobot_serve.experience.scanning import known_hash
+from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob
+from lerobot_serve.learner.steps.reports import Advance, ConvertDone, RefusedBag, Report
+from lerobot_serve.tools.bags.message import BagError
+from lerobot_serve.tools.dataset import records
+from lerobot_serve.tools.dataset.convert import convert
+from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.plans.filters import parse_filter
+from lerobot_serve.tools.dataset.ros import message_values
+from lerobot_serve.tools.dataset.settings import Settings
+from lerobot_serve.versions.file_hash import folder_sha256
+
+CHANGED, NOT_CONVERTED, NOT_SELECTED = 'changed', 'not_converted', 'not_selected'
+UNREADABLE = 'unreadable'
+Name = tuple[str, str]
+
+
+def convert_bags(job: ConvertJob, report: Callable[[Report], None]) -> ConvertDone:
+    """Return what the dataset has now. Raises UserError, BagError, OSError."""
+    dataset = Path(job.dataset)
+    there = names_in(dataset)
+    wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
+    refusals: dict[str, RefusedBag] = {}
+    whole = [bag for bag in wanted if not _refuse_changed(bag, refusals)]
+    if whole:
+        _Conversion(job, _ConversionReport(report), refusals).run(whole)
+    there = names_in(dataset)
+    for bag in whole:
+        if (bag.client_id, bag.episode_id) not in there and bag.sha256 not in refusals:
+            text = f'{bag.path} passes no filter, or has no row: see the log of the round'
+            refusals[bag.sha256] = RefusedBag(bag.sha256, NOT_SELECTED, text)
+    for refused in refusals.values():
+        report(refused)
+    return _done(job, dataset, there, refusals)
+
+
+def _done(
+    job: ConvertJob, dataset: Path, there: Sequence[Name], refusals: dict[str, RefusedBag]
+) -> ConvertDone:
+    converted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) in set(there)]
+    if not converted:
+        why = next((each.text for each in refusals.values()), 'there is no bag')
+        raise UserError(f'no episode could be converted: {why}')
+    used = set(job.used)
+    return ConvertDone(
+        converted=tuple(bag.sha256 for bag in converted),
+        new_episodes=tuple(i for i, name in enumerate(there) if name not in used),
+        total_episodes=len(there),
+        dataset_sha256=folder_sha256(dataset),
+    )
+
+
+def names_in(dataset: Path) -> list[Name]:
+    """Return robot and id of each episode of a dataset, in its order. Raises DatasetError."""
+    if not dataset.exists():
+        return []
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in records.Existing.read(dataset).lines
+    ]
+    return [(line['robot'], line['episode_id']) for line in lines]
+
+
+def _refuse_changed(bag: BagToConvert, refusals: dict[str, RefusedBag]) -> bool:
+    """Refuse a bag that is not the one that was announced; return whether it is."""
+    try:
+        if known_hash(bag_file(Path(bag.path))).sha256 == bag.sha256:
+            return False
+        text = f'{bag.path} is not the bag that was announced: its SHA-256 differs'
+        refusals[bag.sha256] = RefusedBag(bag.sha256, CHANGED, text)
+    except (NotAnEpisode, OSError) as error:
+        text = f'{bag.path}: {error}'
+        refusals[bag.sha256] = RefusedBag(bag.sha256, UNREADABLE, text)
+    return True
+
+
+@dataclass(slots=True)
+class _Conversion:
+    job: ConvertJob
+    report: _ConversionReport
+    refusals: dict[str, RefusedBag]
+
+    def run(self, bags: Sequence[BagToConvert]) -> None:
+        """Convert, all bags or each by itself. Raises OSError, and UserError without LeRobot."""
+        try:
+            self._convert(bags)
+        except (DatasetError, BagError) as error:
+            if len(bags) == 1:
+                self._refuse(bags[0], error)
+                return
+            # episodes that were written stay in the staging folder of the dataset
+            for bag in bags:
+                self.run([bag])
+
+    def _refuse(self, bag: BagToConvert, error: Exception) -> None:
+        text = f'{bag.path}: {error}'
+        self.refusals[bag.sha256] = RefusedBag(bag.sha256, NOT_CONVERTED, text[:900])
+
+    def _convert(self, bags: Sequence[BagToConvert]) -> None:
+        out = Path(self.job.dataset)
+        settings = Settings(
+            tuple(Path(bag.path) for bag in bags),
+            out,
+            append=True,
+            filters=tuple(parse_filter(text) for text in self.job.filters),
+            vcodec=self.job.vcodec,
+        )
+        try:
+            convert(settings, message_values, self.report)
+        except OSError as error:
+            raise UserError(
+                f'{out} cannot be written: {error}; {_free_mb(out)} MB are free there, and twice '
+                'the dataset is needed while episodes join; make room'
+            ) from error
+
+
+def _free_mb(out: Path) -> int:
+    try:
+        return shutil.disk_usage(out.parent).free // 1_000_000
+    except OSError:
+        return 0
+
+
+class _ConversionReport:
+    """Reports the progress of a conversion, and prints its notes into the log."""
+
+    def __init__(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+
+    def begin(self, what: str, total_bytes: int) -> CountBytes:
+        done = 0
+        shown = -1
+
+        def count(size: int) -> None:
+            nonlocal done, shown
+            done += size
+            percent = 100 * done // max(1, total_bytes)
+            if percent != shown:
+                shown = percent
+                self._report(Advance(min(1.0, done / max(1, total_bytes))))
+
+        print(what, flush=True)
+        return count
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A step of a round as a child process: its reports come through a pipe, its output goes to a file.
+
+One thread. The child has a session of its own, so that Ctrl-C in a terminal ends the learner, and
+the learner ends the child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+from typing import Protocol
+
+from lerobot_serve.learner.steps import jobs, reports
+from lerobot_serve.learner.steps.jobs import Job
+from lerobot_serve.learner.steps.reports import Done, Failed, Report
+
+# a trainer ends its own processes meanwhile
+END_LIMIT_S = 60.0
+READ_BYTES, LINE_LIMIT_BYTES = 1 << 16, 1 << 24
+PROGRAM = 'lerobot_serve.learner.steps.program'
+LOG_TAIL_BYTES = 2000
+
+
+class Step(Protocol):
+    """A running step; the learner polls it, or waits until `fileno` can be read."""
+
+    def fileno(self) -> int: ...
+
+    def poll(self) -> list[Report]:
+        """Return what was reported since; a Done or Failed is the last one of all."""
+
+    def request_end(self, limit_s: float = END_LIMIT_S) -> None:
+        """Ask the step to end within a limit; its reports do not count any more."""
+
+    def has_ended(self) -> bool:
+        """Return whether the process is gone; kill it when it was asked too long ago."""
+
+
+StartStep = Callable[[Job, Path], Step]
+
+
+class StepProcess:
+    """See the module. The file of the output is replaced by each attempt."""
+
+    def __init__(self, job: Job, log: Path) -> None:
+        """Start the child. Raises OSError."""
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._reading, writing = os.pipe()
+        try:
+            os.set_blocking(self._reading, False)
+            with open(log, 'wb') as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, '-m', PROGRAM, str(writing)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+        except OSError:
+            os.close(self._reading)
+            raise
+        finally:
+            os.close(writing)
+        self._unread = b''
+        self._is_over = False
+        self._kill_at_s: float | None = None
+        self._send(jobs.encoded(job))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _send(self, line: bytes) -> None:
+        """Send the job; the pipe stays open as a sign of life."""
+        assert self._process.stdin
+        # a child that ended is found by poll
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def poll(self) -> list[Report]:
+        if self._is_over:
+            return []
+        found: list[Report] = []
+        has_ended = self._read()
+        *lines, self._unread = self._unread.split(b'\n')
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(reports.decoded(line))
+        results = [i for i, each in enumerate(found) if isinstance(each, Done | Failed)]
+        if results:
+            self._is_over = True
+            return found[: results[0] + 1]
+        if has_ended or len(self._unread) > LINE_LIMIT_BYTES:
+            self._is_over = True
+            found.append(Failed(self._death()))
+        return found
+
+    def _read(self) -> bool:
+        """Read what is there; return whether the child has closed its end."""
+        while True:
+            try:
+                data = os.read(self._reading, READ_BYTES)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            self._unread += data
+
+    def _death(self) -> str:
+        """Return how a child ended without a result."""
+        self.kill()
+        code = self._process.returncode
+        how = signal.Signals(-code).name if code < 0 else f'status {code}'
+        memory = '; the kernel does so when memory runs out' if how == 'SIGKILL' else ''
+        return f'its process ended with {how}{memory}; {self._log} ends with: {self._last_line()}'
+
+    def _last_line(self) -> str:
+        with contextlib.suppress(OSError):
+            text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors='replace')
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            return lines[-1][:400] if lines else 'nothing'
+        return 'nothing'
+
+    def request_end(self, limit_s: float = END_LIMIT_S) -> None:
+        self._is_over = True
+        if self._kill_at_s is None:
+            self._signal(signal.SIGTERM)
+        at_s = time.monotonic() + limit_s
+        self._kill_at_s = at_s if self._kill_at_s is None else min(at_s, self._kill_at_s)
+
+    def has_ended(self) -> bool:
+        if self._process.poll() is not None:
+            self.close()
+            return True
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+            self.kill()
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End the child and what it started, at once."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        # the child leads its group; it is not reaped yet, so its number is its own
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                if number is signal.SIGKILL:
+                    os.killpg(self._process.pid, number)
+                else:
+                    self._process.send_signal(number)
+
+    def close(self) -> None:
+        """Close the pipes; may be called twice."""
+        self._is_over = True
+        if self._reading >= 0:
+            os.close(self._reading)
+            self._reading = -1
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+
+def start_process(job: Job, log: Path) -> Step:
+    """Start a step. Raises OSError."""
+    return StepProcess(job, log)

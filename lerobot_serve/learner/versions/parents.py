@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the policy that a round builds on. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.learner.versions.verdicts import digest_of
+
+
+class NoParent(UserError):
+    """There is no policy that a round may build on; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that this learner published in a round, and what it was trained from."""
+
+    id: str
+    parent: str
+    round: int
+
+
+def choose_parent(
+    versions: Sequence[Version],
+    rejected: Collection[str],
+    fallback: str,
+    is_there: Callable[[str], bool],
+) -> str:
+    """
+    Return the fingerprint of the newest version that is in the store, and neither rejected nor a
+    descendant of a rejected one; without one `fallback`, that of the parameter `parent`.
+    `versions` are in the order of their rounds, `rejected` are digests. Raises NoParent.
+    """
+    for version in reversed(versions):
+        if not is_barred(version.id, versions, rejected) and is_there(version.id):
+            return version.id
+    if not fallback:
+        raise NoParent(
+            'no version is left that a round may build on; set the parameter parent to a version '
+            'or a folder, and restart the learner'
+        )
+    if digest_of(fallback) in rejected:
+        raise NoParent(
+            f'the parent {fallback} was rolled back, and there is no newer version; set the '
+            'parameter parent to another version, and restart the learner, or promote it again '
+            'with `lerobot-serve rollout`'
+        )
+    return fallback
+
+
+def lineage(version_id: str, versions: Sequence[Version]) -> list[Version]:
+    """Return a version and its ancestors that this learner published, the newest first."""
+    by_digest = {digest_of(each.id): each for each in versions}
+    found: list[Version] = []
+    at = by_digest.get(digest_of(version_id))
+    while at and at not in found:
+        found.append(at)
+        at = by_digest.get(digest_of(at.parent))
+    return found
+
+
+def is_barred(version_id: str, versions: Sequence[Version], rejected: Collection[str]) -> bool:
+    """Return whether a version or one of its ancestors is rejected."""
+    line = lineage(version_id, versions)
+    digests = {digest_of(version_id), *(digest_of(each.id) for each in line)}
+    digests |= {digest_of(each.parent) for each in line if each.parent}
+    return bool(digests & set(rejected))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Announces each episode whose bag is whole: those of the folder when the recorder starts, and then
+each that ends. The announcing thread runs `run`; all that it reads is on the disk, so that a
+recorder that starts again announces the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lerobot_serve.experience.bag_files import NotAnEpisode
+from lerobot_serve.experience.hash_note import BagHash, noted_hash, read_hash, write_note
+from lerobot_serve.experience.recorded_episode import encode_recorded
+from lerobot_serve.experience.scanning import read_episode
+from lerobot_serve.tools.recorder.announcing.whole_bags import WholeBags
+
+# as many as a late subscriber gets, by qos.RECORDED_EPISODES
+ANNOUNCED_LIMIT = 1000
+# folders that are named in the log of a start; all are counted
+NAMED_LIMIT = 20
+
+
+class _RecorderEnded(Exception):
+    """The recorder ends while a bag is hashed."""
+
+
+class EpisodeAnnouncer:
+    """See the module. `publish` gets the CDR bytes of each announcement."""
+
+    def __init__(
+        self,
+        bags: WholeBags,
+        publish: Callable[[bytes], object],
+        log: Callable[[str], object],
+    ) -> None:
+        self._bags, self._publish, self._log = bags, publish, log
+        self.announced = self.skipped = 0
+        # bags of the start that are not announced
+        self.older = 0
+        self._has_reported_disk = False
+
+    @property
+    def left(self) -> int:
+        """Return how many episodes of this recorder were not announced. After `run`."""
+        return self._bags.left
+
+    def run(self) -> None:
+        """Announce until the bags are closed."""
+        try:
+            self._announce_earlier()
+            while folder := self._bags.next():
+                self._announce(folder)
+        except _RecorderEnded:
+            # its bag is on the disk for the next start
+            self._bags.dropped += 1
+
+    def _announce_earlier(self) -> None:
+        found, others = self._bags.earlier
+        newest = found[-ANNOUNCED_LIMIT:]
+        self.older = len(found) - len(newest)
+        for folder, reason in others:
+            self._skip(folder, reason)
+        for folder in newest:
+            if self._bags.is_closing:
+                return
+            self._announce(folder)
+        if found or others:
+            older = f', {self.older} older ones are not' if self.older else ''
+            self._log(
+                f'{self.announced} earlier episodes are announced{older}; {self.skipped} folders '
+                'are skipped'
+            )
+
+    def _announce(self, folder: Path) -> None:
+        try:
+            episode = read_episode(folder, self._hash)
+        except NotAnEpisode as error:
+            self._skip(folder, str(error))
+        except OSError as error:
+            self._skip(folder, f'it cannot be read: {error.strerror or error}')
+        else:
+            self._publish(encode_recorded(episode))
+            self.announced += 1
+
+    def _hash(self, file: Path) -> BagHash:
+        """Return the hash of a bag, and keep it beside the bag. Raises NotAnEpisode, OSError."""
+        if found := noted_hash(file):
+            return found
+        found = read_hash(file, self._count)
+        try:
+            write_note(file.parent, found)
+        except OSError as error:
+            self._report_disk(file, error)
+        return found
+
+    def _count(self, _: int) -> None:
+        """Raise _RecorderEnded between two blocks, once the recorder has no time left."""
+        if self._bags.is_over:
+            raise _RecorderEnded
+
+    def _report_disk(self, file: Path, error: OSError) -> None:
+        """Log once that hashes are not kept: the next start reads the bags again."""
+        if not self._has_reported_disk:
+            self._has_reported_disk = True
+            self._log(f'the hash of {file.name} is not kept: {error.strerror or error}')
+
+    def _skip(self, folder: Path, reason: str) -> None:
+        self.skipped += 1
+        if self.skipped <= NAMED_LIMIT:
+            self._log(f'{folder.name!r:.200} is not announced: {reason}')

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learner with played steps: rounds, pauses, failures, restarts and rolled-back versions."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import pytest
+from support.learner.learner_rig import episode, LearnerRig, PARENT
+
+from lerobot_serve.learner.memory.database import MemoryNotWritten
+from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
+from lerobot_serve.learner.rounds.learner import OVERTIME_S
+from lerobot_serve.learner.rounds.requests import Command
+from lerobot_serve.learner.rounds.settings import LiveSettings
+from lerobot_serve.learner.steps.jobs import ConvertJob, PublishJob, ScanJob, TrainJob
+from lerobot_serve.learner.steps.reports import (
+    Advance,
+    ConvertDone,
+    Failed,
+    RefusedBag,
+    ScanDone,
+    TrainDone,
+)
+
+
+@pytest.fixture
+def rig(tmp_path):
+    made = LearnerRig(tmp_path)
+    yield made
+    made.learner.end()
+
+
+@pytest.fixture
+def ready(rig):
+    """A learner that has looked for episodes."""
+    rig.finish(ScanJob)
+    return rig
+
+
+def at(rig: LearnerRig, phase: str) -> LearnerRig:
+    """Bring a round to a state."""
+    if rig.step and isinstance(rig.step.job, ScanJob):
+        rig.finish(ScanJob)
+    rig.announce(1, 2, 3)
+    kinds = {'CONVERTING': (), 'TRAINING': (ConvertJob,), 'PUBLISHING': (ConvertJob, TrainJob)}
+    rig.finish(ScanJob)
+    for kind in kinds[phase]:
+        rig.finish(kind)
+    assert rig.phase == phase
+    return rig
+
+
+PHASES = ('CONVERTING', 'TRAINING', 'PUBLISHING')
+
+
+def test_enough_episodes_become_a_version(ready):
+    ready.announce(1, 2)
+    assert ready.phase == 'WAITING' and not ready.step
+    assert ready.learner.shown.text.startswith('waits for 1 more episode (2 of 3)')
+    ready.announce(3)
+    assert ready.phase == 'CONVERTING'
+    ready.finish(ScanJob)
+    converted = ready.finish(ConvertJob)
+    assert len(converted.bags) == 3
+    trained = ready.finish(TrainJob)
+    assert trained.new_episodes == (0, 1, 2)
+    assert trained.parent == str(ready.settings.parent)
+    published = ready.finish(PublishJob)
+    assert published.parent == PARENT
+    assert published.note == 'round 1: 3 new episodes, 3 with a person; 3 in all'
+    assert ready.announced == ['reach@0000000000000001']
+    shown = ready.learner.shown
+    assert (shown.phase.name, shown.round, shown.episodes_new) == ('WAITING', 1, 0)
+    assert shown.latest == shown.parent == 'reach@0000000000000001'
+
+
+def test_the_next_round_builds_on_the_version_and_keeps_old_data(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    ready.finish(ScanJob)
+    job = ready.finish(ConvertJob)
+    assert len(job.bags) == 6
+    trained = ready.finish(TrainJob)
+    assert trained.new_episodes == (3, 4, 5)
+    assert trained.parent == str(ready.settings.store / first)
+    assert ready.finish(PublishJob).parent == first
+
+
+def test_a_rolled_back_version_is_not_built_upon_and_its_episodes_are_new_again(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    second = ready.run_round()
+    ready.reject(second)
+    # the same episodes alone would give the same version again
+    assert ready.phase == 'WAITING' and not ready.step
+    ready.announce(7, 8, 9)
+    ready.finish(ScanJob)
+    ready.finish(ConvertJob)
+    job = ready.finish(TrainJob)
+    assert job.parent == str(ready.settings.store / first)
+    assert job.new_episodes == tuple(range(3, 9))
+
+
+def test_no_round_builds_on_a_descendant_of_a_rolled_back_version(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    ready.run_round()
+    ready.reject(f'another_name@{first.partition("@")[2]}')
+    assert ready.learner.shown.parent == PARENT
+    ready.restart()
+    ready.finish(ScanJob)
+    assert ready.learner.shown.parent == PARENT
+    # nor is it announced again
+    assert len(ready.announced) == 2
+
+
+def test_a_promotion_after_a_rollback_lifts_it(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.reject(first)
+    ready.accept(first)
+    assert ready.learner.shown.parent == first
+
+
+@pytest.mark.parametrize('phase', PHASES)
+def test_a_round_whose_parent_is_rolled_back_is_begun_again_from_the_champion(ready, phase):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    second = ready.run_round()
+    for number in (7, 8, 9):
+        ready.announce(number)
+    ready.finish(ScanJob)
+    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
+        ready.finish(kind)
+    assert (ready.phase, ready.learner.shown.parent) == (phase, second)
+    running = ready.step
+    ready.reject(second)
+    assert running.is_asked_to_end
+    assert isinstance(ready.step.job, ScanJob)
+    third = ready.run_round()
+    versions = {each.id: each.parent for each in ready.memory.versions()}
+    assert versions[third] == first
+    assert ready.learner.shown.round == 3
+
+
+def test_without_a_parent_a_round_fails_with_what_to_do(ready):
+    ready.reject(PARENT)
+    ready.announce(1, 2, 3)
+    ready.finish(ScanJob)
+    assert ready.phase == 'WAITING'
+    text = ready.learner.shown.text
+    assert f'the parent {PARENT} was rolled back' in text and 'set the parameter parent' in text
+
+
+def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    shutil.rmtree(ready.settings.store / first)
+    ready.announce(4)
+    assert ready.learner.shown.parent == PARENT
+
+
+@pytest.mark.parametrize('phase', PHASES)
+def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
+    at(rig, phase)
+    rig.report(Failed('No space left on device'))
+    shown = rig.learner.shown
+    assert shown.phase.name == 'WAITING'
+    assert 'round 1 failed: No space left on device' in shown.text
+    assert shown.dropped['round_failed'] == 1
+    rig.turn()
+    assert not rig.step
+    rig.now_s += FIRST_RETRY_S
+    rig.turn()
+    assert rig.run_round()
+    assert rig.learner.shown.round == 2
+    assert 'failed' not in rig.learner.shown.text
+
+
+def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
+    at(rig, 'TRAINING')
+    rig.report(Failed('broken'))
+    assert rig.ask(Command.START)[0]
+    rig.turn()
+    assert rig.run_round()
+
+
+@pytest.mark.parametrize('phase', PHASES)
+def test_a_killed_learner_begins_the_round_again_or_publishes_it(rig, phase):
+    at(rig, phase)
+    rig.restart()
+    rig.finish(ScanJob)
+    if phase == 'PUBLISHING':
+        # what is trained is not trained again
+        assert isinstance(rig.step.job, PublishJob)
+        rig.finish(PublishJob)
+    else:
+        assert rig.run_round()
+    assert rig.learner.shown.round == 1
+    assert len(rig.memory.versions()) == len(rig.announced) == 1
+    assert rig.memory.used() == {f'{number:064x}' for number in (1, 2, 3)}
+
+
+def test_killed_between_the_store_and_its_memory_it_publishes_the_same_version_again(rig):
+    at(rig, 'PUBLISHING')
+    rig.results(rig.step.job)
+    rig.restart()
+    rig.finish(ScanJob)
+    rig.finish(PublishJob)
+    assert [each.id for each in rig.memory.versions()] == ['reach@0000000000000001']
+
+
+def test_a_trained_policy_that_is_gone_is_trained_again(rig):
+    at(rig, 'PUBLISHING')
+    shutil.rmtree(rig.step.job.policy)
+    rig.restart()
+    rig.finish(ScanJob)
+    assert isinstance(rig.step.job, ScanJob)
+    assert rig.run_round()
+
+
+def test_a_trained_policy_whose_parent_was_rolled_back_meanwhile_is_trained_again(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    for kind in (ScanJob, ConvertJob, TrainJob):
+        ready.finish(kind)
+    ready.kill()
+    ready.start()
+    ready.reject(first)
+    ready.finish(ScanJob)
+    second = ready.run_round()
+    assert ready.memory.versions()[-1].parent == PARENT
+    assert ready.memory.versions()[-1].id == second
+
+
+def test_a_round_that_ends_process_after_process_is_given_up(rig):
+    at(rig, 'TRAINING')
+    for _ in range(MOST_DEATHS):
+        rig.restart()
+    assert rig.memory.open_round is None
+    assert any('round 1 given up' in line for line in rig.log)
+    assert rig.learner.shown.rounds == {'given_up': 1}
+
+
+def test_an_orderly_end_is_no_death(rig):
+    at(rig, 'TRAINING')
+    for _ in range(MOST_DEATHS + 1):
+        rig.learner.end()
+        rig.steps.clear()
+        rig.start()
+    assert rig.memory.open_round.deaths == 0
+    rig.finish(ScanJob)
+    assert rig.run_round()
+
+
+@pytest.mark.parametrize('phase', ('CONVERTING', 'TRAINING'))
+def test_a_pause_ends_the_step_and_resume_begins_the_round_again(rig, phase):
+    at(rig, phase)
+    running = rig.step
+    ok, text = rig.ask(Command.PAUSE)
+    assert ok and 'resume begins it again' in text
+    assert rig.phase == 'PAUSED' and running.is_asked_to_end
+    rig.announce(4, 5, 6)
+    rig.restart()
+    rig.finish(ScanJob)
+    rig.turn()
+    assert rig.phase == 'PAUSED' and not rig.step
+    assert not rig.ask(Command.START)[0]
+    assert rig.ask(Command.RESUME)[0]
+    rig.turn()
+    assert rig.run_round()
+    assert rig.learner.shown.round == 1
+
+
+def test_a_pause_lets_a_publication_end(rig):
+    at(rig, 'PUBLISHING')
+    ok, text = rig.ask(Command.PAUSE)
+    assert ok and 'is published, then' in text
+    assert rig.phase == 'PUBLISHING'
+    assert 'then the learner pauses' in rig.learner.shown.text
+    rig.finish(PublishJob)
+    assert rig.phase == 'PAUSED'
+    assert len(rig.announced) == 1
+
+
+def test_a_pause_while_a_round_looks_for_episodes_is_followed_by_that_round(ready):
+    ready.announce(1)
+    ready.ask(Command.START)
+    ready.turn()
+    assert ready.phase == 'CONVERTING'
+    ready.ask(Command.PAUSE)
+    ready.ask(Command.RESUME)
+    ready.turn()
+    assert ready.run_round()
+
+
+def test_a_step_begins_when_the_process_of_the_last_one_is_gone(rig):
+    at(rig, 'TRAINING')
+    hanging = rig.step
+    hanging.is_hanging = True
+    rig.ask(Command.PAUSE)
+    rig.ask(Command.RESUME)
+    rig.turn()
+    assert rig.step is None
+    hanging.is_hanging = False
+    rig.turn()
+    assert rig.run_round()
+
+
+def test_what_an_ended_step_reports_does_not_count(rig):
+    at(rig, 'TRAINING')
+    training = rig.step
+    rig.ask(Command.PAUSE)
+    training.reports.append(TrainDone('/nowhere', 'reach@00000000000000bb'))
+    rig.turn()
+    assert rig.phase == 'PAUSED' and not rig.memory.versions()
+
+
+def test_the_schedule_begins_a_round_with_fewer_episodes(ready):
+    ready.learner.live = LiveSettings(episodes_per_round=100, round_period_s=3600.0)
+    ready.announce(1)
+    ready.now_s += 3599.0
+    ready.turn()
+    assert not ready.step
+    ready.now_s += 1.0
+    ready.turn()
+    assert ready.run_round()
+    ready.now_s += 3600.0
+    ready.turn()
+    # nothing is new: no round, and the next search comes a period later
+    ready.finish(ScanJob)
+    assert ready.phase == 'WAITING' and ready.learner.shown.round == 1
+    ready.turn()
+    assert not ready.step
+
+
+def test_a_search_finds_what_no_recorder_announced(rig):
+    rig.found = [episode(number, rig.folder / 'bags') for number in (1, 2, 3)]
+    rig.finish(ScanJob)
+    assert rig.phase == 'CONVERTING'
+    assert rig.run_round()
+    # found again and again, and counted once
+    assert rig.learner.shown.episodes == 3
+    assert 'repeated' not in rig.learner.shown.dropped
+
+
+def test_doubles_are_removed_and_counted(ready):
+    ready.announce(1, 1)
+    copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
+    other = episode(3, ready.folder / 'copies', episode_id='e1')
+    for each in (copy, copy, other):
+        ready.learner.requests.put(each)
+    ready.turn()
+    shown = ready.learner.shown
+    assert (shown.episodes, shown.episodes_new) == (1, 1)
+    assert shown.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
+
+
+def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
+    ready.announce(1)
+    shutil.rmtree(ready.folder / 'bags' / 'bag_1')
+    copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
+    ready.learner.requests.put(copy)
+    ready.ask(Command.START)
+    ready.turn()
+    ready.finish(ScanJob)
+    assert [bag.path for bag in ready.step.job.bags] == [copy.path]
+
+
+def test_a_bag_elsewhere_is_counted_with_what_to_do_and_looked_for_again(ready):
+    path = ready.folder / 'mount' / 'bag'
+    ready.announce(1, host='robot', path=str(path))
+    assert ready.learner.shown.dropped == {'other_host': 1}
+    assert any(f'{path} is on robot; mount that folder here' in line for line in ready.log)
+    assert ready.learner.shown.episodes_new == 0
+    path.mkdir(parents=True)
+    ready.now_s += 60.0
+    ready.turn()
+    assert ready.learner.shown.episodes_new == 1
+    assert ready.learner.shown.dropped == {'other_host': 1}
+
+
+def test_episodes_that_do_not_pass_the_filter_are_counted_and_left_out(ready):
+    ready.announce(1, 2, 3, outcome='failure')
+    assert not ready.step
+    assert ready.learner.shown.dropped == {'not_selected': 3}
+
+
+@pytest.mark.parametrize('field', ['client_id', 'episode_id', 'host', 'path'])
+@pytest.mark.parametrize('value', ['', 'a\nb', '\x1b[2J'])
+def test_a_malformed_announcement_is_counted(ready, field, value):
+    ready.announce(1, **{field: value})
+    assert ready.learner.shown.dropped == {'malformed': 1}
+    assert ready.learner.shown.episodes == 0
+
+
+def test_a_bag_that_cannot_be_converted_does_not_begin_rounds(ready):
+    sha256 = f'{1:064x}'
+    ready.refused[sha256] = RefusedBag(sha256, 'not_converted', 'another robot')
+    ready.announce(1, 2, 3)
+    ready.run_round()
+    shown = ready.learner.shown
+    assert shown.dropped == {'not_converted': 1}
+    assert shown.episodes_new == 0
+    assert ready.memory.used() == {f'{number:064x}' for number in (2, 3)}
+    del ready.refused[sha256]
+    ready.announce(4, 5, 6)
+    ready.run_round()
+    assert sha256 in ready.memory.used()
+
+
+def test_a_round_without_a_new_converted_episode_fails(ready):
+    ready.announce(1, 2, 3)
+    ready.finish(ScanJob)
+    ready.report(ConvertDone((), (), 0, 'd' * 64))
+    assert 'none of the new episodes could be converted' in ready.learner.shown.text
+
+
+def test_training_that_gives_a_published_version_fails(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    ready.finish(ScanJob)
+    ready.finish(ConvertJob)
+    ready.report(TrainDone('/x', first))
+    assert f'training gave {first}, which is published already' in ready.learner.shown.text
+
+
+def test_a_trainer_that_does_not_end_is_ended(rig):
+    at(rig, 'TRAINING')
+    training = rig.step
+    rig.now_s += rig.live.budget_s + OVERTIME_S - 1
+    rig.turn()
+    assert not training.is_asked_to_end
+    rig.now_s += 2
+    rig.turn()
+    assert training.is_asked_to_end
+    assert 'did not end' in rig.learner.shown.text
+
+
+def test_progress_is_shown_each_second(rig):
+    at(rig, 'TRAINING')
+    rig.report(Advance(0.25, 1.5, 30.0))
+    rig.now_s += 1.0
+    rig.turn(1)
+    shown = rig.learner.shown
+    assert (shown.progress, shown.loss, shown.remaining_s) == (0.25, 1.5, 30.0)
+    count = len(rig.states)
+    rig.turn()
+    assert len(rig.states) == count
+    rig.report(Failed('x'))
+    assert math.isnan(rig.learner.shown.loss)
+
+
+def test_a_parent_that_cannot_be_read_is_said(rig):
+    rig.report(ScanDone('', ('the parent /x cannot be used: no policy',)))
+    assert any('the parent /x cannot be used' in line for line in rig.log)
+    assert rig.learner.shown.parent == ''
+
+
+def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise MemoryNotWritten('No space left on device; make room on its disk')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ready.memory, 'learn', refuse)
+        ready.announce(1, 2, 3)
+    assert ready.learner.shown.episodes == 0
+    ready.now_s += 5.0
+    ready.turn()
+    assert ready.learner.shown.episodes == 3
+
+
+@pytest.mark.parametrize('method', ['begin_round', 'set_dataset', 'set_trained', 'set_published'])
+def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
+    ready, monkeypatch, method
+):
+    def refuse(*_: object) -> None:
+        raise MemoryNotWritten('No space left on device; make room on its disk')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ready.memory, method, refuse)
+        ready.announce(1, 2, 3)
+        while ready.step:
+            ready.finish()
+    assert 'No space left on device' in ready.learner.shown.text
+    ready.now_s += FIRST_RETRY_S
+    ready.turn()
+    while ready.step:
+        ready.finish()
+    assert len(ready.memory.versions()) == 1
+    assert ready.memory.used() == {f'{number:064x}' for number in (1, 2, 3)}
+
+
+def test_announcements_come_again_at_start(ready):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announced.clear()
+    ready.restart()
+    assert ready.announced == [first]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step as a real process: its priority, its end, and the learner's end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support.learner.learner_rig import episode
+from support.paths import module_environment
+from support.versions.version_rig import policy_folder
+
+from lerobot_serve.learner.steps import jobs, reports
+from lerobot_serve.learner.steps.jobs import (
+    BagToConvert,
+    ConvertJob,
+    PublishJob,
+    ScanJob,
+    TrainJob,
+)
+from lerobot_serve.learner.steps.process import StepProcess
+from lerobot_serve.learner.steps.reports import Advance, Done, Failed, FoundEpisode, ScanDone
+
+LIMIT_S = 60.0
+JOBS = [
+    ScanJob(('/a', '/b'), ''),
+    ConvertJob(
+        (BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png', (('r', 'x'),)
+    ),
+    TrainJob('builtin', '/p', '/d', '/o', '/w', (1, 2), 3, 4.0),
+    PublishJob('/s', '/p', 'p@1', 'p@0', '', 'note', ('http://a',)),
+]
+# trains for ever, and starts a process of its own
+TRAINER = """
+command: [sh, -c, 'sleep 1000 & echo $! > "$1"; wait', sh, '{work}/child']
+result: '{output}'
+"""
+
+
+def result_of(step: StepProcess, limit_s: float = LIMIT_S) -> list[reports.Report]:
+    """Return all reports of a step until it ends."""
+    found: list[reports.Report] = []
+    deadline_s = time.monotonic() + limit_s
+    while not (found and isinstance(found[-1], Done | Failed)):
+        assert time.monotonic() < deadline_s, found
+        select.select([step], [], [], 1.0)
+        found += step.poll()
+    return found
+
+
+@pytest.fixture
+def start(tmp_path):
+    with contextlib.ExitStack() as stack:
+
+        def start(job: jobs.Job) -> StepProcess:
+            step = StepProcess(job, tmp_path / 'logs' / 'log.txt')
+            stack.callback(step.kill)
+            return step
+
+        yield start
+
+
+@pytest.mark.parametrize('job', JOBS)
+def test_a_job_survives_its_line(job):
+    assert jobs.decoded(jobs.encoded(job)) == job
+
+
+def test_a_line_that_is_no_report_is_refused():
+    for line in (b'', b'{}', b'[]', b'{"kind": "advance"}', b'{"kind": "x", "values": {}}'):
+        with pytest.raises(ValueError, match=r'.'):
+            reports.decoded(line)
+
+
+def test_a_search_finds_nothing_and_says_which_folder_is_missing(start, tmp_path):
+    step = start(ScanJob((str(tmp_path / 'none'),), str(policy_folder(tmp_path / 'policy'))))
+    *_, done = result_of(step)
+    assert isinstance(done, ScanDone)
+    parent, missing = sorted(done.faults, reverse=True)
+    assert 'the parent' in parent and 'cannot be used' in parent
+    assert 'none is not a folder' in missing
+    wait_for(step.has_ended)
+
+
+def wait_for(condition, limit_s: float = LIMIT_S) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_failure_is_one_sentence(start, tmp_path):
+    step = start(PublishJob(str(tmp_path / 's'), str(tmp_path / 'none'), 'p@1', '', '', '', ()))
+    (failed,) = result_of(step)
+    assert isinstance(failed, Failed)
+    assert str(tmp_path / 'none') in failed.text and 'Traceback' not in failed.text
+
+
+def training(tmp_path: Path) -> TrainJob:
+    file = tmp_path / 'trainer.yaml'
+    file.write_text(TRAINER)
+    parent = Path(__file__).parents[4] / 'config' / 'policies' / 'reach'
+    (tmp_path / 'dataset').mkdir(exist_ok=True)
+    return TrainJob(
+        trainer=str(file),
+        parent=str(parent),
+        dataset=str(tmp_path / 'dataset'),
+        output=str(tmp_path / 'output'),
+        work=str(tmp_path / 'work'),
+        new_episodes=(),
+        seed=0,
+        budget_s=1000.0,
+    )
+
+
+def child_of(tmp_path: Path) -> int:
+    file = tmp_path / 'work' / 'child'
+    wait_for(lambda: file.is_file() and file.read_text().strip())
+    return int(file.read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != 'Z'
+
+
+def test_it_has_the_lowest_priority_and_ends_on_request_with_its_children(start, tmp_path):
+    step = start(training(tmp_path))
+    child = child_of(tmp_path)
+    assert os.getpriority(os.PRIO_PROCESS, step.pid) == 19
+    assert os.getpriority(os.PRIO_PROCESS, child) == 19
+    assert Path(f'/proc/{step.pid}/oom_score_adj').read_text().strip() == '1000'
+    step.request_end()
+    wait_for(step.has_ended)
+    wait_for(lambda: not is_alive(child))
+    assert not (tmp_path / 'output').exists()
+
+
+def test_a_step_that_does_not_end_is_killed(start, tmp_path):
+    step = start(training(tmp_path))
+    child_of(tmp_path)
+    os.kill(step.pid, signal.SIGSTOP)
+    step.request_end(0.2)
+    assert not step.has_ended()
+    wait_for(step.has_ended)
+    assert not is_alive(step.pid)
+
+
+def test_a_killed_step_is_a_failure_with_its_signal(start, tmp_path):
+    step = start(training(tmp_path))
+    child_of(tmp_path)
+    os.kill(step.pid, signal.SIGKILL)
+    failed = result_of(step)[-1]
+    assert 'SIGKILL; the kernel does so when memory runs out' in failed.text
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from lerobot_serve.learner.steps import jobs
+from lerobot_serve.learner.steps.process import StepProcess
+step = StepProcess(jobs.decoded(sys.stdin.buffer.readline()), Path(sys.argv[1]))
+print(step.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, '-c', PARENT, str(tmp_path / 'log.txt')],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=module_environment(),
+    ) as learner:
+        learner.stdin.write(jobs.encoded(training(tmp_path)))
+        learner.stdin.flush()
+        pid = int(learner.stdout.readline())
+        child = child_of(tmp_path)
+        learner.kill()
+    wait_for(lambda: not is_alive(pid) and not is_alive(child))
+    assert not (tmp_path / 'output').exists()
+
+
+def test_lines_that_are_no_reports_are_left_out(tmp_path):
+    assert isinstance(reports.decoded(reports.encoded(FoundEpisode({'a': 1}))), FoundEpisode)
+    assert reports.decoded(reports.encoded(Advance(0.5))).done_share == 0.5
+    assert episode(1, tmp_path).client_id
