@@ -17,22 +17,24 @@ from typing import Any
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
 from lerobot_serve.ros_home import expanded
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.fleet.dashboard import dashboard_process, read_folders
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
-from lerobot_serve.tools.fleet.loop import loop_process
 from lerobot_serve.tools.fleet.parameter_file import flattened
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
-from lerobot_serve.tools.fleet.recorder import recorder_process
 from lerobot_serve.tools.fleet.ros_arguments import (
     check_log_level,
     check_namespace,
     check_token,
 )
+from lerobot_serve.tools.fleet.sections.dashboard import dashboard_process, read_folders
+from lerobot_serve.tools.fleet.sections.learner import learner_values
+from lerobot_serve.tools.fleet.sections.loop import loop_process
+from lerobot_serve.tools.fleet.sections.recorder import recorder_process
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
@@ -52,6 +54,7 @@ PARAMETERS: dict[str, type[Any]] = {
     'gateway': GatewayParameters,
     'sim_robot': SimParameters,
     'edge_controller': EdgeParameters,
+    'learner': LearnerParameters,
 }
 
 
@@ -95,6 +98,8 @@ class _Planner:
             processes.append(dashboard_process(self._file, self._absolute, folders))
         if 'record' in self._file.content:
             processes.append(recorder_process(self._file, self._absolute, self._namespace))
+        if 'learner' in self._file.content:
+            processes.append(self._learner(processes))
         if 'loop' in self._file.content:
             processes.append(loop_process(self._file, self._absolute, processes, self._namespace))
         planned = tuple(sorted(processes, key=lambda process: process.stage))
@@ -195,6 +200,15 @@ class _Planner:
         """Return whether the router itself names the servers of the slot that has none."""
         missing = 'slot_b' if 'a' in by_slot else 'slot_a'
         return missing in (self._file.content['router'] or {})
+
+    # the learner
+
+    def _learner(self, planned: list[FleetProcess]) -> FleetProcess:
+        place = ('learner',)
+        given = self._file.section(place, self._file.content['learner'])
+        values = self._values(place, given, 'learner', ())
+        values = learner_values(values, self._absolute, planned, self._namespace)
+        return self._process(place, 'learner', Stage.LEARNER, 'learner', '', values)
 
     # the gateway
 

@@ -20,7 +20,6 @@ from lerobot_serve.tools.loop.decisions import (
     Choice,
     choose,
     Rollout,
-    rollout_facts,
     RolloutFacts,
     Step,
     STEPS,
@@ -32,7 +31,6 @@ from lerobot_serve.tools.loop.settings import (
     RETRY_LIMIT_S,
     RETRY_S,
     ROLLOUT_LIMIT_S,
-    STATUS_LIMIT_S,
 )
 from lerobot_serve.tools.loop.verb_process import VerbResult
 
@@ -51,17 +49,21 @@ RunVerb = Callable[[list[str], float], VerbResult]
 
 
 class Conductor:
-    """See the module. `run_verb` runs a verb with a time limit, `say` prints a line."""
+    """
+    See the module. `observe` returns what the router says now, `run_verb` runs a verb with a time
+    limit, `say` prints a line.
+    """
 
     def __init__(
         self,
         settings: LoopSettings,
         journal: Journal,
+        observe: Callable[[], RolloutFacts],
         run_verb: RunVerb,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._journal = settings, journal
+        self._settings, self._journal, self._observe = settings, journal, observe
         self._run_verb, self._say, self._clock = run_verb, say, clock
         self._before = RolloutFacts()
         self._passed_over_text = ''
@@ -81,7 +83,7 @@ class Conductor:
 
     def take_step(self) -> Step:
         """Look, decide, and take one step; return it, WAIT if nothing was done."""
-        facts = self._observe()
+        facts = self._look()
         found = observing.versions(self._settings.store)
         records = observing.gate_records(self._settings.gates, found)
         choice = choose(found, facts.champion, records, self._journal.rolled_back)
@@ -94,14 +96,8 @@ class Conductor:
 
     # what is there
 
-    def _observe(self) -> RolloutFacts:
-        result = self._run_verb(self._rollout('status', '--json'), STATUS_LIMIT_S)
-        try:
-            facts = rollout_facts(json.loads(result.output)) if not result.status else None
-        except ValueError:
-            facts = None
-        if facts is None:
-            facts = RolloutFacts(text=_last_line(result))
+    def _look(self) -> RolloutFacts:
+        facts = self._observe()
         self._note_changes(self._before, facts)
         self._before = facts
         return facts

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, identity
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    CANDIDATE_SLOT,
+    CHAMPION_SLOT,
+    RouterView,
+)
 
-CHAMPION_SLOT, CANDIDATE_SLOT = 'a', 'b'
 TOO_FEW = 'too_few'
 
 
@@ -108,25 +112,27 @@ class Choice:
     why_not: str = ''
 
 
-def rollout_facts(status: Mapping[str, Any]) -> RolloutFacts:
-    """Return the facts in what `rollout status --json` prints. Raises ValueError."""
-    try:
-        policies = {str(each['slot']): str(each['policy']) for each in status['slots']}
-        phase, text = str(status['state']), str(status['text'])
-        candidate, is_watched = str(status['candidate']), status['is_watched'] is True
-    except (KeyError, TypeError) as error:
-        raise ValueError(f'rollout status has no {error}') from None
-    champion = policies.get(CHAMPION_SLOT, '')
-    found = _rollout(phase, is_watched) if champion else Rollout.UNKNOWN
-    return RolloutFacts(found, phase, text, champion, candidate)
+def rollout_facts(router: RouterView) -> RolloutFacts:
+    """Return the facts in the state of a router."""
+    champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
+    canary = router.canary
+    served = champion.policy if champion else ''
+    return RolloutFacts(
+        _rollout(canary) if served else Rollout.UNKNOWN,
+        canary.phase.value,
+        canary.text,
+        served,
+        canary.candidate or (candidate.policy if candidate else ''),
+    )
 
 
-def _rollout(phase: str, is_watched: bool) -> Rollout:
-    if phase in (CanaryPhase.OFF.value, CanaryPhase.ROLLED_BACK.value):
+def _rollout(canary: CanaryView) -> Rollout:
+    phase = canary.phase
+    if phase in (CanaryPhase.OFF, CanaryPhase.ROLLED_BACK):
         return Rollout.IDLE
-    if phase == CanaryPhase.PROMOTED.value:
-        return Rollout.WATCHED if is_watched else Rollout.PROMOTED
-    is_trial = phase == CanaryPhase.WAITING.value or phase in {each.value for each in ON_TRIAL}
+    if phase is CanaryPhase.PROMOTED:
+        return Rollout.WATCHED if canary.is_watched else Rollout.PROMOTED
+    is_trial = phase in (CanaryPhase.WAITING, *ON_TRIAL)
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PLAN, PERIOD_S, GATE_RECORDINGS = '25,50,100', 5.0, 60
-# of one step; loading a large policy on several servers takes long
-STATUS_LIMIT_S, GATE_LIMIT_S, ROLLOUT_LIMIT_S = 30.0, 7200.0, 3600.0
+# of a call to the router, and of one step; loading a large policy on several servers takes long
+CALL_LIMIT_S, GATE_LIMIT_S, ROLLOUT_LIMIT_S = 5.0, 7200.0, 3600.0
 # after a failed step: first and longest time until the next attempt
 RETRY_S, RETRY_LIMIT_S = 10.0, 600.0
 

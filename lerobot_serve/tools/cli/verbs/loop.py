@@ -90,7 +90,7 @@ def main(options: argparse.Namespace) -> int:
 def start_fleet(options: argparse.Namespace) -> int:
     """Run a fleet with a loop until a signal. Raises UserError."""
     from lerobot_serve.tools.cli.verbs import up
-    from lerobot_serve.tools.fleet.loop import SECTION
+    from lerobot_serve.tools.fleet.sections.loop import SECTION
 
     plan, _, _ = up.planned(options.fleet)
     if not any(process.name == SECTION for process in plan):
@@ -109,6 +109,7 @@ def conduct(options: argparse.Namespace) -> int:
 
     from lerobot_serve.tools.loop.conductor import Conductor
     from lerobot_serve.tools.loop.journal import Journal
+    from lerobot_serve.tools.loop.router_observer import RouterObserver
     from lerobot_serve.tools.loop.verb_process import run_verb, VerbResult
 
     settings = read_settings(options)
@@ -120,10 +121,10 @@ def conduct(options: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f'loop: {text}', file=sys.stderr, flush=True)
 
-    with Journal(settings.folder) as journal:
+    with Journal(settings.folder) as journal, RouterObserver(settings.router) as observer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        Conductor(settings, journal, verb, say).run(stop)
+        Conductor(settings, journal, observer.observe, verb, say).run(stop)
         if journal.lost:
             say(f'{journal.lost} events are not in the journal: the disk did not take them')
     return 0

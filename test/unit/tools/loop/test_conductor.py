@@ -12,12 +12,14 @@ import threading
 import pytest
 
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step, Version
 from lerobot_serve.tools.loop.journal import Journal, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings, RETRY_S
 from lerobot_serve.tools.loop.verb_process import VerbResult
+from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SlotView
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 
@@ -38,8 +40,6 @@ class Fleet:
     now_s: float = 0.0
 
     def run(self, words: list[str], limit_s: float) -> VerbResult:
-        if words[:2] == ['rollout', 'status']:
-            return self.status()
         self.ran.append(words)
         name = ' '.join(words[:2]) if words[0] == 'rollout' else words[0]
         status = self.statuses.get(name, 0)
@@ -47,17 +47,13 @@ class Fleet:
             return VerbResult(status, '', 'lerobot-serve: it failed\n')
         return getattr(self, name.replace(' ', '_'))(words)
 
-    def status(self) -> VerbResult:
+    def observe(self) -> RolloutFacts:
         if not self.is_there:
-            return VerbResult(1, '', 'no router\n')
-        values = {
-            'state': self.phase,
-            'text': 'text',
-            'candidate': self.slots['b'],
-            'is_watched': self.is_watched,
-            'slots': [{'slot': slot, 'policy': self.slots[slot]} for slot in 'ab'],
-        }
-        return VerbResult(0, json.dumps(values), '')
+            return RolloutFacts(text='no router')
+        phase = CanaryPhase(self.phase)
+        canary = CanaryView(phase, candidate=self.slots['b'], is_watched=self.is_watched)
+        slots = tuple(SlotView(slot, policy=self.slots[slot]) for slot in 'ab')
+        return rollout_facts(RouterView('/policy_router', slots=slots, canary=canary))
 
     def gate(self, words: list[str]) -> VerbResult:
         candidate = Path(words[words.index('--candidate') + 1]).name
@@ -112,7 +108,9 @@ def conduct(fleet, settings):
         for journal in opened[-1:]:
             journal.__exit__(None, None, None)
         opened.append(Journal(settings.folder))
-        return Conductor(settings, opened[-1], fleet.run, lambda _: None, lambda: fleet.now_s)
+        return Conductor(
+            settings, opened[-1], fleet.observe, fleet.run, lambda _: None, lambda: fleet.now_s
+        )
 
     yield make
     opened[-1].__exit__(None, None, None)
