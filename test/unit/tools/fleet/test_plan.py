@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.verbs import dashboard as verb
 from lerobot_serve.tools.cli.verbs import record as record_verb
-from lerobot_serve.tools.fleet import dashboard, recorder
+from lerobot_serve.tools.fleet.sections import dashboard, recorder
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
 
@@ -162,7 +162,8 @@ def test_the_shipped_fleets_are_plans(path):
     stages = {process.stage for process in planned}
     assert {Stage.DASHBOARD, Stage.SIMULATION, Stage.ROBOT} <= stages
     assert (Stage.SERVER in stages) is (path.stem != 'robot_alone')
-    assert (Stage.ROUTER in stages) is (path.stem in ('two_robots', 'two_versions'))
+    assert (Stage.ROUTER in stages) is (path.stem in ('two_robots', 'two_versions', 'loop'))
+    assert ({Stage.LEARNER, Stage.LOOP} <= stages) is (path.stem == 'loop')
 
 
 def test_the_robot_alone_asks_the_server_that_serve_starts():
