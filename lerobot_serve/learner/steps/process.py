@@ -25,7 +25,8 @@ from lerobot_serve.learner.steps.reports import Done, Failed, Report
 # a trainer ends its own processes meanwhile
 END_LIMIT_S = 60.0
 READ_BYTES, LINE_LIMIT_BYTES = 1 << 16, 1 << 24
-PROGRAM = 'lerobot_serve.learner.steps.program'
+# by its name: no node imports the tools
+PROGRAM = 'lerobot_serve.tools.learning.program'
 LOG_TAIL_BYTES = 2000
 
 
