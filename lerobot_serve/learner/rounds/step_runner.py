@@ -7,6 +7,7 @@ Runs one step at a time: the next one begins when the process of a dropped one i
 from __future__ import annotations
 
 from collections.abc import Iterator
+import math
 from pathlib import Path
 import threading
 
@@ -41,8 +42,10 @@ class StepRunner:
 
     @property
     def poll_s(self) -> float:
-        """How often `advance` must be called; 0 for rarely."""
-        return POLL_S if self._ending else 0.0
+        """How soon there is something to do besides what `select` finds; infinite for nothing."""
+        if self._running and self._running.has_more:
+            return 0.0
+        return POLL_S if self._ending else math.inf
 
     def start(self, job: Job, log: Path) -> None:
         """Start a step, as soon as a dropped one is gone. Raises OSError."""
