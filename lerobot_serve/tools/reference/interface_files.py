@@ -60,7 +60,7 @@ class Interface:
     @property
     def used(self) -> set[str]:
         """The types of its fields, without the ends of lists."""
-        return {e.type.removesuffix('[]') for part in self.parts for e in part.entries}
+        return {e.type.partition('[')[0] for part in self.parts for e in part.entries}
 
 
 def read(folder: Path) -> dict[str, list[Interface]]:
