@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from rclpy.action import get_action_server_names_and_types_by_node
-
 from support.nodes.recorder_process import recorder
 
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
