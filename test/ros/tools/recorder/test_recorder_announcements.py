@@ -237,6 +237,7 @@ def many_bags(root: Path, count: int) -> None:
         complete_at(copy, 1_100_000_000 + number)
 
 
+@pytest.mark.slow
 def test_a_late_subscriber_gets_the_newest_thousand(node, wait_until, tmp_path):
     root = tmp_path / 'bags'
     many_bags(root, 1005)
