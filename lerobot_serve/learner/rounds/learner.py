@@ -51,7 +51,8 @@ from lerobot_serve.learner.steps.reports import (
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
 
-DEPOSITS_A_TURN = 200
+# each may wait for the disk, and a person waits for the answer of a service
+DEPOSITS_A_TURN = 50
 SHOW_PERIOD_S, LOOK_PERIOD_S = 1.0, 10.0
 # beside round_budget_minutes: a trainer that does not end by itself
 OVERTIME_S = 300.0

@@ -61,11 +61,9 @@ class StepRunner:
             self._running = self._start_step(job, log)
 
     def poll(self) -> Iterator[Report]:
-        """Yield what the running step reports, until it ends or is dropped."""
+        """Yield what the running step reports; a result is the last of all."""
         step = self._running
         for report in step.poll() if step else ():
-            if self._running is not step:
-                return
             if isinstance(report, Done | Failed):
                 # its process ends now
                 self.drop()

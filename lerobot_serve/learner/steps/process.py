@@ -27,7 +27,7 @@ from lerobot_serve.learner.steps.reports import Done, Failed, Report
 END_LIMIT_S = 60.0
 READ_BYTES = 1 << 16
 # a step waits while its reports are not taken: the longest one has the hashes of 100,000 episodes
-BUFFER_BYTES, REPORTS_A_POLL = 1 << 24, 200
+BUFFER_BYTES, REPORTS_A_POLL = 1 << 24, 50
 # by its name: no node imports the tools
 PROGRAM = 'lerobot_serve.tools.learning.program'
 LOG_TAIL_BYTES = 2000
