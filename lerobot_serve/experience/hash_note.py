@@ -55,13 +55,29 @@ def read_hash(file: Path, count: CountBytes = ignore_bytes) -> BagHash:
     OSError, and NotAnEpisode for a file that changes.
     """
     before = _state(file)
+    left_bytes = before[0]
+
+    def count_bounded(size_bytes: int) -> None:
+        nonlocal left_bytes
+        left_bytes -= size_bytes
+        # a file that grows as fast as it is read would have no end
+        if left_bytes < 0:
+            raise _changed(file)
+        count(size_bytes)
+
     try:
-        sha256 = hash_of(file, count).hexdigest()
+        sha256 = hash_of(file, count_bounded).hexdigest()
+    except NotAnEpisode:
+        raise
     except ValueError as error:
         raise NotAnEpisode(f'{file.name} {error}') from None
     if _state(file) != before:
-        raise NotAnEpisode(f'{file.name} changed while it was read')
+        raise _changed(file)
     return BagHash(file.name, *before, sha256)
+
+
+def _changed(file: Path) -> NotAnEpisode:
+    return NotAnEpisode(f'{file.name} changed while it was read')
 
 
 def write_note(folder: Path, found: BagHash) -> None:

@@ -37,7 +37,7 @@ class FoundFolders(NamedTuple):
     others: list[tuple[Path, str]]
 
 
-def find_folders(root: Path) -> FoundFolders:
+def find_folders(root: Path | str) -> FoundFolders:
     """Return the folders in `root`, without reading their files. Raises OSError."""
     dated: list[tuple[int, str, Path]] = []
     others: list[tuple[Path, str]] = []
@@ -55,7 +55,9 @@ def find_folders(root: Path) -> FoundFolders:
     return FoundFolders([folder for _, _, folder in sorted(dated)], sorted(others))
 
 
-def episodes_in(root: Path, on_skipped: OnSkipped | None = None) -> Iterator[RecordedEpisode]:
+def episodes_in(
+    root: Path | str, on_skipped: OnSkipped | None = None
+) -> Iterator[RecordedEpisode]:
     """
     Yield the episodes whose bags are whole in a folder, the oldest first. `on_skipped` gets each
     other folder and why. A bag without a hash beside it is read. Raises OSError if the folder

@@ -174,8 +174,10 @@ def live_settings(parameters: LearnerParameters) -> LiveSettings:
 
 def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSettings:
     """Return what is fixed at start. Raises ParameterError, UserError."""
-    if parameters.trainer != BUILTIN:
-        read_trainer_file(Path(parameters.trainer))
+    trainer = parameters.trainer
+    if trainer != BUILTIN:
+        trainer = str(Path(trainer).expanduser())
+        read_trainer_file(Path(trainer))
     store = Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser()
     layout = Store.make(store).layout
     return LearnerSettings(
@@ -183,7 +185,7 @@ def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSetting
         store=layout.folder,
         host=socket.gethostname(),
         parent=parent_folder(parameters.parent, Store(layout)),
-        trainer=parameters.trainer,
+        trainer=trainer,
         seed=parameters.seed,
         vcodec=parameters.vcodec,
         episode_folders=tuple(Path(each).expanduser() for each in parameters.episode_folders),

@@ -91,7 +91,7 @@ class LearnerParameters:
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other or have no effect."""
-        if self.trainer != 'builtin' and not self.trainer.startswith('/'):
+        if self.trainer != 'builtin' and not self.trainer.startswith(('/', '~')):
             raise ParameterError(
                 f'trainer must be builtin or the full path of a trainer file, got {self.trainer!r}'
             )

@@ -74,8 +74,8 @@ SHADOW_REPLIES = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
 STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
-# a late subscriber gets the newest thousand: at 20 episodes an hour those of two days; a message has
-# about 0.5 kB, at most 10 kB. Older ones are found in the folders of bags
+# a late subscriber gets the newest thousand: at 20 episodes an hour those of two days; a message
+# has about 0.5 kB, at most 10 kB. Older ones are found in the folders of bags
 RECORDED_EPISODES = _profile(
     ReliabilityPolicy.RELIABLE, 1000, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )

@@ -69,7 +69,8 @@ class Memory:
 
     def _add_place(self, episode: RecordedEpisode) -> Learned:
         if len(self._places(episode.sha256)) >= PLACE_LIMIT:
-            self._database.change('DELETE FROM places WHERE sha256 = ?', episode.sha256)
+            # the first ones stay: those of its recorder and of the folders
+            return Learned.REPEATED
         changed = self._database.change(
             'INSERT OR IGNORE INTO places VALUES (?, ?, ?)',
             episode.sha256,
@@ -119,7 +120,12 @@ class Memory:
 
     def _rounds(self, condition: str) -> list[RoundRecord]:
         rows = self._database.rows(f'SELECT {ROUND_FIELDS} FROM rounds {condition}')
-        return [RoundRecord(*about, end=RoundEnd(end), text=text) for *about, end, text in rows]
+        return [
+            RoundRecord(
+                number, attempt, deaths, parent, sha256, trained, output, RoundEnd(end), text
+            )
+            for number, attempt, deaths, parent, sha256, trained, output, end, text in rows
+        ]
 
     def begin_round(self, parent: str) -> RoundRecord:
         """Begin a round, or the open one again from its beginning. Raises MemoryNotWritten."""

@@ -51,7 +51,8 @@ from lerobot_serve.learner.steps.reports import (
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
 
-DEPOSITS_A_TURN = 200
+# each may wait for the disk, and a person waits for the answer of a service
+DEPOSITS_A_TURN = 50
 SHOW_PERIOD_S, LOOK_PERIOD_S = 1.0, 10.0
 # beside round_budget_minutes: a trainer that does not end by itself
 OVERTIME_S = 300.0
@@ -129,7 +130,10 @@ class Learner:
                 self._listener.on_version(version.id)
         if self._memory.is_paused:
             self._change(Event.PAUSE)
-        self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+        try:
+            self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+        except OSError as error:
+            self._listener.log_warning(f'episodes are not looked for: {error}')
         self._show()
 
     def _after_restart(self) -> None:
@@ -146,7 +150,7 @@ class Learner:
 
     def _wait(self) -> None:
         readable: list[Requests | Step] = [self.requests, *self._steps.readable]
-        select.select(readable, [], [], self._steps.poll_s or SHOW_PERIOD_S)
+        select.select(readable, [], [], min(self._steps.poll_s, SHOW_PERIOD_S))
 
     def end(self) -> None:
         """End the running step, and answer everything that waits."""
@@ -514,9 +518,13 @@ class Learner:
             progress=advance.done_share,
             loss=advance.loss,
             remaining_s=advance.remaining_s,
-            dropped=dict(self._counts.dropped),
+            dropped=self._dropped(),
             rounds=dict(self._counts.rounds),
         )
+
+    def _dropped(self) -> dict[str, int]:
+        overflow = self.requests.overflow
+        return {**self._counts.dropped, **({'overflow': overflow} if overflow else {})}
 
     def _shown_parent(self) -> str:
         if self._record and self._phase in RUNNING:

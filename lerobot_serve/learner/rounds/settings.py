@@ -10,6 +10,8 @@ from pathlib import Path
 
 from lerobot_serve.learner.rounds.states import Phase
 
+SEEN_LIMIT = 200_000
+
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
@@ -79,6 +81,9 @@ class Counts:
         if key and (reason, key) in self._seen:
             return False
         if key:
+            # announcements of others are not bounded
+            if len(self._seen) >= SEEN_LIMIT:
+                self._seen.clear()
             self._seen.add((reason, key))
         self.dropped[reason] += 1
         return True

@@ -7,6 +7,7 @@ Runs one step at a time: the next one begins when the process of a dropped one i
 from __future__ import annotations
 
 from collections.abc import Iterator
+import math
 from pathlib import Path
 import threading
 
@@ -41,8 +42,10 @@ class StepRunner:
 
     @property
     def poll_s(self) -> float:
-        """How often `advance` must be called; 0 for rarely."""
-        return POLL_S if self._ending else 0.0
+        """How soon there is something to do besides what `select` finds; infinite for nothing."""
+        if self._running and self._running.has_more:
+            return 0.0
+        return POLL_S if self._ending else math.inf
 
     def start(self, job: Job, log: Path) -> None:
         """Start a step, as soon as a dropped one is gone. Raises OSError."""
@@ -58,11 +61,9 @@ class StepRunner:
             self._running = self._start_step(job, log)
 
     def poll(self) -> Iterator[Report]:
-        """Yield what the running step reports, until it ends or is dropped."""
+        """Yield what the running step reports; a result is the last of all."""
         step = self._running
         for report in step.poll() if step else ():
-            if self._running is not step:
-                return
             if isinstance(report, Done | Failed):
                 # its process ends now
                 self.drop()

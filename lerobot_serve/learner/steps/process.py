@@ -8,6 +8,7 @@ the learner ends the child.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 import contextlib
 import os
@@ -24,8 +25,11 @@ from lerobot_serve.learner.steps.reports import Done, Failed, Report
 
 # a trainer ends its own processes meanwhile
 END_LIMIT_S = 60.0
-READ_BYTES, LINE_LIMIT_BYTES = 1 << 16, 1 << 24
-PROGRAM = 'lerobot_serve.learner.steps.program'
+READ_BYTES = 1 << 16
+# a step waits while its reports are not taken: the longest one has the hashes of 100,000 episodes
+BUFFER_BYTES, REPORTS_A_POLL = 1 << 24, 50
+# by its name: no node imports the tools
+PROGRAM = 'lerobot_serve.tools.learning.program'
 LOG_TAIL_BYTES = 2000
 
 
@@ -33,6 +37,10 @@ class Step(Protocol):
     """A running step; the learner polls it, or waits until `fileno` can be read."""
 
     def fileno(self) -> int: ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether reports wait that `fileno` does not show."""
 
     def poll(self) -> list[Report]:
         """Return what was reported since; a Done or Failed is the last one of all."""
@@ -72,6 +80,7 @@ class StepProcess:
         finally:
             os.close(writing)
         self._unread = b''
+        self._lines: deque[bytes] = deque()
         self._is_over = False
         self._kill_at_s: float | None = None
         self._send(jobs.encoded(job))
@@ -91,34 +100,41 @@ class StepProcess:
     def fileno(self) -> int:
         return self._reading
 
+    @property
+    def has_more(self) -> bool:
+        return bool(self._lines) and not self._is_over
+
     def poll(self) -> list[Report]:
         if self._is_over:
             return []
+        # the child waits for room in the pipe meanwhile
+        has_ended = not self._lines and self._read()
         found: list[Report] = []
-        has_ended = self._read()
-        *lines, self._unread = self._unread.split(b'\n')
-        for line in lines:
+        while self._lines and len(found) < REPORTS_A_POLL and not self._is_over:
             with contextlib.suppress(ValueError):
-                found.append(reports.decoded(line))
-        results = [i for i, each in enumerate(found) if isinstance(each, Done | Failed)]
-        if results:
-            self._is_over = True
-            return found[: results[0] + 1]
-        if has_ended or len(self._unread) > LINE_LIMIT_BYTES:
+                found.append(reports.decoded(self._lines.popleft()))
+                self._is_over = isinstance(found[-1], Done | Failed)
+        if has_ended and not self._lines and not self._is_over:
             self._is_over = True
             found.append(Failed(self._death()))
         return found
 
     def _read(self) -> bool:
-        """Read what is there; return whether the child has closed its end."""
-        while True:
+        """Read the lines that are there; return whether no more will come."""
+        has_ended = False
+        while len(self._unread) < BUFFER_BYTES:
             try:
                 data = os.read(self._reading, READ_BYTES)
             except BlockingIOError:
-                return False
+                break
             if not data:
-                return True
+                has_ended = True
+                break
             self._unread += data
+        *lines, self._unread = self._unread.split(b'\n')
+        self._lines.extend(lines)
+        # a line without an end is one, too
+        return has_ended or len(self._unread) >= BUFFER_BYTES
 
     def _death(self) -> str:
         """Return how a child ended without a result."""

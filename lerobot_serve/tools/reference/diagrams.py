@@ -15,6 +15,7 @@ import re
 from typing import TypeVar
 
 from lerobot_serve.edge.session import connection
+from lerobot_serve.learner.rounds import states as learner
 from lerobot_serve.router.canary import states as canary
 
 MARKED_BLOCK = re.compile(r'(?ms)^<!-- diagram: (\w+) -->\n```mermaid\n.*?^```$')
@@ -52,9 +53,16 @@ def canary_diagram() -> str:
     return state_diagram(canary.CanaryPhase.OFF, canary.TRANSITIONS, everywhere)
 
 
+def learner_diagram() -> str:
+    """Return the states of a learner, without STOP and events that change no state."""
+    changing = {key: after for key, after in learner.TRANSITIONS.items() if key[0] is not after}
+    return state_diagram(learner.Phase.WAITING, changing, frozenset({learner.Event.STOP}))
+
+
 DIAGRAMS: dict[str, Callable[[], str]] = {
     'connection': connection_diagram,
     'canary': canary_diagram,
+    'learner': learner_diagram,
 }
 
 

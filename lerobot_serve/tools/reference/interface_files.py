@@ -60,7 +60,7 @@ class Interface:
     @property
     def used(self) -> set[str]:
         """The types of its fields, without the ends of lists."""
-        return {e.type.removesuffix('[]') for part in self.parts for e in part.entries}
+        return {e.type.partition('[')[0] for part in self.parts for e in part.entries}
 
 
 def read(folder: Path) -> dict[str, list[Interface]]:
@@ -205,10 +205,10 @@ def _part(title: str, part: Part, known: set[str]) -> list[str]:
 
 
 def _type(kind: str, known: set[str]) -> str:
-    name = kind.removesuffix('[]')
+    name, is_list, _ = kind.partition('[')
     if name not in known:
         return f'`{kind}`'
-    return _link(name) + (' list' if kind.endswith('[]') else '')
+    return _link(name) + (' list' if is_list else '')
 
 
 def _cell(text: str) -> str:

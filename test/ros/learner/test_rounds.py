@@ -126,6 +126,18 @@ def test_pause_gives_the_machine_back_and_resume_begins_again(learner_rig):
     assert rig.versions[0].note == 'round 1: 3 new episodes, 3 with a person; 3 in all'
 
 
+def test_the_builtin_trainer_shows_its_progress_and_gives_the_next_version(learner_rig):
+    rig = learner_rig
+    trainer = rig.folder / 'builtin.yaml'
+    trainer.write_text('builtin: {steps: 60, batch_size: 8, cpu_threads: 1}\n')
+    rig.start(trainer=trainer)
+    rig.record('a', 'b')
+    rig.wait(lambda: rig.versions, 'a version is announced')
+    assert rig.ids() == [rig.versions[0].id]
+    losses = [each.loss for each in rig.states if each.state == Phase.TRAINING.value]
+    assert any(loss > 0 for loss in losses)
+
+
 def test_an_orderly_end_ends_the_trainer_too(learner_rig):
     rig = learner_rig
     process = rig.start()

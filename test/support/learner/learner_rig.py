@@ -65,6 +65,8 @@ class PlayedStep:
     def fileno(self) -> int:
         raise AssertionError('a played learner does not wait')
 
+    has_more = False
+
     def poll(self) -> list[Report]:
         found, self.reports = self.reports, []
         return found

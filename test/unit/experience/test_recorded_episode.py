@@ -78,7 +78,7 @@ def test_an_outcome_that_is_not_known_is_malformed():
     at = raw.index(b'ep-1\0') + 5
     assert raw[at] == 1
     raw[at] = 4
-    with pytest.raises(Malformed, match="outcome must be one of .* got '4'"):
+    with pytest.raises(Malformed, match=r"outcome must be one of .* got '4'"):
         decode_recorded(bytes(raw))
 
 

@@ -266,7 +266,7 @@ def no_intervals(bag: Path) -> None:
 )
 def test_a_damaged_or_foreign_folder_is_no_episode(tmp_path, damage, text):
     root = tmp_path / 'bags'
-    good, bad = whole_episodes(root, 'good', 'bad')
+    _, bad = whole_episodes(root, 'good', 'bad')
     damage(bad)
     found, skipped = scanned(root)
     assert [each.episode_id for each in found] == ['good']

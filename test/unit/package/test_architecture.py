@@ -15,7 +15,7 @@ from support.paths import REPOSITORY
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'wire', 'parameters', 'errors', 'trace', 'telemetry'}
 GROUND |= {'atomic_file', 'ros_home', 'state_folder'}
-NODES = {'server', 'edge', 'router', 'sim', 'gateway'}
+NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
     'arrays': set(),
     'wire': {'arrays'},
@@ -43,7 +43,7 @@ ALLOWED = {
     'router': {*GROUND, 'cage', 'zenoh'},
     'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
-    'learner': {*GROUND, 'policies', 'requirements', 'versions'},
+    'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},
     'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
@@ -52,12 +52,6 @@ ALLOWED = {
         'shared_memory',
         'versions',
         'zenoh',
-    },
-    # its child processes convert and publish with the tools; it is off the path of actions
-    'learner': {
-        *('parameters', 'errors', 'ros_home', 'state_folder', 'telemetry', 'wire'),
-        'entry_points',
-        *('experience', 'policies', 'requirements', 'versions', 'arrays', 'tools'),
     },
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }

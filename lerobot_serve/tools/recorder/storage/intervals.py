@@ -31,8 +31,8 @@ class Interval:
 @dataclass(slots=True)
 class EpisodeSummary:
     """
-    What intervals.json says of an episode. `policies` are the first POLICIES_LIMIT that its actions
-    name.
+    What intervals.json says of an episode. `policies` are the first POLICIES_LIMIT that its
+    actions name.
     """
 
     robot: str

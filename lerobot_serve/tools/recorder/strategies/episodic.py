@@ -83,8 +83,9 @@ class EpisodicWriter(StrategyWriter):
             self.whole_bags = WholeBags(self.folder.root)
         except OSError as error:
             self.folder.close()
+            why = error.strerror or error
             raise BagError(
-                f'{self.folder.root} cannot be read: {error.strerror or error}; name another folder'
+                f'{self.folder.root} cannot be read: {why}; name another folder'
             ) from error
         self.discarded = 0
 

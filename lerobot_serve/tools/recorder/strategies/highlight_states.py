@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lerobot_serve.experience.episode_facts import PERSON
 from lerobot_serve.tools.bags.fleet_decoding import (
     decode_divergence,
     decode_outcome,
@@ -14,7 +15,6 @@ from lerobot_serve.tools.bags.fleet_decoding import (
 )
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction
-from lerobot_serve.tools.recorder.storage.intervals import PERSON
 from lerobot_serve.tools.recorder.strategies.robot_reports import read_report
 from lerobot_serve.wire.errors import Malformed
 

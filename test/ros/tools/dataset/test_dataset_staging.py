@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+import subprocess
+import sys
 
 import pytest
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 from lerobot_serve.tools.dataset.staging import Staging
+from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 EPISODE = 'ab' * 16
 
@@ -76,3 +80,16 @@ def test_the_mark_of_a_published_dataset_is_removed_last(tmp_path, monkeypatch):
         monkeypatch.setattr(shutil, 'rmtree', remove)
         staging.publish()
     assert removed == [EPISODE] and not (folder / 'published').exists()
+
+
+@pytest.mark.slow
+def test_a_kill_before_each_change_of_files_loses_nothing(tmp_path):
+    script = REPOSITORY / 'test/support/tools/killed_staging.py'
+    done = subprocess.run(
+        end_with_parent([sys.executable, str(script), str(tmp_path)]),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'append: True' in done.stdout

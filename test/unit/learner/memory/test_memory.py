@@ -42,7 +42,9 @@ def test_an_episode_is_kept_once(memory, tmp_path):
 def test_the_places_of_an_episode_are_bounded(memory, tmp_path):
     for number in range(3 * PLACE_LIMIT):
         memory.learn(episode(number, tmp_path, sha256=ONE, episode_id='e1'))
-    assert len(memory.places(ONE)) <= PLACE_LIMIT
+    places = memory.places(ONE)
+    assert len(places) == PLACE_LIMIT
+    assert Place('here', str(tmp_path / 'bag_0')) in places
 
 
 def test_a_round_ends_with_its_version_and_its_episodes_at_once(memory, tmp_path):

@@ -497,6 +497,9 @@ def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
         ready.finish()
     assert len(ready.memory.versions()) == 1
     assert ready.memory.used() == {f'{number:064x}' for number in (1, 2, 3)}
+    assert ready.learner.shown.round == 1
+    # a whole policy is not trained again
+    assert ready.trained == (1 if method != 'set_trained' else 2)
 
 
 def test_announcements_come_again_at_start(ready):

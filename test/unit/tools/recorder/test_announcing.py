@@ -108,6 +108,17 @@ def test_a_start_announces_what_is_there_as_it_was_and_reads_no_bag_again(tmp_pa
     assert list(episodes_in(tmp_path)) == first.episodes
 
 
+def test_the_writing_thread_reads_no_bag(tmp_path, monkeypatch):
+    def forbidden(*_: object) -> None:
+        raise AssertionError('a bag is read')
+
+    recording = Recording(tmp_path)
+    monkeypatch.setattr(hash_note, 'hash_of', forbidden)
+    recording.record('ep')
+    recording.stop()
+    assert recording.writer.whole_bags.next().name.startswith('arm_1_ep_')
+
+
 def test_a_note_that_is_stale_is_written_again(tmp_path):
     (bag,) = whole_episodes(tmp_path, 'ep')
     restarted(tmp_path)

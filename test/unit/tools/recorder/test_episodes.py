@@ -274,6 +274,21 @@ def test_dagger_keeps_episodes_with_a_person(dagger):
     assert found['intervention'] is True
 
 
+def test_steps_and_policies_are_counted(rig):
+    rig.introduce()
+    rig.run('ep', 2, policy='')
+    for number in range(20):
+        rig.act('ep', policy=f'p@{number % 18}')
+    rig.run('ep', 3, source='person')
+    rig.report('')
+    rig.wait(3.0)
+    (bag,) = bags(rig.root)
+    found = intervals(bag)
+    assert (found['control_steps'], found['control_steps_person']) == (25, 3)
+    # distinct, in their order, and not more than an announcement can name
+    assert found['policies'] == [f'p@{number}' for number in range(16)]
+
+
 def test_dagger_keeps_what_came_before_a_robot_was_gone(dagger):
     dagger.introduce()
     dagger.run('taught')

@@ -12,6 +12,7 @@ from support.tools.recorder_rig import EDGE, ROBOT_FILE, state, text
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
 from lerobot_serve.tools.recorder.robots import known_robots
@@ -148,6 +149,8 @@ def test_which_topics_are_recorded(wanted):
         (f'{EDGE}/executed_action', EXECUTED_TYPE, is_wanted),
         (f'{EDGE}/state', STATE_TYPE, True),
         ('/diagnostics', 'diagnostic_msgs/msg/DiagnosticArray', True),
+        # announcements are of other bags
+        ('/recorded_episodes', RECORDED_TYPE, False),
         ('/_hidden/x', 'lerobot_serve_interfaces/msg/EdgeState', False),
     ):
         assert robots.takes(topic, kind) is expected, topic

@@ -81,6 +81,26 @@ def test_a_cut_episode_is_completed(tmp_path, source):
     assert not BagFolder(tmp_path).recovered
 
 
+def test_the_first_outcome_of_a_cut_episode_counts_and_its_steps_and_policies(tmp_path):
+    rig = RecorderRig()
+    rig.writer = EpisodicWriter(EpisodeRules(), BagFolder(tmp_path), KnownRobots(), **rig.options)
+    rig.introduce()
+    rig.run('ep', 3)
+    rig.run('ep', 2, source='person', policy='')
+    rig.run('ep', 1, policy='q@2')
+    rig.judge('ep', 'failure')
+    rig.judge('ep', 'success')
+    rig.writer.flush()
+    kill(rig)
+    BagFolder(tmp_path).close()
+    (bag,) = bags(tmp_path)
+    about = json.loads((bag / 'intervals.json').read_text())
+    # as if it had ended
+    assert about['outcome'] == 'failure'
+    assert (about['control_steps'], about['control_steps_person']) == (6, 2)
+    assert about['policies'] == ['p@1', 'q@2']
+
+
 def test_both_times_and_the_profiles_survive(tmp_path):
     rig = record(tmp_path)
     kill(rig)

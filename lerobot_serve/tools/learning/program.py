@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The child process of one step: `python -m lerobot_serve.learner.steps.program PIPE`. The job is
+The child process of one step: `python -m lerobot_serve.tools.learning.program PIPE`. The job is
 the first line of its standard input, whose end is that of the learner.
 
 The main thread works, the thread `life` watches the standard input. The process has the lowest
@@ -51,19 +51,19 @@ def run(job: Job, report: Reporter, stop: threading.Event) -> Report:
     """Do the work; return the result. Raises UserError, ParameterError, ValueError, OSError."""
     # each step imports what only it needs: LeRobot takes seconds
     if isinstance(job, ScanJob):
-        from lerobot_serve.learner.steps.scan import scan
+        from lerobot_serve.tools.learning.scan import scan
 
         return scan(job, report)
     if isinstance(job, ConvertJob):
-        from lerobot_serve.learner.steps.convert import convert_bags
+        from lerobot_serve.tools.learning.convert import convert_bags
 
         return convert_bags(job, report)
     if isinstance(job, TrainJob):
-        from lerobot_serve.learner.steps.train import train
+        from lerobot_serve.tools.learning.train import train
 
         return train(job, report, stop)
     assert isinstance(job, PublishJob)
-    from lerobot_serve.learner.steps.publish import publish_policy
+    from lerobot_serve.tools.learning.publish import publish_policy
 
     return publish_policy(job, report)
 
