@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+import time
 
 from lerobot_serve.experience.bag_files import NotAnEpisode
 from lerobot_serve.experience.hash_note import BagHash, noted_hash, read_hash, write_note
@@ -20,6 +21,9 @@ from lerobot_serve.tools.recorder.announcing.whole_bags import WholeBags
 ANNOUNCED_LIMIT = 1000
 # folders that are named in the log of a start; all are counted
 NAMED_LIMIT = 20
+# after each block of a hash, times what it took: a quarter of a core is left to hashing. A lower
+# priority would hold up the writing thread: it waits for the interpreter, which this one may have
+REST_FACTOR = 3
 
 
 class _RecorderEnded(Exception):
@@ -40,6 +44,8 @@ class EpisodeAnnouncer:
         # bags of the start that are not announced
         self.older = 0
         self._has_reported_disk = False
+        # CPU time of the announcing thread at the end of the last rest
+        self._rested_s = 0.0
 
     @property
     def left(self) -> int:
@@ -88,15 +94,18 @@ class EpisodeAnnouncer:
         """Return the hash of a bag, and keep it beside the bag. Raises NotAnEpisode, OSError."""
         if found := noted_hash(file):
             return found
-        found = read_hash(file, self._count)
+        self._rested_s = time.thread_time()
+        found = read_hash(file, self._on_block)
         try:
             write_note(file.parent, found)
         except OSError as error:
             self._report_disk(file, error)
         return found
 
-    def _count(self, _: int) -> None:
-        """Raise _RecorderEnded between two blocks, once the recorder has no time left."""
+    def _on_block(self, _: int) -> None:
+        """Rest between two blocks. Raises _RecorderEnded once the recorder has no time left."""
+        self._bags.rest(REST_FACTOR * (time.thread_time() - self._rested_s))
+        self._rested_s = time.thread_time()
         if self._bags.is_over:
             raise _RecorderEnded
 

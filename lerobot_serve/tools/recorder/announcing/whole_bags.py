@@ -67,6 +67,11 @@ class WholeBags:
         """Return how many bags were not taken."""
         return self.dropped + len(self._waiting)
 
+    def rest(self, time_s: float) -> None:
+        """Wait, but not beyond `close`. The announcing thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_closing, time_s)
+
     def next(self) -> Path | None:
         """Wait for a bag and return it; None at the end. The announcing thread."""
         with self._changed:

@@ -22,7 +22,7 @@ pytest.importorskip('lerobot')
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # with the dataset that is there more than are joined at once
-EPISODES, KILLS = 17, 8
+EPISODES, KILLS = 17, 6
 LIMIT_S = 240
 
 
@@ -111,11 +111,14 @@ def test_an_append_that_is_killed_while_it_converts_or_joins(tmp_path):
     def is_merging() -> bool:
         return (append.staging / 'merged').exists() or (append.staging / 'published').exists()
 
+    kills = 0
     for number in range(KILLS):
         draw_count = draw.randrange(1, EPISODES)
         reached = (is_converting, is_joining, is_merging)[number % 3]
         was_killed = append.kill(reached, draw.uniform(0.0, 0.5))
+        kills += was_killed
         append.check()
         if not was_killed:
             append.start_again()
     append.finish()
+    assert kills >= KILLS // 2

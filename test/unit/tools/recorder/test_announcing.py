@@ -212,6 +212,34 @@ def test_a_recorder_that_ends_does_not_wait_for_a_long_hash(tmp_path, monkeypatc
     assert restarted(tmp_path).ids == ['long']
 
 
+def test_a_hash_rests_after_each_block_for_thrice_its_cpu_time(tmp_path, monkeypatch):
+    (bag,) = whole_episodes(tmp_path, 'ep')
+    monkeypatch.setattr('lerobot_serve.versions.file_hash.BLOCK_BYTES', 256)
+    cpu_s = [0.0]
+    rests: list[float] = []
+
+    def thread_time() -> float:
+        cpu_s[0] += 0.5
+        return cpu_s[0]
+
+    monkeypatch.setattr(announcer_module.time, 'thread_time', thread_time)
+    found = WholeBags(tmp_path)
+    monkeypatch.setattr(found, 'rest', rests.append)
+    listener = Listener(found)
+    listener.announce()
+    assert listener.ids == ['ep']
+    assert rests == [1.5] * -(-file_of(bag).stat().st_size // 256)
+
+
+def test_a_rest_ends_with_the_recorder(tmp_path):
+    found = WholeBags(tmp_path)
+    thread = threading.Thread(target=found.rest, args=(3600.0,))
+    thread.start()
+    found.close()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_a_recorder_that_ends_announces_what_waits_but_not_what_was_there(tmp_path):
     whole_episodes(tmp_path, 'earlier')
     recording = Recording(tmp_path)
