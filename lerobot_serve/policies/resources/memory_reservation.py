@@ -120,7 +120,9 @@ def memory_needs(options: LoadOptions, declared: int) -> list[MemoryNeed]:
 def check_fits(
     need: MemoryNeed, room: MemoryCapacity, others: list[ReservationRecord], options: LoadOptions
 ) -> None:
-    """Raise NotEnoughMemory if the policy does not fit, MemoryBusy if it may fit after other loads."""
+    """
+    Raise NotEnoughMemory if the policy does not fit, MemoryBusy if it may fit after other loads.
+    """
     held = sum(entry.declared_bytes for entry in others)
     limit = MAX_DECLARED_SHARE * room.total_bytes
     if need.declared_bytes and need.declared_bytes + held > limit:

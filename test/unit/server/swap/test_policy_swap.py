@@ -139,9 +139,7 @@ def test_a_request_that_waits_meanwhile_is_answered_by_the_new_policy(make):
 
     rig.served.request_queue.submit_job(block)
     assert began.wait(30)
-    observation = replace(
-        OBSERVATION, prefix_model=PREFIX, prefix_robot=PREFIX, prefix_policy=OLD
-    )
+    observation = replace(OBSERVATION, prefix_model=PREFIX, prefix_robot=PREFIX, prefix_policy=OLD)
     assert rig.core.enqueue(wire_observation.encode(observation), 0) is None
     swapping = threading.Thread(target=rig.swap.begin, args=('new',))
     swapping.start()
@@ -162,7 +160,7 @@ def test_an_error_is_no_news_of_the_policy(make):
     rig.served.open()
     rig.run()
     answers.reverse()
-    assert (flags(rig.ask(3)), rig.drops['policy_error']) == (Flag.NONE, 1)
+    assert (flags(rig.ask(3)), rig.served.drops['policy_error']) == (Flag.NONE, 1)
     answers.reverse()
     assert [flags(rig.ask(seq)) for seq in (4, 5)] == [CHANGED, Flag.NONE]
 
@@ -195,7 +193,7 @@ def test_the_hidden_state_ends_with_its_policy(make):
     continued = replace(HEADER, seq=4, flags=Flag.NONE)
     raw = wire_observation.encode(replace(OBSERVATION, header=continued))
     assert flags(rig.ask_raw(raw)) == CHANGED | Flag.STATE_LOST
-    assert rig.drops['state_lost'] == 1
+    assert rig.served.drops['state_lost'] == 1
 
 
 def test_the_old_policy_is_freed_and_what_it_held_is_released(make):
@@ -221,8 +219,6 @@ def test_the_statistics_begin_with_the_new_policy_at_the_switch(make):
 
 
 # it fails
-
-
 
 
 def fail(error: Exception):
@@ -454,5 +450,3 @@ def test_garbage_of_a_refused_policy_is_freed(make):
     rig.run()
     gc.collect()
     assert made[0]() is None
-
-

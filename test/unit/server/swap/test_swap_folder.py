@@ -60,7 +60,7 @@ def test_a_sibling_whose_name_begins_as_the_root_is_not_below_it(root):
 
 
 def test_without_a_root_the_text_says_how_to_set_it():
-    with pytest.raises(SwapRefused, match='policy_root is empty.*restart it with policy_root'):
+    with pytest.raises(SwapRefused, match=r'policy_root is empty.*restart it with policy_root'):
         folder_below('', '/etc')
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_links_to_the_outside_is_refused(root):
     (inner / 'inside').symlink_to(root / 'pick' / 'model')
     check_links(str(root), root / 'pick')
     (inner / 'outside').symlink_to(root.parent / 'secret' / 'model')
-    with pytest.raises(SwapRefused, match='outside.* is a link to outside of policy_root'):
+    with pytest.raises(SwapRefused, match=r'outside.* is a link to outside of policy_root'):
         check_links(str(root), root / 'pick')
 
 
