@@ -57,6 +57,7 @@ class ReceivedReply:
     replica: Replica
     raw: bytes
     summary: ReplySummary
+    policy: ReplyPolicy = ReplyPolicy.OTHER
 
     @property
     def request(self) -> InFlightRequest:
@@ -222,13 +223,13 @@ class Dispatcher:
             before_swap=reply.pending.sent_ns <= replica.swapped_ns,
             is_declared=reply.is_change_declared,
         )
-        judged = judge(policy, known)
-        if judged is ReplyPolicy.NEW:
+        reply.policy = judge(policy, known)
+        if reply.policy is ReplyPolicy.NEW:
             self._record_swap(replica, policy)
             return policy == slot.policy
-        if judged is ReplyPolicy.REPLACED:
+        if reply.policy is ReplyPolicy.REPLACED:
             return not slot.has_left(policy, now_ns)
-        return judged is ReplyPolicy.SERVED
+        return reply.policy is ReplyPolicy.SERVED
 
     def _on_success(self, reply: ReceivedReply, step: DispatchStep) -> None:
         table, replica, request = self._table, reply.replica, reply.request
@@ -312,7 +313,7 @@ class Dispatcher:
             slot = self._table.slot_of(replica)
             self._drops.add('wrong_policy')
             # a reply from before a swap says nothing of the policy that is served now
-            if replica.policy != slot.policy:
+            if reply.policy not in (ReplyPolicy.REPLACED, ReplyPolicy.STALE):
                 replica.mismatch = (
                     f'{replica.name} replies as {reply.summary.policy}, and slot {slot.name} is '
                     f'{slot.policy}; all replicas of a slot must serve the same policy'
