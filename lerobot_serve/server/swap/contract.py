@@ -61,9 +61,9 @@ def contract_differences(old: PolicyContract, new: PolicyContract) -> str:
     """Return each difference with both values; empty when the new policy may replace the old."""
     values = [(what, value(old), value(new)) for what, value in CONTRACT.items()]
     found = [each for each in values if each[1] != each[2]]
-    ranges = old.description.action_range, new.description.action_range
-    if all(ranges) and not _is_same_unit(*map(_widest, ranges)):
-        found.append(('unit of the actions', *map(_range_text, ranges)))
+    before, after = (_widest(each.description.action_range) for each in (old, new))
+    if not _is_same_unit(before, after):
+        found.append(('unit of the actions', _range_text(before), _range_text(after)))
     return '; '.join(
         f'{what}: {_shortened(before)} served, {_shortened(after)} given'
         for what, before, after in found
@@ -79,8 +79,8 @@ def _is_same_unit(before: float, after: float) -> bool:
     return max(before, after) < UNIT_FACTOR * min(before, after) or not (before and after)
 
 
-def _range_text(actions: ActionRange | None) -> str:
-    return f'actions up to {_widest(actions):.4g} in training'
+def _range_text(widest: float) -> str:
+    return f'actions up to {widest:.4g} in training'
 
 
 def _shortened(text: str) -> str:
