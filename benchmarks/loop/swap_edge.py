@@ -31,12 +31,18 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.swap.server_view import SwapPhase
 from lerobot_serve.tools.processes.node_processes import node_processes
 
+ABOUT = 'the longest gap of commands while the server swaps the policy, and without'
 ROUNDS_A_SWAP, LEAST_SWAPS = 10, 4
 # from the request of a swap; longer than the swap and the chunks that were requested before it
 WINDOW_S = 4.0
 LIMIT_S = 60.0
 WARM_UP_ACTIONS = 150
 SERVER, VERSIONS = 'a1', ('v1', 'v2')
+PARAMETERS = {
+    'policy': 'builtin reach, v1 and v2 of the demo, by turns',
+    'cameras': '2 x 224x224 raw',
+    'window_s': WINDOW_S,
+}
 WITH, WITHOUT = 'with a swap', 'without'
 
 
@@ -71,11 +77,7 @@ def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Ca
     stalls = stage.board.robots[name].stalls - before
     return Case(
         'commands of a robot while its server swaps the policy',
-        {
-            'policy': 'builtin reach, v1 and v2 of the demo, by turns',
-            'cameras': '2 x 224x224 raw',
-            'window_s': WINDOW_S,
-        },
+        {},
         {'swaps': swaps, 'stalls': stalls},
         {f'longest gap {what}': values for what, values in gaps.items()},
         {},

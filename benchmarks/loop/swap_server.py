@@ -33,16 +33,21 @@ from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy
 
+ABOUT = 'round trips while the server loads another policy, and after the switch'
 ROUNDS_A_SWAP, LEAST_SWAPS = 20, 3
-TRIPS_BEFORE, TRIPS_AFTER = 60, 20
+TRIPS_BEFORE, TRIPS_AFTER = 40, 20
 LOAD_LIMIT_S = 120.0
 MOST_RATIO = 1.5
-PIXELS = 224
+PIXELS = small_act.PIXELS
 # the network of LeRobot's ACT as it is by default, 52 million parameters
 SETTINGS = {
     'chunk_size': small_act.CHUNK_ROWS,
     'n_action_steps': small_act.CHUNK_ROWS,
     'pretrained_backbone_weights': None,
+}
+PARAMETERS = {
+    'policy': f'lerobot act, 52 M parameters, 1 x {PIXELS}x{PIXELS} raw',
+    'trips_before_each': TRIPS_BEFORE,
 }
 BEFORE, DURING, AFTER = 'before', 'while the next one loads', 'after the switch'
 
@@ -154,11 +159,7 @@ def measure_swaps(session: RequestSession, watch: SwapWatch, folders: list[str])
     }
     return Case(
         'round trips while another policy is loaded',
-        {
-            'policy': f'lerobot act, 52 M parameters, 1 x {PIXELS}x{PIXELS} raw',
-            'swaps': len(folders),
-            'trips_before_each': TRIPS_BEFORE,
-        },
+        {},
         {'swaps': len(folders), 'lost requests': lost},
         {**trips, 'load, warm-up and switch': loading_ms},
         ratios,
