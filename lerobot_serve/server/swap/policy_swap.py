@@ -32,7 +32,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import PolicyRequired
 from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
 from lerobot_serve.server.swap.loading_thread import in_background
-from lerobot_serve.server.swap.swap_folder import check_links, folder_below, SwapRefused
+from lerobot_serve.server.swap.swap_folder import folder_below, SwapRefused
 from lerobot_serve.server.swap.swap_status import SwapState, SwapStatus
 
 SHOWN_CLIENTS = 3
@@ -153,7 +153,6 @@ class PolicySwap:
 
     def _load(self, core: ServerCore, folder: Path) -> LoadedPolicy:
         parameters = replace(self._node.parameters, policy_path=str(folder))
-        check_links(parameters.policy_root, folder)
         return policy_loading.load_policy(
             parameters, str(folder), self._statistics, self._reserve, partial(self._check, core)
         )

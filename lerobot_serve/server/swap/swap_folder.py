@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.layout import Layout
 from lerobot_serve.versions.store import find_id
-
-MAX_FILES = 10_000
 
 
 class SwapRefused(Exception):
@@ -55,22 +52,3 @@ def version_of(root: Path, given: str) -> str:
         return find_id(given, Layout(root).ids(), f'the store {root}')
     except VersionError as error:
         raise SwapRefused(str(error)) from None
-
-
-def check_links(root: str, folder: Path) -> None:
-    """Raise SwapRefused for a file of the folder that is a link to outside of the root."""
-    real_root = Path(root).resolve()
-    count = 0
-    for parent, names, files in os.walk(folder):
-        for name in (*names, *files):
-            path, count = Path(parent, name), count + 1
-            if count > MAX_FILES:
-                raise SwapRefused(
-                    f'{str(folder)!r} holds more than {MAX_FILES} files; give the folder of one '
-                    'policy'
-                )
-            if path.is_symlink() and not path.resolve().is_relative_to(real_root):
-                raise SwapRefused(
-                    f'{str(path)!r} is a link to outside of policy_root ({root!r}); copy the '
-                    'files there'
-                )
