@@ -44,7 +44,9 @@ def test_a_swap_is_not_felt(edge_rig, steering, new, node, tmp_path, rtc):
     policies = [a.policy for a in played]
     assert policies == sorted(policies, key=[before, status.policy].index), 'it went over once'
     assert seen.drops()['policy_changed'] == 1
-    assert not any(seen.drops().get(name) for name in ('foreign_policy', 'no_session', 'late_chunk'))
+    assert not any(
+        seen.drops().get(name) for name in ('foreign_policy', 'no_session', 'late_chunk')
+    )
     prefixes = [int(event.split()[1]) for event in new.events('prefix')]
     assert prefixes[0] == 0, 'the prefix was of the old policy'
     assert all(prefixes[1:]) if rtc else not any(prefixes)

@@ -92,14 +92,14 @@ def test_the_policy_that_is_served_is_no_change():
 
 
 def test_a_refusal_and_a_failure_are_errors_that_change_nothing():
-    with pytest.raises(UserError, match='refused: not below policy_root. Nothing was changed'):
+    with pytest.raises(UserError, match=r'refused: not below policy_root\. Nothing was changed'):
         swapping.swap(Client(SERVED, accepts=False), SERVED, 'new')
     with pytest.raises(UserError, match='/policy_server: pick@1 goes on: no such file'):
         swapping.swap(Client(LOADING, FAILED), SERVED, 'new', wait_s=10.0)
 
 
 def test_a_load_that_lasts_longer_is_unknown_and_goes_on():
-    with pytest.raises(ResultUnknown, match='UNKNOWN: .* It goes on: read ServerStatus.swap_text'):
+    with pytest.raises(ResultUnknown, match=r'UNKNOWN: .* It goes on: read ServerStatus\.swap_text'):
         swapping.swap(Client(LOADING), SERVED, 'new', wait_s=0.0)
 
 
