@@ -99,9 +99,7 @@ def test_a_refusal_and_a_failure_are_errors_that_change_nothing():
 
 
 def test_a_load_that_lasts_longer_is_unknown_and_goes_on():
-    with pytest.raises(
-        ResultUnknown, match=r'UNKNOWN: .* It goes on: read Server'
-    ):
+    with pytest.raises(ResultUnknown, match=r'UNKNOWN: .* It goes on: read Server'):
         swapping.swap(Client(LOADING), SERVED, 'new', wait_s=0.0)
 
 
