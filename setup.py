@@ -23,7 +23,7 @@ VERBS = (
         'restore',
         'robot',
     ),
-    *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'up', 'versions'),
+    *('robots', 'rollout', 'route', 'router', 'serve', 'split', 'stats', 'swap', 'up', 'versions'),
 )
 
 

@@ -33,6 +33,7 @@ NAMES = (
     'fleet_growth',
     'trace_cost',
     'batching',
+    'loop',
     'control_loop',
     'dashboard',
     'recording',

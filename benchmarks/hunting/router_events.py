@@ -15,6 +15,7 @@ EVENTS: FuzzEvents = {
     'slot well': FuzzEvent(8, RouterModel.slot_mood, (SLOTS, (HEALTHY,))),
     'slot halted': FuzzEvent(3, RouterModel.slot_mood, (SLOTS, (HALTED,))),
     'load': FuzzEvent(1, RouterModel.load, (SLOTS, (1, 2))),
+    'swap': FuzzEvent(1, RouterModel.swap, (SERVERS, (1, 2))),
     'slot word': FuzzEvent(4, RouterModel.slot_word, (tuple(SLOT_COMMANDS), SLOTS)),
     'canary word': FuzzEvent(4, RouterModel.canary_word, (tuple(CANARY_COMMANDS),)),
     'split': FuzzEvent(4, RouterModel.set_split, ((0, 20, 50, 100),)),

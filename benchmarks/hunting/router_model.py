@@ -374,7 +374,13 @@ class RouterModel(RequestObserver):
     def load(self, slot: str, version: int) -> None:
         """All servers of a slot serve another policy."""
         for name in SLOTS[slot]:
-            self.servers[name].policy = f'{slot}@{version}'
+            self.servers[name].load(f'{slot}@{version}')
+        self._disturbed(slot)
+
+    def swap(self, server: str, version: int) -> None:
+        """One server replaces its policy under its sessions."""
+        slot = self.servers[server].slot
+        self.servers[server].swap(f'{slot}@{version}')
         self._disturbed(slot)
 
     def slot_word(self, word: str, slot: str) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import SimpleNamespace
 
@@ -40,12 +40,27 @@ NAMES = 'x', 'y'
 
 @dataclass(slots=True)
 class RouterModelServer:
-    """A policy server: its slot, how it is, and which policy it has."""
+    """
+    A policy server: its slot, how it is, which policy it has, whether that has replaced another
+    one under open sessions, and the policy that each client has heard of.
+    """
 
     name: str
     slot: str
     policy: str
     mood: str = HEALTHY
+    has_swapped: bool = False
+    known: dict[str, str] = field(default_factory=dict)
+
+    def load(self, policy: str) -> None:
+        """Serve another policy; the sessions end."""
+        self.policy, self.has_swapped = policy, False
+        self.known.clear()
+
+    def swap(self, policy: str) -> None:
+        """Serve another policy; the sessions stay."""
+        self.has_swapped |= policy != self.policy
+        self.policy = policy
 
     @property
     def is_there(self) -> bool:
@@ -59,7 +74,12 @@ class RouterModelServer:
     @property
     def seen(self) -> ReplicaReport:
         return ReplicaReport(
-            self.policy, self.slot, StateClass.CHUNK_STATELESS, True, max_sessions=8
+            self.policy,
+            self.slot,
+            StateClass.CHUNK_STATELESS,
+            True,
+            max_sessions=8,
+            has_swapped=self.has_swapped,
         )
 
     def answers(self, raw: bytes, random: Random) -> list[tuple[int, bytes]]:
@@ -73,9 +93,14 @@ class RouterModelServer:
         status = STATUSES.get(self.mood, Status.OK)
         header, client_id, episode_id = read_envelope(raw)
         rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
+        flags = Flag.NONE
+        if status == Status.OK and self.mood != FOREIGN:
+            is_other = self.known.get(client_id, policy) != policy
+            flags = Flag.POLICY_CHANGED if is_other else Flag.NONE
+            self.known[client_id] = policy
         answer = wire_chunk.encode(
             Chunk(
-                header.for_reply(Flag.NONE),
+                header.for_reply(flags),
                 client_id,
                 episode_id,
                 status=status,
@@ -102,7 +127,8 @@ class RouterModelClient:
         self._call()
         if self._server.mood == FULL:
             raise SessionRefused(Refusal.CAPACITY, 'hunted')
-        return SimpleNamespace(server=self._server.name)
+        self._server.known[ask.client_id] = self._server.policy
+        return SimpleNamespace(server=self._server.name, policy=self._server.policy)
 
     def close(self, ask: SessionRequest, timeout_s: float) -> None:
         self._call()

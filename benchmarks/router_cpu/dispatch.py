@@ -137,7 +137,13 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
     table = RoutingTable(slots, robots, sticky, stats, rules)
     placement = EpisodePlacement(slots, sticky, stats)
     return Dispatcher(
-        table, placement, outside, RequestObserver(), DropCounters(), lambda session, server: None
+        table,
+        placement,
+        outside,
+        RequestObserver(),
+        DropCounters(),
+        lambda session, server: None,
+        lambda replica, policy: None,
     )
 
 

@@ -148,6 +148,7 @@ class RouterCore:
             observer,
             self.drops,
             self._reopen_session,
+            self._record_swap,
         )
         self.canary = CanaryController(
             parameters,
@@ -243,20 +244,36 @@ class RouterCore:
         slot = self.table.slot_of(replica)
         with self.table.lock:
             losses, before = replica.session_losses, slot.policy
-            text = slot.record_report(server, report)
+            text = slot.record_report(server, report, self.now_ns)
             if replica.session_losses != losses:
                 self.session_manager.on_sessions_lost(server)
-            if slot.name == CANDIDATE and slot.policy != before:
-                self._hold_for_gate(slot)
+            if slot.policy != before:
+                self._hold_candidate(slot)
             return text
 
-    def _hold_for_gate(self, candidate: Slot) -> None:
+    def _record_swap(self, replica: Replica, policy: str) -> None:
+        """Record that a replica replies with another policy than it reported. Under the lock."""
+        slot = self.table.slot_of(replica)
+        before = slot.policy
+        text = slot.record_swap(replica.name, policy, self.now_ns)
+        if slot.policy != before:
+            self._hold_candidate(slot)
+        if text:
+            self.jobs.put(partial(self._context.log_warning, text))
+
+    def _hold_candidate(self, slot: Slot) -> None:
         """
-        Place no episode with a new policy until the next poll has read its record; not here, where
-        requests wait for the lock.
+        Apply the requirements of a new candidate at once. Its record at the gate is read by the
+        next poll, not here, where requests wait for the lock.
         """
-        if self._gate_records and not self._is_admitted(candidate.policy):
-            candidate.unmet_requirements = GATE_UNREAD
+        if slot.name != CANDIDATE:
+            return
+        if self._gate_records and not self._is_admitted(slot.policy):
+            slot.unmet_requirements = GATE_UNREAD
+        else:
+            slot.unmet_requirements = self.qualification.unmet_requirements(
+                slot.policy, *self._shadow_requirements
+            )
 
     def set_available(self, server: str, *, is_available: bool, link_problem: str = '') -> None:
         """Record whether the services of a replica are available, and why the link has none."""

@@ -119,8 +119,11 @@ class ServerCore:
             if refusal := self._refusal:
                 self._request_queue.give_back()
                 return Arrival(queued, self._refusal_chunk(raw, refusal))
-            self._statistics.record_arrival(now_ns, superseded=False)
-            return Arrival(taken, None)
+            if self.description.any_thread:
+                self._statistics.record_arrival(now_ns, superseded=False)
+                return Arrival(taken, None)
+            # the policy was replaced meanwhile by one that the inference thread runs
+            self._request_queue.give_back()
         older = self._request_queue.put(queued)
         self._statistics.record_arrival(now_ns, superseded=older is not None)
         if older:
@@ -185,6 +188,18 @@ class ServerCore:
         return error_chunk(
             raw, status, text, slot=self.worker.slot, policy=self.description.fingerprint
         )
+
+    # inference thread
+
+    def replace_worker(self, worker: InferenceWorker) -> InferenceWorker:
+        """
+        Serve another policy of the same contract from the next batch on, and return the worker of
+        the earlier one. Sessions stay open and learn of it with their next chunk; hidden states
+        end with their policy. Raises PolicyRequired, and changes nothing.
+        """
+        self.sessions.replace_policy(worker.description)
+        before, self.worker, self.description = self.worker, worker, worker.description
+        return before
 
     # control thread
 

@@ -12,6 +12,7 @@ from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.server.swap.swap_status import SwapStatus
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.services import action_range
@@ -19,6 +20,7 @@ from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
+NO_SWAP = SwapStatus()
 # as in OpenSession.srv
 REASON_LIMIT = 2048
 STATE_NAMES = {
@@ -50,6 +52,7 @@ def server_status_message(
     stamp: Any,
     server: str,
     slot: str,
+    swap: SwapStatus = NO_SWAP,
 ) -> ServerStatus:
     """Return the message of ~/status."""
     status = ServerStatus(
@@ -69,17 +72,14 @@ def server_status_message(
             DropCount(reason=reason, count=count)
             for reason, count in sorted(statistics.drop_counts().items())
         ],
+        swap=int(swap.state),
+        swap_text=encodable_text(swap.text),
     )
     if core:
-        report = core.load_report()
-        status.policy, status.policy_type = (
-            core.description.fingerprint,
-            core.description.policy_type,
-        )
-        status.device, status.state_class = (
-            core.description.device,
-            int(core.description.state_class),
-        )
+        # read once: a swap may replace it meanwhile
+        report, description = core.load_report(), core.description
+        status.policy, status.policy_type = description.fingerprint, description.policy_type
+        status.device, status.state_class = description.device, int(description.state_class)
         status.warmed_up = True
         status.active_sessions, status.max_sessions = report.active_sessions, report.max_sessions
         status.load = report.load

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 import threading
 import time
 
@@ -18,6 +19,7 @@ from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
@@ -39,6 +41,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.inference_loop import InferenceLoop
 from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
@@ -50,13 +53,15 @@ from lerobot_serve.server.observability.request_observer import make_request_obs
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
+from lerobot_serve.server.swap.policy_swap import PolicySwap
+from lerobot_serve.server.swap.swap_folder import SwapRefused
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession
+from lerobot_serve_interfaces.srv import OpenSession, SwapPolicy
 
 CLEANUP_TIMEOUT_S = 5.0
 # ros2 launch kills after five seconds, and draining may have used most of them
@@ -88,6 +93,16 @@ class PolicyServer(LifecycleNode):
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         # observations of both links arrive in threads of their own
         self._intake_lock = threading.Lock()
+        # a status is built and published as one, so that an older one never comes later
+        self._status_lock = threading.Lock()
+        self._swap = PolicySwap(
+            self,
+            self._request_queue,
+            self._statistics,
+            self._observer,
+            start_thread=runtime.thread,
+            stop=runtime.stop,
+        )
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
             self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
@@ -139,6 +154,9 @@ class PolicyServer(LifecycleNode):
             service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.SERVICES)
             if kind is OpenSession:
                 enable_service_events(self, service)
+        self.create_service(
+            SwapPolicy, '~/swap_policy', self._on_swap_policy, qos_profile=qos.SERVICES
+        )
         if self._zenoh:
             self._zenoh.serve(
                 self._runtime,
@@ -206,6 +224,7 @@ class PolicyServer(LifecycleNode):
             send_no_session=self._publish_no_session,
         )
         self._observer.on_policy_changed(self.core.description)
+        self._swap.reset()
         # live parameters may have changed while the policy was loading
         self._apply_parameters(self.parameters)
         self._set_state(
@@ -308,6 +327,35 @@ class PolicyServer(LifecycleNode):
         if self._zenoh:
             self._zenoh.publish_no_session(chunk, raw)
 
+    # the swap of a policy, see swap.policy_swap
+
+    def _on_swap_policy(
+        self, request: SwapPolicy.Request, response: SwapPolicy.Response
+    ) -> SwapPolicy.Response:
+        try:
+            response.text, response.accepted = self._swap.begin(request.policy_path), True
+        except SwapRefused as refused:
+            response.text = f'refused: {refused}'
+        response.text = encodable_text(response.text)
+        return response
+
+    @property
+    def inactive_reason(self) -> str:
+        """Why the server does not serve; empty while it does. Any thread."""
+        state = self.server_state
+        return '' if state.state == ServerStatus.ACTIVE else f'{state.name}: {state.text}'
+
+    def on_swap_status(self) -> None:
+        """Publish the status: that of a swap, or the policy, has changed. Any thread."""
+        self._publish_status()
+
+    def on_swapped(self, folder: Path) -> None:
+        """Name the folder of the policy that is served now. Thread `swap`."""
+        try:
+            self._node_parameters.set_reconfigured(policy_path=str(folder))
+        except ParameterError as error:
+            self.log_warning(f'policy_path still names the earlier folder: {error}')
+
     # housekeeping, executor thread
 
     def _withdraw(self, key: str) -> bool:
@@ -329,10 +377,11 @@ class PolicyServer(LifecycleNode):
         self._publish_status()
 
     def _publish_status(self) -> None:
-        status = self.status()
-        self._status_publisher.publish(status)
-        if self._zenoh:
-            self._zenoh.publish_status(status)
+        with self._status_lock:
+            status = self.status()
+            self._status_publisher.publish(status)
+            if self._zenoh:
+                self._zenoh.publish_status(status)
 
     def _status_text(self) -> str:
         """Return the text of the state, and whether another server has this name."""
@@ -347,6 +396,7 @@ class PolicyServer(LifecycleNode):
             stamp=self.get_clock().now().to_msg(),
             server=self.get_fully_qualified_name(),
             slot=self.parameters.slot,
+            swap=self._swap.status,
         )
 
 

@@ -57,12 +57,16 @@ def read_envelope(raw: bytes) -> Envelope:
     return read_envelope_fields(CdrReader(raw))
 
 
-def with_flags(raw: bytes, flags: int) -> bytes:
-    """Return a copy of the message with these flags set in addition. Raises Malformed."""
+def with_flags(raw: bytes, flags: int, *, cleared: int = 0) -> bytes:
+    """
+    Return a copy of the message with these flags set in addition, and `cleared` ones not, unless
+    they are set too. Raises Malformed.
+    """
     if len(raw) <= FLAGS_AT:
         raise Malformed('truncated', f'the message ends at byte {len(raw)}, within its header')
     view = memoryview(raw)
-    return b''.join((view[:FLAGS_AT], bytes((raw[FLAGS_AT] | flags,)), view[FLAGS_AT + 1 :]))
+    changed = bytes((raw[FLAGS_AT] & ~cleared & 0xFF | flags,))
+    return b''.join((view[:FLAGS_AT], changed, view[FLAGS_AT + 1 :]))
 
 
 def read_envelope_fields(reader: CdrReader) -> Envelope:

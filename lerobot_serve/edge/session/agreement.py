@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from lerobot_serve.edge.session.tracker import ReplyDropped
@@ -39,8 +41,13 @@ def check_agreement(agreement: SessionAgreement) -> None:
         )
 
 
-def check_reply(chunk: Chunk, columns: int, agreement: SessionAgreement) -> None:
-    """Raise ReplyDropped or Malformed for a reply without usable actions."""
+def check_reply(
+    chunk: Chunk, columns: int, agreement: SessionAgreement, declared: Collection[str] = ()
+) -> None:
+    """
+    Raise ReplyDropped or Malformed for a reply without usable actions. `declared` are policies
+    that the server has declared as changed, in earlier chunks.
+    """
     if chunk.status != Status.OK:
         known = chunk.status in tuple(Status)
         raise ReplyDropped(Status(chunk.status).name.lower() if known else 'unknown_status')
@@ -53,7 +60,7 @@ def check_reply(chunk: Chunk, columns: int, agreement: SessionAgreement) -> None
         raise Malformed(
             'too_long', f'the chunk holds {len(chunk.robot)} actions, {most} were agreed'
         )
-    if not is_agreed_policy(chunk, agreement):
+    if chunk.policy not in declared and not is_agreed_policy(chunk, agreement):
         raise Malformed(
             'foreign_policy', f'reply of {chunk.policy!r}, {agreement.policy!r} was agreed'
         )

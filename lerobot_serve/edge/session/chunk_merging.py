@@ -9,6 +9,7 @@ otherwise. The request thread.
 
 from __future__ import annotations
 
+from collections import deque
 import math
 
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
@@ -20,6 +21,9 @@ from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag
+
+# a server swaps its policy a few times in a session; an older one is agreed again
+MAX_DECLARED = 16
 
 
 class ChunkMerger:
@@ -39,10 +43,13 @@ class ChunkMerger:
         self._queue, self._columns, self._units = queue, action_count, units
         self._latency = latency or LatencyTracker()
         self._server, self._agreement = '', SessionAgreement(0)
+        # policies that the server has changed to in this session
+        self._declared: deque[str] = deque(maxlen=MAX_DECLARED)
 
     def begin_session(self, server: str, agreement: SessionAgreement) -> None:
         """Merge chunks of this server from now on."""
         self._server, self._agreement = server, agreement
+        self._declared.clear()
         self._latency.begin_session(server)
 
     def clear(self, *, ends_episode: bool = True) -> None:
@@ -76,7 +83,9 @@ class ChunkMerger:
         Merge a reply; return False if its episode has ended meanwhile. Raises ReplyDropped or
         Malformed for a reply without usable actions.
         """
-        check_reply(chunk, self._columns, self._agreement)
+        check_reply(chunk, self._columns, self._agreement, self._declared)
+        if chunk.header.flags & Flag.POLICY_CHANGED:
+            self._declared.append(chunk.policy)
         robot, source = self._units.to_robot(chunk.robot), _source(chunk, pending)
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
         if replaces_queue(chunk, pending, settings):

@@ -28,9 +28,13 @@ class MemoryCapacity:
     total_bytes: int
 
 
+class NotEnoughMemory(PolicyError):
+    """A policy does not fit beside what is loaded already."""
+
+
 def check_memory(options: LoadOptions, weight_bytes: int, host_copies: int = 1) -> None:
     """
-    Raise PolicyError unless weights of this size fit on the host and the device.
+    Raise NotEnoughMemory unless weights of this size fit on the host and the device.
 
     `host_copies` is the number of copies of the weights in host memory while they are read. Pages
     of a mapped file do not count, since the system drops them under pressure: with a safetensors
@@ -46,10 +50,10 @@ def check_memory(options: LoadOptions, weight_bytes: int, host_copies: int = 1) 
 
 
 def require_free(needed_bytes: int, room: MemoryCapacity, options: LoadOptions) -> None:
-    """Raise PolicyError unless this memory is free."""
+    """Raise NotEnoughMemory unless this memory is free."""
     if needed_bytes <= room.free_bytes:
         return
-    raise PolicyError(
+    raise NotEnoughMemory(
         f'the policy in {options.path!r} needs {needed_bytes / MB:.0f} MB of {room.location}, of '
         f'which {room.free_bytes / MB:.0f} of {room.total_bytes / MB:.0f} MB are free; use a '
         'smaller policy or another device, stop other programs that use it, or lower '

@@ -18,7 +18,7 @@ import time
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.resources import memory
 from lerobot_serve.policies.resources.footprint import declared_bytes
-from lerobot_serve.policies.resources.memory import MB, MemoryCapacity
+from lerobot_serve.policies.resources.memory import MB, MemoryCapacity, NotEnoughMemory
 from lerobot_serve.policies.resources.reservation_store import (
     HeldReservation,
     ReservationRecord,
@@ -120,11 +120,13 @@ def memory_needs(options: LoadOptions, declared: int) -> list[MemoryNeed]:
 def check_fits(
     need: MemoryNeed, room: MemoryCapacity, others: list[ReservationRecord], options: LoadOptions
 ) -> None:
-    """Raise PolicyError if the policy does not fit, MemoryBusy if it may fit after other loads."""
+    """
+    Raise NotEnoughMemory if the policy does not fit, MemoryBusy if it may fit after other loads.
+    """
     held = sum(entry.declared_bytes for entry in others)
     limit = MAX_DECLARED_SHARE * room.total_bytes
     if need.declared_bytes and need.declared_bytes + held > limit:
-        raise PolicyError(
+        raise NotEnoughMemory(
             f'the policy in {options.path!r} declares {need.declared_bytes / MB:.0f} MB and '
             f'{_listed(others)} {held / MB:.0f} MB of {room.location}, together more than '
             f'{limit / MB:.0f} MB ({MAX_DECLARED_SHARE:.0%} of {room.total_bytes / MB:.0f} MB); '
@@ -173,4 +175,4 @@ def _wait_for(
         if wait_for_stop(RETRY_PERIOD_S):
             raise PolicyError('shutting down; loading cancelled')
         if time.monotonic() > deadline_s:
-            raise PolicyError(f'{warning}; no memory available after {RESERVE_TIMEOUT_S:g} s')
+            raise NotEnoughMemory(f'{warning}; no memory available after {RESERVE_TIMEOUT_S:g} s')

@@ -45,9 +45,11 @@ ROS_TYPES = {
 
 
 class _Change(threading.local):
-    """The change in progress in this thread: whether the node makes it, and why it is rejected."""
+    """The change in progress in this thread: whether the node makes it, why it is rejected."""
 
     is_own = False
+    # the node changes what it has configured itself
+    is_reconfigured = False
     refusal: ParameterError | None = None
 
 
@@ -106,6 +108,17 @@ class NodeParameters(Generic[T]):
         """Call `listener` with the new value after each accepted change."""
         self._listeners.append(listener)
 
+    def set_reconfigured(self, **values: Any) -> None:
+        """
+        Change parameters that may change before configuring only, to what the node has configured
+        itself. Otherwise as set_own.
+        """
+        self._change.is_reconfigured = True
+        try:
+            self.set_own(**values)
+        finally:
+            self._change.is_reconfigured = False
+
     def set_own(self, **values: Any) -> None:
         """
         Change parameters by field on behalf of the node: all or none, published as parameter
@@ -120,6 +133,10 @@ class NodeParameters(Generic[T]):
             self._change.is_own = False
         if not result.successful:
             raise ParameterError(result.reason)
+
+    def _changed(self, own: dict[str, Any]) -> T:
+        may_change = self._change.is_reconfigured or self._is_unconfigured()
+        return with_changes(self.current, own, unconfigured=may_change)
 
     def _own_values(self, wanted: list[Parameter]) -> dict[str, Any]:
         return {p.name: p.value for p in wanted if p.name in self._specs}
@@ -150,7 +167,7 @@ class NodeParameters(Generic[T]):
         try:
             if self._change.refusal:
                 raise self._change.refusal
-            new = with_changes(self.current, own, unconfigured=self._is_unconfigured())
+            new = self._changed(own)
             if self._check and own and not self._change.is_own:
                 self._check(self.current, new)
         except ParameterError as error:
@@ -162,7 +179,7 @@ class NodeParameters(Generic[T]):
         if own:
             # the node may change its own parameters in another thread
             with self._applying:
-                new = with_changes(self.current, own, unconfigured=self._is_unconfigured())
+                new = self._changed(own)
                 self.current = new
             for listener in self._listeners:
                 listener(new)

@@ -34,6 +34,7 @@ from lerobot_serve.router.placement.episode_placement import (
     NoSlotAvailable,
 )
 from lerobot_serve.router.replicas.replica import Replica
+from lerobot_serve.router.replicas.reply_policy import judge, KnownPolicies, ReplyPolicy
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.wire.errors import Malformed
@@ -56,6 +57,7 @@ class ReceivedReply:
     replica: Replica
     raw: bytes
     summary: ReplySummary
+    policy: ReplyPolicy = ReplyPolicy.OTHER
 
     @property
     def request(self) -> InFlightRequest:
@@ -65,9 +67,17 @@ class ReceivedReply:
     def is_probe(self) -> bool:
         return self.pending.purpose is RequestPurpose.PROBE
 
+    @property
+    def is_change_declared(self) -> bool:
+        """Whether the replica says that its policy has changed for this session."""
+        return bool(self.summary.start.header.flags & Flag.POLICY_CHANGED)
+
 
 class Dispatcher:
-    """See the module. `reopen_session` queues the reopening of a session that a replica lost."""
+    """
+    See the module. `reopen_session` queues the reopening of a session that a replica lost;
+    `record_swap` records that a replica replies with another policy, under the lock.
+    """
 
     def __init__(
         self,
@@ -77,7 +87,9 @@ class Dispatcher:
         observer: RequestObserver,
         drops: DropCounters,
         reopen_session: Callable[[ClientSession, str], None],
+        record_swap: Callable[[Replica, str], None],
     ) -> None:
+        self._record_swap = record_swap
         self._table, self._episode_placement = table, placement
         self._transport, self._observer, self._drops = transport, observer, drops
         self._reopen_session = reopen_session
@@ -192,13 +204,32 @@ class Dispatcher:
                 return
             replica.latency.add((now_ns - pending.sent_ns) / 1e6)
             reply = ReceivedReply(pending, replica, raw, summary)
-            policy = self._table.slot_of(replica).policy
-            if summary.status == Status.OK and summary.policy == policy:
+            if summary.status == Status.OK and self._is_served(reply, now_ns):
                 self._on_success(reply, step)
             else:
                 self._on_failure(reply, step)
             self._schedule_timer(step)
         step.run()
+
+    def _is_served(self, reply: ReceivedReply, now_ns: int) -> bool:
+        """Return whether the slot serves the policy of a reply, which may announce a swap."""
+        policy, replica = reply.summary.policy, reply.replica
+        slot = self._table.slot_of(replica)
+        known = KnownPolicies(
+            slot.policy,
+            replica.policy,
+            replica.replaced_policy,
+            driving=reply.request.session.policy,
+            before_swap=reply.pending.sent_ns <= replica.swapped_ns,
+            is_declared=reply.is_change_declared,
+        )
+        reply.policy = judge(policy, known)
+        if reply.policy is ReplyPolicy.NEW:
+            self._record_swap(replica, policy)
+            return policy == slot.policy
+        if reply.policy is ReplyPolicy.REPLACED:
+            return not slot.has_left(policy, now_ns)
+        return reply.policy is ReplyPolicy.SERVED
 
     def _on_success(self, reply: ReceivedReply, step: DispatchStep) -> None:
         table, replica, request = self._table, reply.replica, reply.request
@@ -213,7 +244,10 @@ class Dispatcher:
             return
         # the replica is healthy: only a drain or a verdict withholds the reply
         conditions = table.slots[request.slot].conditions(step.now_ns, Reachability.HEALTHY)
-        if conditions.verdict in BARRING_VERDICTS and session.policy != policy:
+        is_barred = conditions.verdict in BARRING_VERDICTS and session.policy != policy
+        # nor does a policy that may not begin take over an episode of the one that it replaced
+        has_taken_over = session.policy not in ('', policy)
+        if is_barred or (has_taken_over and conditions.unmet_requirements):
             # a barred policy finishes only the episodes that it is known to drive
             conditions = replace(conditions, leaving=True)
         stay = check_eligibility(SlotUse.STAY, conditions)
@@ -223,11 +257,13 @@ class Dispatcher:
         self.hedging.won += reply.pending.purpose is RequestPurpose.HEDGE
         table.stats.record_reply(request.slot, (step.now_ns - request.started_ns) / 1e6)
         self._forwarder.record_policy_failures(request, table.slot_of(replica), step.now_ns)
-        if session.policy not in ('', policy):
+        if session.record_reply(policy):
             session.flags |= Flag.POLICY_CHANGED
-        session.failed_slot, session.policy = '', policy
-        if session.flags:
-            reply.raw, session.flags = with_flags(reply.raw, session.flags), 0
+        session.failed_slot = ''
+        # a replica flags its first chunk after a swap; the client may know of it by another one
+        if session.flags or reply.is_change_declared:
+            reply.raw = with_flags(reply.raw, session.flags, cleared=Flag.POLICY_CHANGED)
+            session.flags = 0
         self._relay(reply, step)
 
     def _relay(self, reply: ReceivedReply, step: DispatchStep) -> None:
@@ -276,10 +312,12 @@ class Dispatcher:
         if status == Status.OK:
             slot = self._table.slot_of(replica)
             self._drops.add('wrong_policy')
-            replica.mismatch = (
-                f'{replica.name} replies as {reply.summary.policy}, and slot {slot.name} is '
-                f'{slot.policy}; all replicas of a slot must serve the same policy'
-            )
+            # a reply from before a swap says nothing of the policy that is served now
+            if reply.policy not in (ReplyPolicy.REPLACED, ReplyPolicy.STALE):
+                replica.mismatch = (
+                    f'{replica.name} replies as {reply.summary.policy}, and slot {slot.name} is '
+                    f'{slot.policy}; all replicas of a slot must serve the same policy'
+                )
             return 'wrong_policy'
         if status in REQUEST_FAULT_STATUSES:
             return ''

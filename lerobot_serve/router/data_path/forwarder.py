@@ -155,7 +155,8 @@ class RequestForwarder:
             return True
         if reason != SLOT_LEFT:
             self._record_failure(request, slot, reason, step.now_ns)
-        may_leave = reason == 'timeout' or must_leave(session, slot, step.now_ns)
+        is_over = reason in ('timeout', SLOT_LEFT)
+        may_leave = is_over or must_leave(session, slot, step.now_ns)
         if not (may_leave and self._can_move(request, step)):
             return False
         placement = self._episode_placement.move(request, slot.name, step.now_ns)

@@ -98,8 +98,8 @@ class HealthMonitor:
         has_event = core.update_canary()
         if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
             self._publish_canary()
-        if self._has_new_replica():
-            # the sessions of robots are opened there now, not with the slow poll
+        if self._replicas_changed():
+            # the sessions of robots are opened there, or elsewhere, now, not with the slow poll
             self._queue_maintenance()
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
@@ -107,11 +107,11 @@ class HealthMonitor:
         elif self._router_changes.is_due(self._router_digest(), now_ns):
             self._publish_state()
 
-    def _has_new_replica(self) -> bool:
-        """Return whether a replica has become ready since the last poll."""
+    def _replicas_changed(self) -> bool:
+        """Return whether a replica has become ready, or is so no more, since the last poll."""
         ready = {name for name, replica in self._core.replicas.items() if replica.is_ready}
         before, self._ready = self._ready, ready
-        return bool(ready - before)
+        return ready != before
 
     def _queue_maintenance(self) -> None:
         if not self._is_maintenance_queued:

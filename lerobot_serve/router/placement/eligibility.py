@@ -166,6 +166,7 @@ def _obstacles(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
         found.append((ObstacleKind.BARRED, slot.verdict_text or slot.verdict.value))
     if slot.leaving or slot.verdict is PolicyVerdict.DAMAGED:
         text = slot.verdict_text if slot.verdict in BARRING_VERDICTS else slot.drained
+        text = text or slot.unmet_requirements
         found.append((ObstacleKind.LEAVING, f'running episodes leave it: {text}'))
     for obstacle, text in (
         (ObstacleKind.DRAINED, slot.drained),

@@ -43,6 +43,8 @@ class ReplicaReport:
     sessions: int = 0
     max_sessions: int = 1
     text: str = ''
+    # whether its policy has been replaced under open sessions
+    has_swapped: bool = False
 
     @classmethod
     def from_status(cls, status: ServerStatus) -> Self:
@@ -56,6 +58,7 @@ class ReplicaReport:
             sessions=status.active_sessions,
             max_sessions=status.max_sessions,
             text=status.text,
+            has_swapped=status.swap != status.SWAP_NONE,
         )
 
 
@@ -67,6 +70,8 @@ class Replica:
         self.health = Health(rules)
         self.latency = RecentLatency()
         self.report: ReplicaReport | None = None
+        # its policy before its last swap, empty without one, and when the swap was seen
+        self.replaced_policy, self.swapped_ns = '', 0
         self.is_available = False
         # whether it has sent a status, and its services were there ever since
         self.has_status = False
@@ -146,15 +151,25 @@ class Replica:
             return self.health.reason
         return ''
 
-    def record_report(self, report: ReplicaReport) -> None:
+    def record_report(self, report: ReplicaReport, now_ns: int = 0) -> None:
         """
         Record a report. A server that is inactive, or serves another policy than before, has
-        closed its sessions, however short that was.
+        closed its sessions, however short that was; after a swap they are open.
         """
         before, self.report = self.report, report
         self.is_available = self.has_status = True
-        has_reloaded = before is not None and before.policy != report.policy
-        self.session_losses += not report.is_active or has_reloaded
+        is_other = before is not None and before.policy != report.policy
+        has_swapped = before is not None and before.is_active and report.has_swapped
+        if before and is_other:
+            self.replaced_policy = before.policy if has_swapped else ''
+            self.swapped_ns = now_ns
+        self.session_losses += not report.is_active or (is_other and not has_swapped)
+
+    def record_swap(self, policy: str, now_ns: int) -> None:
+        """Record a policy that replies before the status which names it."""
+        if self.report:
+            self.replaced_policy, self.swapped_ns = self.report.policy, now_ns
+            self.report = replace(self.report, policy=policy, has_swapped=True)
 
     def set_available(self, *, is_available: bool) -> None:
         """

@@ -93,6 +93,11 @@ class Slot:
         of_slot = self.verdicts.get(f'slot:{self.name}')
         return of_slot or self.verdicts.get(self.policy, NO_VERDICT)
 
+    def has_left(self, policy: str, now_ns: int) -> bool:
+        """Return whether running episodes have left a policy by now, because a verdict bars it."""
+        record = self.verdicts.get(policy, NO_VERDICT)
+        return record.verdict in BARRING_VERDICTS and now_ns >= record.leave_by_ns
+
     @property
     def reach(self) -> Reachability:
         if not any(replica.is_reachable for replica in self):
@@ -142,9 +147,17 @@ class Slot:
         """Why the slot may not have a share of new episodes; empty when it may."""
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).reason
 
-    def record_report(self, server: str, report: ReplicaReport) -> str:
+    def record_report(self, server: str, report: ReplicaReport, now_ns: int = 0) -> str:
         """Record the report of a replica; return a text if the policy of the slot changes."""
-        self.replicas[server].record_report(report)
+        self.replicas[server].record_report(report, now_ns)
+        return self._changed_policy()
+
+    def record_swap(self, server: str, policy: str, now_ns: int) -> str:
+        """Record a policy that a replica replies with; return a text as record_report does."""
+        self.replicas[server].record_swap(policy, now_ns)
+        return self._changed_policy()
+
+    def _changed_policy(self) -> str:
         before = self.policy
         self._choose_policy()
         if before and self.policy != before:

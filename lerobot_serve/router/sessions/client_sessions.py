@@ -43,11 +43,22 @@ class ClientSession:
     last_used_ns: dict[str, int] = field(default_factory=dict)
     # slot -> the policy that refused this client
     refused: dict[str, str] = field(default_factory=dict)
+    # policies that the client has agreed on, or was notified of; empty: not known
+    known_policies: set[str] = field(default_factory=set)
 
     def begin(self, episode_id: str) -> None:
         """Begin another episode and reset its state."""
         self.episode_id, self.flags = episode_id, 0
         self.slot = self.server = self.policy = self.failed_slot = ''
+
+    def record_reply(self, policy: str) -> bool:
+        """Record the policy of a chunk; return whether it is another one for the client."""
+        is_unknown = bool(self.known_policies) and policy not in self.known_policies
+        is_other = is_unknown or self.policy not in ('', policy)
+        if is_unknown:
+            self.known_policies.add(policy)
+        self.policy = policy
+        return is_other
 
     def resume(self, old: ClientSession) -> None:
         """Take over the episode of the previous session of the same client instance."""

@@ -80,16 +80,22 @@ class SessionManager:
                 )
             raise
         self._register(
-            session_request, {name: each.places for name, each in opened.items() if each.places}
+            session_request,
+            {name: each.places for name, each in opened.items() if each.places},
+            {each.reply.policy for each in opened.values() if each.reply},
         )
         return opened
 
     def _register(
-        self, session_request: SessionRequest, places: dict[str, tuple[str, ...]]
+        self,
+        session_request: SessionRequest,
+        places: dict[str, tuple[str, ...]],
+        policies: set[str],
     ) -> None:
         """Register an open session, which replaces the previous one of the client."""
         now_ns, sessions = self._context.clock(), self._table.sessions
         session, left = ClientSession(session_request, places, now_ns, now_ns), None
+        session.known_policies = policies
         with self._table.lock:
             self._adjust_counts(places, 1)
             old = sessions.current(session_request.client_id)
@@ -98,6 +104,7 @@ class SessionManager:
                 # opened twice: the requests in flight stay valid
                 self._adjust_counts(old.places, -1)
                 old.places, old.last_heard_ns, old.unsubscribed_since_ns = places, now_ns, now_ns
+                old.known_policies = policies
             else:
                 sessions.add(session)
                 if old:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load the policy that the parameters name, and warm it up. Inference thread. No ROS."""
+"""Load the policy that the parameters name, and warm it up. No ROS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
 from pathlib import Path
+from typing import NamedTuple
 
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
@@ -30,6 +31,17 @@ NO_POLICY_TEXT = (
 )
 
 
+class LoadedPolicy(NamedTuple):
+    """A worker that is warmed up, and the time of its last warm-up inference."""
+
+    worker: InferenceWorker
+    service_s: float
+
+
+# of the kind and the description of a policy that is not warmed up yet; raises to refuse it
+PolicyCheck = Callable[[str, PolicyDescription], None]
+
+
 def load_worker(
     parameters: ServerParameters,
     default_path: str,
@@ -37,9 +49,8 @@ def load_worker(
     reserve: Callable[[LoadOptions], MemoryReservation] = memory_reservation.reserve,
 ) -> InferenceWorker:
     """
-    Load, check and warm up the policy once `reserve` has reserved memory; inference thread.
-
-    Raises PolicyError.
+    Load, check and warm up the policy once `reserve` has reserved memory, and begin its
+    statistics; inference thread. Raises PolicyError.
     """
     path = parameters.policy_path
     if parameters.policy_kind in ('', 'builtin') and not path:
@@ -48,6 +59,23 @@ def load_worker(
         raise PolicyError(NO_POLICY_TEXT)
     if parameters.policy_kind in ('', 'lerobot'):
         path = local_folder(path)
+    loaded = load_policy(parameters, path, statistics, reserve)
+    statistics.reset_for_policy(loaded.service_s)
+    return loaded.worker
+
+
+def load_policy(
+    parameters: ServerParameters,
+    path: str,
+    statistics: ServerStatistics,
+    reserve: Callable[[LoadOptions], MemoryReservation],
+    check: PolicyCheck = lambda kind, description: None,
+) -> LoadedPolicy:
+    """
+    Load, check and warm up the policy of `path` once `reserve` has reserved memory; `statistics`
+    keep those of the policy that is served now. The inference thread, or one beside it. Raises
+    PolicyError, and what `check` raises.
+    """
     until_closed = contextlib.ExitStack()
     try:
         if parameters.policy_kind in KINDS_WITH_FILES:
@@ -56,12 +84,27 @@ def load_worker(
         options = load_options(parameters, path)
         reserved = reserve(options)
         until_closed.callback(reserved.release)
-        worker = _load_worker(kind, parameters, options, statistics, until_closed.close)
+        policy = registry.load(kind, options)
+        check_text_lengths(policy.describe())
+        worker = InferenceWorker(
+            policy,
+            kind=kind,
+            slot=parameters.slot,
+            statistics=statistics,
+            image_threads=parameters.image_threads,
+            on_close=until_closed.close,
+        )
     except BaseException:
         until_closed.close()
         raise
+    try:
+        check(kind, worker.description)
+        service_s = warmed_up(worker, parameters.warmup_inferences)
+    except BaseException:
+        worker.close()
+        raise
     reserved.on_loaded()
-    return worker
+    return LoadedPolicy(worker, service_s)
 
 
 def hold_version(folder: Path, until_closed: contextlib.ExitStack) -> None:
@@ -77,29 +120,12 @@ def hold_version(folder: Path, until_closed: contextlib.ExitStack) -> None:
         raise PolicyError(str(error)) from None
 
 
-def _load_worker(
-    kind: str,
-    parameters: ServerParameters,
-    options: LoadOptions,
-    statistics: ServerStatistics,
-    on_close: Callable[[], None],
-) -> InferenceWorker:
-    policy = registry.load(kind, options)
-    check_text_lengths(policy.describe())
-    worker = InferenceWorker(
-        policy,
-        slot=parameters.slot,
-        statistics=statistics,
-        image_threads=parameters.image_threads,
-        on_close=on_close,
-    )
+def warmed_up(worker: InferenceWorker, times: int) -> float:
+    """Warm up; return how long the last inference took [s]. Raises PolicyError."""
     try:
-        service_s = worker.warm_up(parameters.warmup_inferences)
+        return worker.warm_up(times)
     except InferenceFailed as error:
-        worker.close()
         raise PolicyError(f'The policy fails on an empty observation: {error}') from error
-    statistics.reset_for_policy(service_s)
-    return worker
 
 
 def check_text_lengths(description: PolicyDescription) -> None:

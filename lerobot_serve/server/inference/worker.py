@@ -76,11 +76,13 @@ class InferenceWorker:
         slot: str,
         statistics: ServerStatistics,
         image_threads: int,
+        kind: str = '',
         clock: Clock = time.monotonic_ns,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_close` is called when the worker closes."""
+        """`kind` is that of the policy's loader; `on_close` is called when the worker closes."""
         self._policy, self.description, self.slot = policy, policy.describe(), slot
+        self.kind = kind
         self._statistics, self._clock = statistics, clock
         self.image_pool, self._on_close = ImageCodecPool(image_threads), on_close
         self._caching_policy = policy if isinstance(policy, CachingPolicy) else None
@@ -229,6 +231,8 @@ class InferenceWorker:
         if outcome.state_lost:
             flags |= Flag.STATE_LOST
             self._statistics.record_drop('state_lost')
+        if queued.session.answers.is_other(self.description.fingerprint):
+            flags |= Flag.POLICY_CHANGED
         return Chunk(
             task.observation.header.for_reply(flags),
             task.observation.client_id,

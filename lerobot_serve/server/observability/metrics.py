@@ -45,6 +45,7 @@ CACHE_COUNTERS = {
     'cache_hits': ('cache_hits', 'camera images whose embedding was in the cache'),
     'cache_misses': ('cache_misses', 'camera images that were embedded and not in the cache'),
 }
+SWAP_OUTCOMES = ('done', 'failed')
 DENOISING_COUNTERS = {'denoise_steps': ('denoising_steps', 'denoising steps of all chunks')}
 HISTOGRAMS = {
     'server_reply_latency': ('latency', 'time from the arrival of a request to its chunk'),
@@ -119,6 +120,15 @@ def counters(core: ServerCore | None, statistics: ServerStatistics, slot: str) -
         family = counter(f'server_{name}', text, LABELS)
         family.add_metric([slot], getattr(statistics, field))
         yield family
+    yield swap_counter(statistics, slot)
+
+
+def swap_counter(statistics: ServerStatistics, slot: str) -> Metric:
+    text = 'swaps of the policy by the service swap_policy, by outcome: done or failed'
+    family = counter('server_policy_swaps', text, [*LABELS, 'outcome'])
+    for outcome in SWAP_OUTCOMES:
+        family.add_metric([slot, outcome], statistics.swaps[outcome])
+    return family
 
 
 def policy_counters(description: PolicyDescription) -> dict[str, tuple[str, str]]:

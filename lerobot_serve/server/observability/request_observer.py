@@ -96,6 +96,16 @@ class RequestObserver:
         if self._recorder:
             self._recorder.on_policy_changed(description)
 
+    def on_swapped(self, before: str, description: PolicyDescription) -> None:
+        """Another policy has replaced the served one under open sessions."""
+        if self._recorder:
+            self._recorder.on_swapped(before, description)
+
+    def on_swap_failed(self, why: str) -> None:
+        """The served policy was not replaced."""
+        if self._recorder:
+            self._recorder.on_swap_failed(why)
+
     def on_state_changed(self, before: str, after: str, why: str) -> None:
         if self._recorder and before != after:
             self._recorder.on_state_changed(before, after, why)

@@ -41,6 +41,8 @@ class ServerStatistics:
     # requests that the worker executes
     executing_requests: int = 0
     drops: Counter[str] = field(default_factory=Counter)
+    # swaps of the policy by how they ended, done or failed
+    swaps: Counter[str] = field(default_factory=Counter)
     # durations of chunks with actions: arrival to reply, arrival to begin, policy only
     latency: Histogram = field(default_factory=Histogram, compare=False)
     wait: Histogram = field(default_factory=Histogram, compare=False)
@@ -72,6 +74,11 @@ class ServerStatistics:
         with self.lock:
             self.drops[reason] += 1
             self._drops_with_record[reason] += has_request_record
+
+    def record_swap(self, outcome: str) -> None:
+        """Record the end of a swap of the policy, done or failed."""
+        with self.lock:
+            self.swaps[outcome] += 1
 
     def record_arrival(self, now_ns: int, *, superseded: bool) -> None:
         with self.lock:

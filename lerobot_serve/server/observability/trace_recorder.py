@@ -204,6 +204,18 @@ class ServerTraceRecorder:
         known = [records.policy(slot, description.fingerprint)] if description else []
         self.writer.write(records.policies(self._clock(), known))
 
+    def on_swapped(self, before: str, description: PolicyDescription) -> None:
+        """Another policy has replaced the served one, without a stop."""
+        why = 'swap_policy: the sessions stay open'
+        self.writer.write(
+            records.state(self._clock(), 'policy', before, description.fingerprint, reason=why)
+        )
+        self.on_policy_changed(description)
+
+    def on_swap_failed(self, why: str) -> None:
+        """The served policy was not replaced."""
+        self.writer.write(records.incident(self._clock(), 'swap_failed', reason=why))
+
     def on_state_changed(self, before: str, after: str, why: str) -> None:
         """The state of the server changed."""
         self.writer.write(records.state(self._clock(), 'server', before, after, reason=why))

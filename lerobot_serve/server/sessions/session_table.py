@@ -9,7 +9,7 @@ thread only reads the frozen Session objects it receives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 import threading
 
 from lerobot_serve.policies.base import PolicyDescription
@@ -17,6 +17,7 @@ from lerobot_serve.server.sessions.session_validation import (
     check_names,
     check_session_request,
     check_version,
+    is_required_policy,
     SessionRules,
 )
 from lerobot_serve.wire.names import is_own_reply_topic, session_name
@@ -28,9 +29,24 @@ from lerobot_serve.wire.services.session import (
 )
 
 
+@dataclass(slots=True)
+class AnsweringPolicy:
+    """
+    The policy that a client knows: that of its agreement, then that of its last chunk. Empty for a
+    request without a session. The thread that runs the policy.
+    """
+
+    fingerprint: str = ''
+
+    def is_other(self, fingerprint: str) -> bool:
+        """Record the policy of a chunk; return whether the client knows another one."""
+        known, self.fingerprint = self.fingerprint, self.fingerprint and fingerprint
+        return known != self.fingerprint
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One open session."""
+    """One open session; `answers` is the policy that its client knows."""
 
     request: SessionRequest
     session_id: str
@@ -38,6 +54,7 @@ class Session:
     task: str
     warnings: tuple[str, ...]
     is_task_pinned: bool = False
+    answers: AnsweringPolicy = field(default_factory=AnsweringPolicy, compare=False)
 
 
 @dataclass(slots=True)
@@ -53,6 +70,14 @@ class ClientActivity:
     episode: int = -1
 
 
+class PolicyRequired(Exception):
+    """Open sessions require the policy that would be replaced; `clients` names them."""
+
+    def __init__(self, clients: tuple[str, ...]) -> None:
+        super().__init__(', '.join(clients))
+        self.clients = clients
+
+
 class SessionTable:
     """The open sessions, at most one for each client_id."""
 
@@ -61,7 +86,8 @@ class SessionTable:
         self.rules = rules
         self._sessions: dict[str, Session] = {}
         self._activity: dict[str, ClientActivity] = {}
-        # the intake thread calls `find` and `record_activity`, the control thread the rest
+        # the intake thread calls `find` and `record_activity`, the inference thread
+        # `replace_policy`, the control thread the rest
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -90,19 +116,40 @@ class SessionTable:
             self._check_capacity(limit)
             self._check_process(request)
         self._check_reply_topic(request, now_ns)
-        warnings = check_session_request(request, self._description, self.rules)
-        session = Session(
-            request,
-            session_name(request.client_id, request.session_epoch),
-            version,
-            request.task or self.rules.default_task,
-            warnings,
-            self.rules.pin_task,
-        )
         with self._lock:
+            # under the lock: a policy that replaces this one fits every open session
+            warnings = check_session_request(request, self._description, self.rules)
+            session = Session(
+                request,
+                session_name(request.client_id, request.session_epoch),
+                version,
+                request.task or self.rules.default_task,
+                warnings,
+                self.rules.pin_task,
+                AnsweringPolicy(self._description.fingerprint),
+            )
             self._sessions[request.client_id] = session
             self._activity[request.client_id] = ClientActivity(now_ns, now_ns, now_ns)
         return session
+
+    def replace_policy(self, description: PolicyDescription) -> None:
+        """
+        Check later sessions against this policy, of the same contract; open ones stay open. Raises
+        PolicyRequired for sessions that require another one, and changes nothing.
+        """
+        with self._lock:
+            self.check_required(description)
+            self._description = description
+
+    def check_required(self, description: PolicyDescription) -> None:
+        """Raise PolicyRequired for sessions that require another policy."""
+        required = tuple(
+            name
+            for name, session in self._sessions.items()
+            if not is_required_policy(session.request, description)
+        )
+        if required:
+            raise PolicyRequired(required)
 
     def current(self, client_id: str) -> Session | None:
         """Return the open session of this client, of any epoch."""

@@ -79,10 +79,7 @@ def check_session_request(
     check_equal_names(
         Refusal.STATE_NAMES, 'state_names', request.state_names, description.state_names
     )
-    if request.policy and request.policy not in (
-        description.fingerprint,
-        description.fingerprint.split('@')[0],
-    ):
+    if not is_required_policy(request, description):
         raise SessionRefused(
             Refusal.WRONG_POLICY,
             f'policy mismatch: requested {request.policy!r}, served is '
@@ -111,6 +108,12 @@ def check_session_request(
         *check_fps(request, description, rules),
         *check_chunking(request, description),
     )
+
+
+def is_required_policy(request: SessionRequest, description: PolicyDescription) -> bool:
+    """Return whether this is the policy that the request requires, by fingerprint or by id."""
+    names = ('', description.fingerprint, description.fingerprint.split('@')[0])
+    return request.policy in names
 
 
 def check_chunking(request: SessionRequest, description: PolicyDescription) -> list[str]:

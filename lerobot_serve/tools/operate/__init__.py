@@ -2,6 +2,7 @@
 """
 Operate a running fleet: rollouts, slots and robots, for the verbs of `lerobot-serve`.
 
-`fleet_client`, its `service_calls` and `discovery/` alone know ROS; `operations` and
-`replica_loading` change something through it and confirm the change; all other modules are pure.
+`fleet_client`, its `service_calls` and `discovery/` alone know ROS; `operations`,
+`replica_loading` and `swap/swapping` change something through it and confirm the change; all other
+modules are pure.
 """

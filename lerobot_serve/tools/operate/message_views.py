@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert messages of routers and edges into plain data. Pure functions."""
+"""Convert messages of routers, servers and edges into plain data. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from lerobot_serve.tools.operate.fleet_state import (
     unknown_name,
     UnknownPhase,
 )
+from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView, SwapPhase
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EdgeState,
     GuardState,
     ReplicaState,
     RouterState,
+    ServerStatus,
     ShadowSummary,
     SlotState,
 )
@@ -39,6 +41,12 @@ REPLICA_NAMES = {getattr(ReplicaState, name): name for name in REPLICA_STATES}
 EDGE_NAMES = {getattr(EdgeState, name): name for name in EDGE_STATES}
 RUNG_NAMES = {getattr(EdgeState, f'RUNG_{name}'): name for name in RUNGS}
 INTERVENTION_NAMES = {getattr(EdgeState, f'INTERVENTION_{name}'): name for name in INTERVENTIONS}
+SERVER_NAMES = {getattr(ServerStatus, name): name for name in SERVER_STATES}
+SWAP_PHASES = {
+    getattr(ServerStatus, f'SWAP_{phase.name}'): phase
+    for phase in SwapPhase
+    if phase is not SwapPhase.UNKNOWN
+}
 
 
 def router_view(name: str, state: RouterState, canary: CanaryState, age_s: float) -> RouterView:
@@ -153,4 +161,17 @@ def robot_view(node: str, message: EdgeState) -> RobotView:
         round_trip_ms=message.round_trip_ms,
         stalls=message.stalls,
         cage_trips=message.cage_trips,
+    )
+
+
+def server_view(name: str, status: ServerStatus) -> ServerView:
+    """Return the view of a policy server."""
+    return ServerView(
+        name,
+        SERVER_NAMES.get(status.state, unknown_name(status.state)),
+        status.text,
+        status.policy,
+        status.active_sessions,
+        SWAP_PHASES.get(status.swap, SwapPhase.UNKNOWN),
+        status.swap_text,
     )

@@ -17,10 +17,13 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.tools.operate.message_views import server_view
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
+from lerobot_serve.tools.operate.swap.server_view import ServerView
 from lerobot_serve_interfaces.msg import EpisodeOutcome
-from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome
+from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
+SWAP_SERVICE = 'swap_policy'
 # of ControlSlot
 REASON_LIMIT = 1024
 OUTCOMES = {
@@ -119,6 +122,24 @@ class ServiceCalls:
         """Return the fingerprint of the policy of a server, and its state in words."""
         status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
         return status.policy, status.text
+
+    def server(self, node: str) -> ServerView:
+        """Return the state of a policy server."""
+        status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
+        return server_view(node, status)
+
+    def swap_policy(self, node: str, path: str) -> tuple[bool, str]:
+        """Begin to replace the policy of a server; return whether it loads, and a text."""
+        request = SwapPolicy.Request(policy_path=path)
+        reply = self._call(SwapPolicy, f'{node}/{SWAP_SERVICE}', request)
+        return reply.accepted, reply.text
+
+    def swap_servers(self) -> list[str]:
+        """Return the policy servers that are discovered now and can swap their policy."""
+        found = (name for name, _ in self._node.get_service_names_and_types())
+        return sorted(
+            name.removesuffix(f'/{SWAP_SERVICE}') for name in found if name.endswith(SWAP_SERVICE)
+        )
 
     def _call(
         self,

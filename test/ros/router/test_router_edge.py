@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import ROUTER, RouterRig
+from support.nodes.swapping import Swapper
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
@@ -148,3 +149,33 @@ def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot
     assert not cell.router.steering('a').events('predict')
     cell.edge.trigger('reset')
     assert cell.wait_for_slot('a').episode_id != episode
+
+
+@pytest.mark.parametrize('count', [1, 2])
+def test_a_slot_whose_servers_swap_their_policy_one_by_one_is_not_felt(cell, count):
+    rig = cell.router
+    names = ('one', 'two')[:count]
+    for name in names:
+        rig.server(name, 'prod', policy='old', options=LONG, policy_root=str(rig.folder))
+    rig.router(slot_prod=list(names), **QUICK)
+    rig.wait_for_health('healthy')
+    cell.start()
+    cell.edge.wait(lambda: max(cell.prefixes('old')) > 0, 'real-time chunking is at work')
+    old = rig.slot('prod').policy
+    path = rig.steering('new').folder_path(chunk=210, rtc=1)
+    for name in names:
+        new = Swapper(cell.edge.node, f'/{name}/policy_server').run(path).policy
+        cell.edge.wait_for_ticks()
+        assert rig.state.health == 'healthy'
+    cell.edge.wait(lambda: rig.slot('prod').policy == new, 'the slot has the new policy')
+    cell.edge.wait(lambda: len(cell.prefixes('new')) >= 3, 'the new policy answers')
+    cell.edge.wait(lambda: cell.played[-1].policy == new, 'its actions are played')
+    cell.assert_smooth()
+    policies = [a.policy for a in cell.played]
+    assert policies == sorted(policies, key=[old, new].index), 'it went over once'
+    assert cell.edge.seen.drops()['policy_changed'] == 1
+    told = cell.prefixes('new')
+    assert told[0] == 0
+    assert max(told[1:]) > 0
+    assert len({a.episode_id for a in cell.played}) == 1
+    assert rig.drops().get('unanswered', 0) == 0

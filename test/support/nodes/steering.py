@@ -52,6 +52,12 @@ class Steering:
         """Return what to give as policy_path."""
         return f'{self.folder}?{"&".join(f"{k}={v}" for k, v in options.items())}'
 
+    def folder_path(self, **options: object) -> str:
+        """Return what to give as policy_path where the path must be that of a folder."""
+        text = '&'.join(f'{k}={v}' for k, v in options.items())
+        (self.folder / 'options').write_text(text)
+        return str(self.folder)
+
     def events(self, kind: str = '') -> list[str]:
         """Return what happened so far, of one kind or all."""
         file = self.folder / 'events'

@@ -136,6 +136,9 @@ class Rig:
             self.outside,
             self.drops,
             self.outside.reopen_session,
+            lambda replica, policy: self.slots[replica.slot].record_swap(
+                replica.name, policy, self.now_ns
+            ),
         )
         self.dispatcher.timer = CountedTimer(self.outside)
         self.classes = classes or {}
@@ -147,13 +150,22 @@ class Rig:
 
     # what is there
 
-    def learn(self, server: str, policy: str = '', *, active: bool = True) -> None:
+    def learn(
+        self, server: str, policy: str = '', *, active: bool = True, swapped: bool = False
+    ) -> None:
         """A replica's status."""
         slot = self.replicas[server].slot
         state_class = self.classes.get(slot, StateClass.CHUNK_STATELESS)
-        seen = ReplicaReport(policy or f'{slot}@1', slot, state_class, active, max_sessions=8)
+        seen = ReplicaReport(
+            policy or f'{slot}@1',
+            slot,
+            state_class,
+            active,
+            max_sessions=8,
+            has_swapped=swapped,
+        )
         with self.table.lock:
-            self.slots[slot].record_report(server, seen)
+            self.slots[slot].record_report(server, seen, self.now_ns)
 
     def set_available(self, server: str, is_available: bool) -> None:
         """Find a server or not; one that is back tells of itself at once."""

@@ -25,6 +25,7 @@ class FakeReplica:
         self.refuses: Refusal | None = None
         self.hangs, self.wired = False, True
         self.action_names = ('x', 'y')
+        self.policy = f'{server[1:2]}@1'
         self.resets: list[object] = []
         # what it was called for, and how long that kept a caller waiting
         self.calls: list[str] = []
@@ -36,7 +37,7 @@ class FakeReplica:
         if self.refuses is not None:
             raise SessionRefused(self.refuses, f'refused: {self.refuses.name}')
         self.sessions[ask.client_id] = ask
-        return SimpleNamespace(server=self.server)
+        return SimpleNamespace(server=self.server, policy=self.policy)
 
     def close(self, ask: SessionRequest, timeout_s: float) -> None:
         self._answer('close', timeout_s)

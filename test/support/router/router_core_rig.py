@@ -71,7 +71,15 @@ class RoutingRig:
         """Return what carries requests and replies."""
         return self.outside
 
-    def hear(self, server: str, *, active: bool = True, policy: str = '', text: str = '') -> str:
+    def hear(
+        self,
+        server: str,
+        *,
+        active: bool = True,
+        policy: str = '',
+        text: str = '',
+        swapped: bool = False,
+    ) -> str:
         """A server tells of itself; return what changed."""
         slot = self.replicas[server].slot
         seen = ReplicaReport(
@@ -82,6 +90,7 @@ class RoutingRig:
             load=0.25,
             max_sessions=8,
             text=text,
+            has_swapped=swapped,
         )
         return self.core.update_replica(server, seen)
 

@@ -95,4 +95,6 @@ def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespa
         active_sessions=1,
         max_sessions=4,
         text='',
+        swap=0,
+        SWAP_NONE=0,
     )

@@ -84,7 +84,7 @@ class Rig:
     def step(self) -> list[Chunk]:
         """Run the jobs and answer what waits, as the inference thread would."""
         chunks = []
-        for queued, chunk in self.worker.process(self.request_queue.take_batch()):
+        for queued, chunk in self.core.worker.process(self.request_queue.take_batch()):
             chunks.append(chunk)
             self.tell(queued, chunk)
             if queued.on_reply:

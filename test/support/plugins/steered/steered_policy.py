@@ -7,6 +7,7 @@ Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&s
 where the robot is, `noise=0.1` adds random numbers of that size, and `range=90` says that actions
 were between -90 and 90 in training. In the folder are
 
+    options  for a path without options: what stands after the ? otherwise
     events   a line for each thing that happens, written here
     loads    a FIFO: while it is there, loading takes a byte from it first
     turns    a FIFO: while it is there, every prediction takes a byte from it first
@@ -86,9 +87,12 @@ class SteeredPolicy:
 def load(loading: LoadOptions) -> SteeredPolicy:
     """Return the policy. Raises PolicyError."""
     name, _, text = loading.path.partition('?')
-    folder, options = Path(name), dict(parse_qsl(text))
+    folder = Path(name)
     if not folder.is_dir():
         raise PolicyError(f'there is no folder {name}')
+    if (file := folder / 'options').is_file():
+        text = text or file.read_text()
+    options = dict(parse_qsl(text))
     tell(folder, 'load')
     wait_for_a_byte(folder / 'loads')
     names = tuple(f'{options.get("joint", "joint")}_{i}.pos' for i in range(JOINTS))

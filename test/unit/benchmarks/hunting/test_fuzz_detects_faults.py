@@ -202,7 +202,7 @@ def test_a_request_without_an_end(monkeypatch):
 
 
 def test_a_policy_that_changes_without_a_flag(monkeypatch):
-    monkeypatch.setattr(dispatcher, 'with_flags', lambda raw, flags: raw)
+    monkeypatch.setattr(dispatcher, 'with_flags', lambda raw, flags, cleared: raw)
     found(ROUTER, 'flag')
 
 

@@ -56,6 +56,32 @@ def test_a_policy_that_the_server_declares_as_changed_is_taken():
     )
 
 
+def test_a_policy_that_was_declared_is_agreed_from_then_on():
+    bench = guided(AGREED)
+    flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.MERGED
+    # and what was agreed before is no mistake either: it may come back
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@2') is ReplyResult.SESSION_ENDED
+    assert bench.drops == {'policy_changed': 1, 'foreign_policy': 1}
+
+
+def test_a_declared_change_without_usable_actions_declares_nothing():
+    bench = guided(AGREED)
+    rows = np.zeros((20_000, 3), np.float32)
+    request = bench.send_request()
+    flagged(bench, request, Flag.POLICY_CHANGED, robot=rows, policy='act@1')
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+
+
+def test_what_was_declared_ends_with_the_session():
+    bench = guided(AGREED)
+    flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+    bench.pipeline.next_session_epoch()
+    bench.pipeline.begin_session('/policy_server', AGREED)
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+
+
 def test_a_name_that_was_cut_is_known_by_its_beginning():
     long = 'b' * 300
     bench = guided(replace(RTC, policy=f'act@0|{long}'[:256]))

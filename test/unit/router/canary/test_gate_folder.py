@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from support.router.dispatch_rig import answer_bytes, episode_in, request_bytes
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
 from lerobot_serve.router.canary.states import ON_TRIAL
 from lerobot_serve.router.core import GATE_UNREAD
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.schema import Flag
 
 RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
 
@@ -90,4 +93,47 @@ def test_shadow_and_gate_are_both_named(tmp_path):
     found = text(built)
     assert '0 of 5 episodes' in found
     assert 'it has no gate record in' in found
+    built.close()
+
+
+@pytest.mark.parametrize('first', ['chunk', 'status'])
+def test_a_policy_that_is_swapped_in_drives_no_running_episode_without_a_record(tmp_path, first):
+    given = {**TWO_SLOTS, 'split_percent': 50, 'gate_folder': str(tmp_path / 'gates')}
+    built = RoutingRig(tmp_path / 'state', **given)
+    write_record(tmp_path / 'gates', RECORD)
+    assert text(built) == ''
+    built.core.is_open = True
+    built.robot().known_policies = {'act@a', 'act@b'}
+    episode = episode_in('b')
+
+    def ask(seq: int, policy: str, flags: int = 0) -> str:
+        """Ask, let slot b answer, and return the slot of what the robot gets."""
+        raw = request_bytes('robot', seq, episode)
+        built.core.on_request(raw)
+        server, _ = built.outside.sent[-1]
+        assert server == '/b1'
+        built.core.on_reply(server, answer_bytes(raw, policy=policy, slot='b', flags=flags))
+        server, _ = built.outside.sent[-1]
+        if server != '/b1':
+            built.core.on_reply(server, answer_bytes(raw, policy='act@a'))
+        (_, raw), chunk_count = built.outside.replies[-1], len(built.outside.replies)
+        assert chunk_count == seq
+        return wire_chunk.decode(raw).slot
+
+    assert ask(1, 'act@b') == 'b'
+    if first == 'status':
+        built.hear('/b1', policy='act@c', swapped=True)
+    # with the reply itself, before any status and any poll
+    assert ask(2, 'act@c', Flag.POLICY_CHANGED) == 'a'
+    assert built.slots['b'].unmet_requirements == GATE_UNREAD
+    assert 'it has no gate record in' in text(built)
+    built.close()
+
+
+def test_the_shadow_requirements_of_a_swapped_in_policy_hold_at_once(tmp_path):
+    given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
+    built = RoutingRig(tmp_path, **given)
+    built.slots['b'].unmet_requirements = ''
+    built.hear('/b1', policy='act@c', swapped=True)
+    assert '0 of 5 episodes' in built.slots['b'].unmet_requirements
     built.close()

@@ -75,7 +75,13 @@ class Rig:
         )
         placement = EpisodePlacement(table.slots, table.placements, table.stats)
         return Dispatcher(
-            table, placement, self.wiring, RequestObserver(), self.drops, pytest.fail
+            table,
+            placement,
+            self.wiring,
+            RequestObserver(),
+            self.drops,
+            pytest.fail,
+            pytest.fail,
         )
 
     def flight(self, seq: int = 5) -> InFlightRequest:

@@ -43,6 +43,7 @@ EVERYTHING = {
     'cache_misses',
     'denoising_steps',
     'dropped',
+    'policy_swaps',
     'in_flight_requests',
     'sessions',
     'max_sessions',
@@ -100,6 +101,7 @@ def exercised(**changes: object) -> tuple[Families, Families]:
     rig.core.enqueue(b'', 0)
     rig.core.apply_settings(replace(RULES, max_sessions=7), FIXED, RoundRobin())
     rig.core.enqueue(request(1), time.monotonic_ns())
+    rig.statistics.record_swap('done')
     rig.statistics.record_cache(hits=2, misses=1)
     rig.statistics.record_batch_start(time.monotonic_ns() - 10**9)
     return before, families(rig)
@@ -163,6 +165,7 @@ def test_the_values_are_those_that_were_counted():
 
 def test_images_are_counted_by_what_the_cache_of_the_policy_had():
     rig = Rig(embedding_cache_bytes=1)
+    rig.statistics.record_swap('done')
     rig.statistics.record_cache(hits=2, misses=1)
     rig.statistics.record_cache(hits=1, misses=0)
     told = all_values(rig)

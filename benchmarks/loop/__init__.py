@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the loop from a correction to a better policy costs robots that run meanwhile.
+Parts, each in one file: swap_server, swap_edge. Run by `make bench BENCH=loop`; main thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.results.parts import measure_parts
+from benchmarks.results.report import Case
+
+ABOUT = 'a policy is swapped under load: latency while the next one is loaded, gaps of commands'
+# each case has those of its part
+PARAMETERS: dict[str, object] = {}
+PARTS = ('swap_server', 'swap_edge')
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the cases of all parts. Raises UserError."""
+    return measure_parts(__name__, PARTS, rounds, folder)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The longest gap between two commands of a robot, while its server swaps the policy and without.
+
+Real processes, as in the demo: a simulated arm with its edge controller, and a server with the
+demo's policies, whose chunks last a second. Main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import importlib.util
+from itertools import pairwise
+import os
+from pathlib import Path
+
+from benchmarks.failover import CommandRecorder, FailoverSetup, robot, SLOT, with_parameters
+from benchmarks.harness.fleet_stage import FleetStage
+from benchmarks.harness.nodes import wait_until_active
+from benchmarks.results.outage import RecordedCommand
+from benchmarks.results.report import Case
+from lerobot_serve.demo import process_specs, steady_time
+from lerobot_serve.demo.node import DemoMonitor
+from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.tour.link import DemoLink
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.swap.server_view import SwapPhase
+from lerobot_serve.tools.processes.node_processes import node_processes
+
+ABOUT = 'the longest gap of commands while the server swaps the policy, and without'
+ROUNDS_A_SWAP, LEAST_SWAPS = 10, 4
+# from the request of a swap; longer than the swap and the chunks that were requested before it
+WINDOW_S = 4.0
+LIMIT_S = 60.0
+WARM_UP_ACTIONS = 150
+SERVER, VERSIONS = 'a1', ('v1', 'v2')
+PARAMETERS = {
+    'policy': 'builtin reach, v1 and v2 of the demo, by turns',
+    'cameras': '2 x 224x224 raw',
+    'window_s': WINDOW_S,
+}
+WITH, WITHOUT = 'with a swap', 'without'
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the case. Main thread. Raises UserError."""
+    if importlib.util.find_spec('torch') is None:
+        return [Case('not measured', {'why': 'torch is not installed, which the policy needs'})]
+    with contextlib.ExitStack() as stack:
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        monitor = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(1)))
+        witness = CommandRecorder(runtime, monitor.board)
+        runtime.add(monitor)
+        runtime.add(witness)
+        runtime.spin_in_background()
+        client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
+        processes = stack.enter_context(node_processes(folder, dict(os.environ)))
+        stage = FleetStage(processes, client, monitor.board, folder)
+        return [measure_swaps(stage, witness, max(LEAST_SWAPS, rounds // ROUNDS_A_SWAP))]
+
+
+def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Case:
+    """Start server and robot; swap so often, each time after a window without."""
+    start(stage, witness)
+    gaps: dict[str, list[float]] = {WITHOUT: [], WITH: []}
+    (name,) = stage.board.robots
+    before = stage.board.robots[name].stalls
+    for number in range(swaps):
+        gaps[WITHOUT].append(longest_gap_ms(stage, witness.commands[name], ''))
+        policy = process_specs.VERSIONS[VERSIONS[(number + 1) % 2]]
+        gaps[WITH].append(longest_gap_ms(stage, witness.commands[name], policy))
+    stalls = stage.board.robots[name].stalls - before
+    return Case(
+        'commands of a robot while its server swaps the policy',
+        {},
+        {'swaps': swaps, 'stalls': stalls},
+        {f'longest gap {what}': values for what, values in gaps.items()},
+        {},
+        {'no stall': stalls == 0},
+    )
+
+
+def start(stage: FleetStage, witness: CommandRecorder) -> None:
+    """Start the server and the robot, and wait until it plays."""
+    policies = shared_file('config/policies')
+    policy = policies / process_specs.VERSIONS[VERSIONS[0]]
+    part = process_specs.server_spec(SERVER, policy, VERSIONS[0], Path(), DemoLink())
+    stage.start(with_parameters(part, slot=SLOT))
+    node = process_specs.server_node_name(SERVER)
+    wait_until_active(witness, node, stage.processes.processes[SERVER])
+    way = FailoverSetup('swap', (SERVER,))
+    (name,) = stage.board.robots
+    for each in robot(way, name, 0, DemoLink()):
+        stage.start(each)
+    stage.wait(lambda: witness.played[name] >= WARM_UP_ACTIONS, LIMIT_S, 'the robot plays')
+
+
+def longest_gap_ms(stage: FleetStage, commands: list[RecordedCommand], policy: str) -> float:
+    """
+    Return the longest time between two commands of an episode in the next window, which begins
+    with a swap to a policy, if one is given. Raises UserError.
+    """
+    begin_s = steady_time.now_s()
+    if policy:
+        swap(stage, policy)
+    stage.wait(
+        lambda: commands and commands[-1].at_s >= begin_s + WINDOW_S, LIMIT_S, 'a window passes'
+    )
+    return 1e3 * longest_gap_s(list(commands), begin_s, begin_s + WINDOW_S)
+
+
+def longest_gap_s(commands: Sequence[RecordedCommand], begin_s: float, end_s: float) -> float:
+    """Return the longest time between two commands of one episode within a window."""
+    return max(
+        (
+            after.at_s - before.at_s
+            for before, after in pairwise(commands)
+            if before.episode_id == after.episode_id
+            and before.at_s >= begin_s
+            and after.at_s <= end_s
+        ),
+        default=0.0,
+    )
+
+
+def swap(stage: FleetStage, policy: str) -> None:
+    """Swap the policy of the server, and wait until it is served. Raises UserError."""
+    node = process_specs.server_node_name(SERVER)
+    accepted, text = stage.client.swap_policy(node, policy)
+    if not accepted:
+        raise UserError(f'{node} {text}')
+    stage.wait(
+        lambda: stage.client.server(node).swap is not SwapPhase.LOADING, LIMIT_S, 'the swap ends'
+    )
+    if (found := stage.client.server(node)).swap is not SwapPhase.DONE:
+        raise UserError(f'{node}: {found.swap_text}')

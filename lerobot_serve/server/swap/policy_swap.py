@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Load another policy beside the served one, then let the inference thread switch between two
+batches. On any failure the served policy goes on.
+
+The executor thread begins a swap; the thread `swap` loads, one swap at a time; the status may be
+read in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+import threading
+from typing import Protocol
+
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
+from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.resources import memory, memory_reservation
+from lerobot_serve.policies.resources.memory import NotEnoughMemory
+from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.inference import policy_loading
+from lerobot_serve.server.inference.policy_loading import LoadedPolicy
+from lerobot_serve.server.inference.request_queue import QueueClosed, RequestQueue
+from lerobot_serve.server.inference.worker import InferenceWorker
+from lerobot_serve.server.observability.request_observer import RequestObserver
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.sessions.session_table import PolicyRequired
+from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
+from lerobot_serve.server.swap.loading_thread import in_background
+from lerobot_serve.server.swap.swap_folder import folder_below, SwapRefused
+from lerobot_serve.server.swap.swap_status import SwapState, SwapStatus
+
+SHOWN_CLIENTS = 3
+REPLICA_BY_REPLICA = (
+    'load it replica by replica instead: deactivate and clean up this server, set policy_path, '
+    'configure and activate it, then do the same with the next one'
+)
+
+
+class AlreadyServed(Exception):
+    """The given folder holds the policy that is served."""
+
+
+class SwapCancelled(Exception):
+    """The server does not serve any more; the text says why."""
+
+
+class SwapNode(Protocol):
+    """The members of the node that a swap uses."""
+
+    # None unless configured
+    core: ServerCore | None
+
+    @property
+    def parameters(self) -> ServerParameters: ...
+
+    @property
+    def inactive_reason(self) -> str:
+        """Why the server does not serve; empty while it does."""
+
+    def on_swap_status(self) -> None:
+        """The status of the swap has changed. Any thread."""
+
+    def on_swapped(self, folder: Path) -> None:
+        """The policy of this folder is served now. Thread `swap`."""
+
+    def log_info(self, text: str) -> None: ...
+
+    def log_warning(self, text: str) -> None: ...
+
+
+class PolicySwap:
+    """See the module. `start_thread` starts a thread of the node, `stop` is set at its end."""
+
+    def __init__(
+        self,
+        node: SwapNode,
+        request_queue: RequestQueue,
+        statistics: ServerStatistics,
+        observer: RequestObserver,
+        *,
+        start_thread: Callable[[str, Callable[[], None]], object],
+        stop: threading.Event,
+    ) -> None:
+        self._node, self._request_queue = node, request_queue
+        self._statistics, self._observer = statistics, observer
+        self._start_thread, self._stop = start_thread, stop
+        self.status = SwapStatus()
+
+    # executor and transition threads
+
+    def begin(self, given: str) -> str:
+        """Begin to load a policy, and return what follows. Raises SwapRefused."""
+        core = self._node.core
+        if core is None or self._node.inactive_reason:
+            raise SwapRefused(
+                f'the server does not serve ({self._node.inactive_reason}): activate it, and swap '
+                'then; or set policy_path while it is unconfigured'
+            )
+        if self.status.state is SwapState.LOADING:
+            raise SwapRefused(f'{self.status.text}; wait until ServerStatus.swap says how it ends')
+        folder = folder_below(self._node.parameters.policy_root, given)
+        text = f'loading {folder} beside {core.description.fingerprint}'
+        self._set(SwapStatus(SwapState.LOADING, text))
+        self._start_thread('swap', partial(self._run, core, folder))
+        return f'{text}; ServerStatus.swap says how it ends'
+
+    def reset(self) -> None:
+        """Forget the last swap: another policy was loaded. One that still loads will fail."""
+        if self.status.state is not SwapState.LOADING:
+            self.status = SwapStatus()
+
+    # thread `swap`
+
+    def _run(self, core: ServerCore, folder: Path) -> None:
+        status = self._attempt(core, folder)
+        # what was replaced, or did not replace, is not referenced any more
+        memory.release_unused()
+        self._statistics.record_swap(status.state.name.lower())
+        log = self._node.log_info if status.state is SwapState.DONE else self._node.log_warning
+        log(f'swap of the policy {status.state.name.lower()}: {status.text}')
+        self._set(status)
+
+    def _attempt(self, core: ServerCore, folder: Path) -> SwapStatus:
+        """Load and switch; return how it ended."""
+        before = core.description.fingerprint
+        try:
+            with in_background():
+                loaded = self._load(core, folder)
+            old = self._switch(core, loaded)
+        except AlreadyServed:
+            return SwapStatus(SwapState.DONE, f'{before} is served already; nothing was changed')
+        except NotEnoughMemory as error:
+            why = f'{error}; or {REPLICA_BY_REPLICA}'
+        except (PolicyError, SwapRefused, SwapCancelled) as error:
+            why = str(error)
+        except Exception as error:
+            # code of another package may raise any error; the served policy goes on
+            why = one_line(error)
+        else:
+            # what is slow comes after the switch: the new policy serves meanwhile
+            self._follow_up(before, loaded.worker.description, folder)
+            self._close(old)
+            after = loaded.worker.description.fingerprint
+            return SwapStatus(SwapState.DONE, f'{after} has replaced {before}')
+        self._observer.on_swap_failed(why)
+        return SwapStatus(SwapState.FAILED, f'{before} goes on: {why}')
+
+    def _load(self, core: ServerCore, folder: Path) -> LoadedPolicy:
+        parameters = replace(self._node.parameters, policy_path=str(folder))
+        return policy_loading.load_policy(
+            parameters, str(folder), self._statistics, self._reserve, partial(self._check, core)
+        )
+
+    def _reserve(self, options: LoadOptions) -> MemoryReservation:
+        """Reserve memory beside what the served policy holds. Raises PolicyError."""
+        return memory_reservation.reserve(
+            options, log_warning=self._node.log_warning, wait_for_stop=self._wait_for_stop
+        )
+
+    def _wait_for_stop(self, seconds: float) -> bool:
+        return self._stop.wait(seconds) or bool(self._node.inactive_reason)
+
+    def _check(self, core: ServerCore, kind: str, description: PolicyDescription) -> None:
+        """Raise AlreadyServed, or SwapRefused for a policy that may not replace the served one."""
+        served = core.description
+        if description.fingerprint == served.fingerprint:
+            raise AlreadyServed
+        differences = contract_differences(
+            PolicyContract(core.worker.kind, served), PolicyContract(kind, description)
+        )
+        if differences:
+            raise SwapRefused(
+                f'{description.fingerprint} may not replace {served.fingerprint} while robots '
+                f'use it: {differences}; give a policy of the same contract, or '
+                f'{REPLICA_BY_REPLICA}'
+            )
+        try:
+            core.sessions.check_required(description)
+        except PolicyRequired as error:
+            raise _required(error, served) from None
+
+    def _switch(self, core: ServerCore, loaded: LoadedPolicy) -> InferenceWorker:
+        """
+        Let the inference thread switch; return the worker of the replaced policy. Raises
+        SwapCancelled, SwapRefused.
+        """
+        before = core.description
+        try:
+            return self._request_queue.run_job(partial(self._replace, core, loaded))
+        except BaseException as error:
+            loaded.worker.close()
+            if isinstance(error, PolicyRequired):
+                raise _required(error, before) from None
+            if isinstance(error, QueueClosed):
+                raise SwapCancelled(str(error)) from None
+            raise
+
+    def _replace(self, core: ServerCore, loaded: LoadedPolicy) -> InferenceWorker:
+        """
+        Switch, and publish it before the first chunk of the new policy. Inference thread, between
+        two batches. Raises SwapCancelled, PolicyRequired.
+        """
+        if self._node.core is not core or self._node.inactive_reason:
+            raise SwapCancelled(
+                f'the server has stopped to serve meanwhile ({self._node.inactive_reason}); '
+                'activate it, and swap again'
+            )
+        old = core.replace_worker(loaded.worker)
+        self._statistics.reset_for_policy(loaded.service_s)
+        self._node.on_swap_status()
+        return old
+
+    def _follow_up(self, before: str, description: PolicyDescription, folder: Path) -> None:
+        self._node.on_swapped(folder)
+        self._observer.on_swapped(before, description)
+        for note in description.notes:
+            self._node.log_warning(note)
+
+    def _close(self, old: InferenceWorker) -> None:
+        """Close a replaced policy, by the thread that predicts."""
+        try:
+            self._request_queue.run_job(old.close)
+        except QueueClosed:
+            old.close()
+        except Exception:
+            # an error of a third-party policy; it is unloaded in any case
+            self._statistics.record_drop('close_failed')
+
+    def _set(self, status: SwapStatus) -> None:
+        self.status = status
+        self._node.on_swap_status()
+
+
+def _required(error: PolicyRequired, served: PolicyDescription) -> SwapRefused:
+    names = ', '.join(error.clients[:SHOWN_CLIENTS])
+    more = len(error.clients) - SHOWN_CLIENTS
+    return SwapRefused(
+        f'{names}{f" and {more} more" if more > 0 else ""} required {served.fingerprint} when '
+        'their sessions were opened; end them, or leave required_policy of the robots empty'
+    )

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the last swap of the policy ended, as ServerStatus has it. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class SwapState(IntEnum):
+    """The values of ServerStatus.swap."""
+
+    NONE = 0
+    LOADING = 1
+    DONE = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SwapStatus:
+    """The last swap, in a word and in a sentence."""
+
+    state: SwapState = SwapState.NONE
+    text: str = ''

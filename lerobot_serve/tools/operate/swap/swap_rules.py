@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lerobot-serve swap` does in each state of a server. Pure."""
+
+from __future__ import annotations
+
+from lerobot_serve.tools.operate.rule import Effect, filled, refuse, Rule
+from lerobot_serve.tools.operate.swap.server_view import ServerView, SwapPhase
+
+BEGIN = Rule(
+    Effect.DO,
+    'load {given} beside {policy} and let it replace that policy under {sessions}: their next '
+    'chunk is of the new policy and says so',
+    asks=True,
+)
+LOADS = refuse('{name} is {swap_text}; wait for its end')
+NOT_ACTIVE = refuse(
+    '{name} is {state} and serves nothing ({text}): activate it; to change a policy that is not '
+    'served set policy_path. Nothing was changed'
+)
+
+
+def swap_rule(server: ServerView, given: str) -> Rule:
+    """Return what a swap to the folder or version `given` does, with its text filled in."""
+    if server.state != 'ACTIVE':
+        rule = NOT_ACTIVE
+    else:
+        rule = LOADS if server.swap is SwapPhase.LOADING else BEGIN
+    count = server.sessions
+    return filled(
+        rule,
+        name=server.name,
+        given=given,
+        policy=server.policy,
+        sessions=f'{count} open session{"" if count == 1 else "s"}',
+        state=server.state,
+        text=server.text or 'no text',
+        swap_text=server.swap_text,
+    )

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running server replaces its policy: sessions stay open, and failures change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import shutil
+
+import pytest
+from support.nodes.steering import Steering
+from support.nodes.swapping import DONE, FAILED, LOADING, Swapper
+from support.versions.version_rig import damage
+
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.versions.errors import VersionInUse
+from lerobot_serve.versions.store import Store
+from lerobot_serve.wire.schema import Flag, Status
+
+CHANGED = Flag.POLICY_CHANGED
+
+
+@pytest.fixture
+def new(rig, tmp_path):
+    """Another policy below the same root."""
+    made = Steering(tmp_path / 'new')
+    yield made
+    made.open_gates()
+    made.end()
+
+
+@pytest.fixture
+def swapper(node) -> Swapper:
+    return Swapper(node)
+
+
+def start(rig, tmp_path: Path, **parameters: object):
+    return rig.start(policy_kind='steered', policy_root=str(tmp_path), **parameters)
+
+
+def test_the_old_policy_serves_until_the_new_one_does(rig, new, swapper, tmp_path):
+    new.loads.close_gate()
+    start(rig, tmp_path)
+    client, other = rig.client('one'), rig.client('two')
+    before = rig.status()
+    assert (before.swap, before.swap_text) == (0, '')
+    first = client.round_trip()
+    assert (first.policy, first.header.flags) == (before.policy, Flag.NONE)
+
+    reply = swapper.begin(new.folder_path())
+    assert reply.accepted
+    assert 'ServerStatus.swap says how it ends' in reply.text
+    rig.wait(lambda: new.events('load'), 'it is being loaded')
+    status = rig.status()
+    assert (status.swap, status.policy) == (LOADING, before.policy)
+    assert [client.round_trip().policy for _ in range(3)] == [before.policy] * 3
+    assert rig.client('late').round_trip().policy == before.policy
+    again = swapper.begin(new.folder_path())
+    assert not again.accepted
+    assert 'wait until ServerStatus.swap says how it ends' in again.text
+
+    new.loads.let()
+    after = swapper.ended()
+    assert (after.swap, after.state) == (DONE, before.state)
+    assert after.policy != before.policy
+    assert after.swap_text == f'{after.policy} has replaced {before.policy}'
+    assert after.active_sessions == 3
+    chunks = [each.round_trip() for each in (client, client, other, other)]
+    assert {chunk.policy for chunk in chunks} == {after.policy}
+    assert [chunk.header.flags for chunk in chunks] == [CHANGED, 0, CHANGED, 0]
+    # the state of the sessions at the old policy has gone with it
+    assert rig.wait(lambda: rig.steering.events('freed'), 'the old policy is freed')
+    assert rig.drops() == {}
+    assert swapper.policy_path == str(new.folder)
+    fresh = rig.client('fresh').round_trip()
+    assert (fresh.policy, fresh.header.flags) == (after.policy, Flag.NONE)
+
+
+def test_what_fails_leaves_the_served_policy_and_says_why(rig, new, swapper, tmp_path):
+    start(rig, tmp_path)
+    client, before = rig.client(), rig.status()
+    reply = swapper.begin(new.folder_path(chunk=7))
+    assert reply.accepted
+    status = swapper.ended()
+    assert (status.swap, status.policy) == (FAILED, before.policy)
+    assert 'chunk size: 30 served, 7 given' in status.swap_text
+    assert 'replica by replica' in status.swap_text
+    (tmp_path / 'empty').mkdir()
+    assert swapper.begin('empty').accepted
+    # nobody has written what kind of policy it is; the plugin takes any folder
+    assert swapper.ended().swap == DONE
+    chunk = client.round_trip()
+    assert (chunk.status, chunk.header.flags) == (Status.OK, CHANGED)
+
+
+@pytest.mark.parametrize('given', ['..', '/etc', 'missing', ''])
+def test_a_path_outside_of_the_root_is_refused_at_once(rig, swapper, tmp_path, given):
+    start(rig, tmp_path)
+    reply = swapper.begin(given)
+    assert not reply.accepted
+    assert reply.text.startswith('refused: ')
+    assert str(tmp_path) in reply.text
+    assert rig.status().swap == 0
+
+
+def test_without_a_root_nothing_can_be_swapped(rig, new, swapper):
+    rig.start(policy_kind='steered')
+    reply = swapper.begin(new.folder_path())
+    assert not reply.accepted
+    assert 'restart it with policy_root' in reply.text
+
+
+def test_a_server_that_is_deactivated_meanwhile_keeps_its_policy(rig, new, swapper, tmp_path):
+    new.loads.close_gate()
+    start(rig, tmp_path)
+    before = rig.status().policy
+    assert swapper.begin(new.folder_path()).accepted
+    rig.wait(lambda: new.events('load'), 'it is being loaded')
+    assert rig.change_state('deactivate')
+    assert not swapper.begin(new.folder_path()).accepted
+    new.loads.let()
+    status = swapper.ended()
+    assert (status.swap, status.policy) == (FAILED, before)
+    assert 'has stopped to serve meanwhile' in status.swap_text
+    assert rig.change_state('activate')
+    assert rig.client().round_trip().policy == before
+    # a policy that is configured in the usual way forgets the swap
+    assert rig.change_state('deactivate')
+    assert rig.change_state('cleanup')
+    assert 'activate it' in swapper.begin(new.folder_path()).text
+    assert rig.change_state('configure')
+    assert rig.status().swap == 0
+
+
+@pytest.mark.parametrize('moment', ['loading', 'switched'])
+def test_a_killed_server_starts_with_the_policy_of_its_parameters(
+    rig, new, swapper, tmp_path, moment
+):
+    if moment == 'loading':
+        new.loads.close_gate()
+    process = start(rig, tmp_path)
+    before = rig.status().policy
+    assert swapper.begin(new.folder_path()).accepted
+    if moment == 'loading':
+        rig.wait(lambda: new.events('load'), 'it is being loaded')
+    else:
+        rig.wait(lambda: rig.status().policy != before, 'it has switched')
+    process.kill()
+    process.wait(60)
+    start(rig, tmp_path)
+    status = rig.status()
+    assert (status.policy, status.swap) == (before, 0)
+    assert rig.client().round_trip().policy == before
+
+
+# versions of a store
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    """A store with two versions of one policy."""
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    from safetensors.numpy import load_file, save_file
+
+    reach, other = Path(shared_file('config/policies/reach')), tmp_path / 'other'
+    shutil.copytree(reach, other)
+    file = other / 'model.safetensors'
+    weights = load_file(file)
+    name = next(name for name, weight in weights.items() if not name.endswith('_std'))
+    weights[name] = weights[name] * 1.001
+    file.unlink()
+    save_file(weights, file)
+    folder = str(tmp_path / 'store')
+    for policy in (reach, other):
+        words = ['versions', 'publish', str(policy), '--store', folder, '--follow-links']
+        assert main(words) == 0
+    return Store.open(Path(folder))
+
+
+def test_the_hold_of_a_version_moves_with_the_swap(rig, swapper, store):
+    first, second = store.layout.ids()
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
+    assert rig.status().policy == first
+    # by the digits of its hash, as everywhere
+    assert swapper.run(second.partition('@')[2][:8]).policy == second
+    with pytest.raises(VersionInUse):
+        store.delete(second)
+    store.delete(first)
+    assert swapper.policy_path == str(store.path(second))
+
+
+def test_a_damaged_version_is_not_swapped_in(rig, swapper, store):
+    first, second = store.layout.ids()
+    damage(store, second)
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
+    assert swapper.begin(second).accepted
+    status = swapper.ended()
+    assert (status.swap, status.policy) == (FAILED, first)
+    assert 'is damaged: model.safetensors has another SHA-256' in status.swap_text
+
+
+def test_the_version_that_is_served_is_done_already(rig, swapper, store):
+    first, _ = store.layout.ids()
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
+    status = swapper.run(first)
+    assert status.swap_text == f'{first} is served already; nothing was changed'

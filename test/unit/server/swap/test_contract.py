@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each thing that clients agreed on keeps a policy from being replaced, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from support.server.fake_policy import FAKE_DESCRIPTION
+
+from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
+from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
+from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.services.action_range import ActionRange
+
+CAMERAS = (PolicyCamera('front', 480, 640), PolicyCamera('wrist', 240, 320))
+SERVED = PolicyContract(
+    'lerobot',
+    replace(
+        FAKE_DESCRIPTION,
+        policy_type='act',
+        fingerprint='pick@1',
+        state_names=('one', 'two'),
+        action_names=('one', 'two'),
+        cameras=CAMERAS,
+        chunk_size=50,
+        trained_fps=30.0,
+        supports_rtc=True,
+        action_range=ActionRange((-3.0, -1.0), (3.0, 1.0)),
+    ),
+)
+# field -> another value, and what the text says of it
+OTHERS: dict[str, tuple[object, str]] = {
+    'policy_type': ('smolvla', 'policy type: act served, smolvla given'),
+    'state_names': (('one',), 'state names: one, two served, one given'),
+    'action_names': (('two', 'one'), 'action names: one, two served, two, one given'),
+    'cameras': (CAMERAS[:1], 'wrist 240x320x3 served, front 480x640x3 given'),
+    'chunk_size': (40, 'chunk size: 50 served, 40 given'),
+    'trained_fps': (50.0, 'trained rate [Hz]: 30 served, 50 given'),
+    'state_class': (StateClass.RECURRENT, 'chunk_stateless served, recurrent given'),
+    'supports_rtc': (False, 'real-time chunking: yes served, no given'),
+    'observation_steps': (2, 'observations per request: 1 served, 2 given'),
+    'observation_stride_steps': (3, 'control steps between observations: 1 served, 3 given'),
+    'action_range': (
+        ActionRange((-170.0, -60.0), (170.0, 60.0)),
+        'unit of the actions: actions up to 3 in training served, '
+        'actions up to 170 in training given',
+    ),
+}
+# what another policy of the same contract may change
+FREE = {
+    'fingerprint': 'pick@2',
+    'device': 'cuda:0',
+    'stochastic': True,
+    'batch_limit': 3,
+    'denoise_steps': 10,
+    'notes': ('a note',),
+    'any_thread': True,
+    'max_delay_steps': 3,
+    'embedding_cache_bytes': 5,
+}
+
+
+def given(**changes: object) -> PolicyContract:
+    return PolicyContract('lerobot', replace(SERVED.description, **changes))
+
+
+def test_each_field_of_a_description_is_of_the_contract_or_free():
+    assert {each.name for each in fields(PolicyDescription)} == OTHERS.keys() | FREE.keys()
+
+
+@pytest.mark.parametrize('field', OTHERS)
+def test_a_difference_is_named_with_both_values(field):
+    value, text = OTHERS[field]
+    found = contract_differences(SERVED, given(**{field: value}))
+    assert text in found
+    assert ';' not in found
+
+
+@pytest.mark.parametrize('field', FREE)
+def test_what_no_client_agreed_on_may_change(field):
+    assert contract_differences(SERVED, given(**{field: FREE[field]})) == ''
+
+
+def test_the_kind_is_of_the_contract_and_all_differences_are_named():
+    other = PolicyContract('builtin', replace(SERVED.description, chunk_size=9, trained_fps=9.0))
+    assert contract_differences(SERVED, other) == (
+        'policy kind: lerobot served, builtin given; chunk size: 50 served, 9 given; '
+        'trained rate [Hz]: 30 served, 9 given'
+    )
+
+
+def test_the_order_of_the_cameras_is_free_and_their_size_is_not():
+    assert contract_differences(SERVED, given(cameras=CAMERAS[::-1])) == ''
+    smaller = (CAMERAS[0], PolicyCamera('wrist', 240, 321))
+    assert 'wrist 240x321x3 given' in contract_differences(SERVED, given(cameras=smaller))
+
+
+@pytest.mark.parametrize(
+    'actions',
+    [
+        None,
+        ActionRange((-2.0, -1.0), (2.9, 1.0)),
+        ActionRange((-29.0, 0.0), (0.0, 0.0)),
+        ActionRange((0.0, 0.0), (0.0, 0.0)),
+    ],
+)
+def test_a_range_of_the_same_unit_may_differ(actions):
+    assert contract_differences(SERVED, given(action_range=actions)) == ''
+
+
+def test_a_long_list_is_shortened():
+    names = tuple(f'joint_{i}' for i in range(100))
+    assert len(contract_differences(SERVED, given(state_names=names))) < 300
