@@ -83,6 +83,7 @@ def test_the_mark_of_a_published_dataset_is_removed_last(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_kill_before_each_change_of_files_loses_nothing(tmp_path):
     script = REPOSITORY / 'test/support/tools/killed_staging.py'
     done = subprocess.run(
