@@ -14,9 +14,9 @@ from support.paths import REPOSITORY
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.verbs import dashboard as verb
 from lerobot_serve.tools.cli.verbs import record as record_verb
-from lerobot_serve.tools.fleet.sections import dashboard, recorder
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
+from lerobot_serve.tools.fleet.sections import dashboard, recorder
 
 NULL = 'null:joints=6,chunk=30,cameras=,fps=30'
 SHIPPED = sorted((REPOSITORY / 'config' / 'fleets').glob('*.yaml'))
