@@ -36,7 +36,7 @@ from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')
 # how far the leader arm is ahead of the robot
-LEAD_S = 0.1
+LEAD_S = 0.05
 
 
 class LeaderPublishers:

@@ -130,7 +130,7 @@ class Conductor:
         words = self._words(step, version, facts)
         if words is None:
             return False
-        self._say(f'{step.value} {version}: {shlex.join(["lerobot-serve", *words])}')
+        self._say(f'{step.value} {version}: {self._shown(words)}')
         limit_s = GATE_LIMIT_S if step is Step.GATE else ROLLOUT_LIMIT_S
         result = self._run_verb(words, limit_s)
         if step is Step.GATE and result.status in GATE_RESULTS:
@@ -161,6 +161,14 @@ class Conductor:
         words = ['gate', *bags, '--candidate', folder, '--parent', str(parent)]
         words += ['--records', str(settings.gates), '--json']
         return words + (['--robot', str(settings.robot)] if settings.robot else [])
+
+    def _shown(self, words: list[str]) -> str:
+        """Return a command as it is printed: the bags of a gate are many."""
+        folder = f'{self._settings.recordings}/'
+        bags = [word for word in words if word.startswith(folder)]
+        rest = [word for word in words if word not in bags]
+        named = [rest[0], f'{folder}... ({len(bags)} bags)'] if bags else rest[:1]
+        return ' '.join(['lerobot-serve', *named, shlex.join(rest[1:])])
 
     def _rollout(self, *words: str) -> list[str]:
         router = [f'--router={self._settings.router}'] if self._settings.router else []

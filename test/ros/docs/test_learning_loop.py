@@ -74,7 +74,7 @@ def test_the_page_is_walked_word_for_word(tmp_path):
         types(walk, take_over)
         wait_for(walk, 'round 1 begins', START_S + ROUND_S)
         types(walk, hand_back)
-        wait_for(walk, 'is published as reach-', ROUND_S)
+        wait_for(walk, 'is published as reach@', ROUND_S)
         version = re.findall(r'is published as (\S+)', walk.log)[0]
         for event in ('gate admitted', 'rollout started', 'promoted'):
             wait_for(walk, f'loop: {event} {version}', STEP_S)

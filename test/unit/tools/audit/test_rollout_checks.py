@@ -103,9 +103,13 @@ def test_all_ungated_records_are_counted(tmp_path):
 
 
 def test_without_a_gate_there_is_nothing_to_judge(tmp_path):
-    result, _ = judge(tmp_path, 'gated', [placed(V2)], gate_folder='')
+    result, _ = judge(tmp_path / 'none', 'gated', [placed(V2)], gate_folder='')
     assert result.outcome is CheckStatus.NOT_JUDGED
     assert result.why_not == gate_admission.NO_GATE
+    champion = [placed(V1, slot='a')]
+    result, _ = judge(tmp_path / 'idle', 'gated', champion, gate_folder='/gates')
+    assert result.outcome is CheckStatus.NOT_JUDGED
+    assert result.why_not == gate_admission.NONE_DROVE
 
 
 BEGUN = [event('began'), event('started', 10)]

@@ -16,7 +16,7 @@ CANDIDATE_SLOT = 'b'
 # results with which a policy may drive, and the one that also covers what came before it
 ADMITTING = ('passed', 'overridden', 'same_files')
 ADMITTED_BEFORE = 'admitted_before'
-NO_GATE = 'no router has a gate_folder'
+NO_GATE, NONE_DROVE = 'no router has a gate_folder', 'no policy drove in slot b'
 PARTIAL = 'the oldest parts of the trace, which may name the gate, were removed'
 Driven = PlacementRecord | RequestRecord
 
@@ -65,6 +65,8 @@ class GateAdmissionCheck(RunCheck[GateRecord | Driven]):
             lines.append(self.run.position)
 
     def finish(self) -> None:
+        if self.run.parameters.get('gate_folder'):
+            self.tally.why_not = NONE_DROVE
         for digest, (policy, lines) in self._open.items():
             for line in lines:
                 self.tally.add_violation(f'{policy} drives, and no gate has admitted it', line)
