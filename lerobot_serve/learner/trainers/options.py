@@ -19,11 +19,12 @@ class BuiltinOptions:
     a machine is. Another `cpu_threads` changes the last bits of the result.
     """
 
-    steps: int = 1000
-    batch_size: int = 64
+    steps: int = 800
+    batch_size: int = 32
     learning_rate: float = 1e-3
     intervention_weight: float = 3.0
-    cpu_threads: int = 2
+    # two of them take twice the CPU where others use the cores: they spin while they wait
+    cpu_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

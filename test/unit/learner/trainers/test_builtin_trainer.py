@@ -42,8 +42,7 @@ from lerobot_serve.policies.base import LoadOptions  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
-# one thread: others test beside this
-OPTIONS = BuiltinOptions(steps=4, batch_size=8, cpu_threads=1)
+OPTIONS = BuiltinOptions(steps=4, batch_size=8)
 EPISODES = (
     Episode(['policy'] * 6),
     Episode(['policy'] * 3 + ['person'] * 5, 'failure'),
