@@ -327,7 +327,7 @@ def test_after_the_switch_who_requires_the_old_policy_is_refused(make):
 
 
 @pytest.mark.parametrize('gone', [False, True])
-def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone):
+def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone, monkeypatch):
     def predict(asked):
         rig.inactive_reason = 'draining: the server is draining'
         if gone:
@@ -337,7 +337,15 @@ def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone):
     rig = make(FakePolicy(predict, fingerprint=NEW))
     core = rig.core
     rig.on_swap_status = lambda: None
+    closed, close = [], InferenceWorker.close
+    monkeypatch.setattr(
+        InferenceWorker,
+        'close',
+        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
+    )
     assert rig.run()[0] is SwapState.FAILED
+    # what was loaded in vain holds nothing any more
+    assert closed == [NEW]
     assert 'has stopped to serve meanwhile (draining' in rig.swap.status.text
     rig.core = core
     assert core.description.fingerprint == OLD
@@ -433,7 +441,11 @@ def test_a_request_is_not_served_where_it_arrives_once_the_policy_wants_its_own_
 
     wait_until_idle(queue)
     queue.take_if_idle = take_after_a_swap
-    assert rig.core.enqueue(request(1), 0, may_serve=True) is None
+    arrival = rig.core.enqueue(request(1), 0, may_serve=True)
+    if arrival:
+        # the inference thread would wait for it
+        queue.give_back()
+    assert arrival is None
     assert rig.chunks.get(timeout=30).policy == NEW
 
 
