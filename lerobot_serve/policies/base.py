@@ -3,7 +3,8 @@
 The interface of a policy: load options, description, requests and predictions.
 
 A policy is loaded and described once, then predicts batches of requests. One thread, the inference
-thread, does all of that, but for policies that set `any_thread`.
+thread, does all of that, but for policies that set `any_thread`. One that replaces another policy
+without a stop is loaded, described and warmed up by another thread before.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Reserve memory for a policy before it is loaded; wait while other processes load.
 
 Two rules for each device: the declared bytes of all policies stay below MAX_DECLARED_SHARE of the
-memory, and the needed bytes, margin included, are free once running loads have finished. Inference
-thread.
+memory, and the needed bytes, margin included, are free once running loads have finished. The
+thread that loads a policy; another policy of the same process counts as those of others.
 """
 
 from __future__ import annotations

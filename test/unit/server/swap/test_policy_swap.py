@@ -17,9 +17,10 @@ from support.server.swap_rig import NEW, OLD, SwapRig
 from support.server.worker_rig import gives, HEADER, OBSERVATION, PREFIX, raises
 
 from lerobot_serve.policies import registry
-from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.resources import memory_reservation
-from lerobot_serve.policies.resources.memory import NotEnoughMemory
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.resources import memory, memory_reservation
+from lerobot_serve.policies.resources.memory import MB, MemoryCapacity, NotEnoughMemory
+from lerobot_serve.policies.resources.reservation_store import ReservationStore
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.swap.swap_folder import SwapRefused
 from lerobot_serve.server.swap.swap_status import SwapState
@@ -286,6 +287,35 @@ def test_memory_is_reserved_beside_that_of_the_served_policy(make, monkeypatch):
     assert rig.policies['new'].calls == []
 
 
+@pytest.mark.parametrize(('size_mb', 'fits'), [(30, True), (40, False)])
+def test_both_policies_count_for_the_share_of_the_memory(
+    make, monkeypatch, tmp_path, size_mb, fits
+):
+    """Of 100 MB seven tenths may be declared; 40 and 30 fit, 40 and 40 do not."""
+    runtime = tmp_path / 'runtime'
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv('XDG_RUNTIME_DIR', str(runtime))
+    room = MemoryCapacity('this machine', 100 * MB, 100 * MB)
+    monkeypatch.setattr(memory, 'host_memory', lambda: room)
+    rig = make()
+    rig.parameters = replace(rig.parameters, memory_margin_mb=0)
+    for name, declared_mb in (('old', 40), ('new', size_mb)):
+        (rig.root / name).mkdir(exist_ok=True)
+        with (rig.root / name / 'program.onnx').open('wb') as file:
+            file.truncate(declared_mb * MB)
+    served = memory_reservation.reserve(LoadOptions(str(rig.root / 'old')))
+    served.on_loaded()
+    rig.core.worker._on_close = served.release
+    state, text = rig.run()
+    assert (state is SwapState.DONE) == fits
+    if not fits:
+        assert 'declares 40 MB and the policies' in text
+        assert 'or load it replica by replica' in text
+    # what is declared at the end is that of the served policy
+    (held,) = ReservationStore(memory_reservation.HOST).entries()
+    assert held.what == str(rig.root / ('new' if fits else 'old'))
+
+
 def test_the_policy_that_is_served_is_no_change(make):
     rig = make(FakePolicy(fingerprint=OLD))
     rig.served.open()
@@ -327,7 +357,7 @@ def test_after_the_switch_who_requires_the_old_policy_is_refused(make):
 
 
 @pytest.mark.parametrize('gone', [False, True])
-def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone):
+def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone, monkeypatch):
     def predict(asked):
         rig.inactive_reason = 'draining: the server is draining'
         if gone:
@@ -337,7 +367,15 @@ def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone):
     rig = make(FakePolicy(predict, fingerprint=NEW))
     core = rig.core
     rig.on_swap_status = lambda: None
+    closed, close = [], InferenceWorker.close
+    monkeypatch.setattr(
+        InferenceWorker,
+        'close',
+        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
+    )
     assert rig.run()[0] is SwapState.FAILED
+    # what was loaded in vain holds nothing any more
+    assert closed == [NEW]
     assert 'has stopped to serve meanwhile (draining' in rig.swap.status.text
     rig.core = core
     assert core.description.fingerprint == OLD
@@ -433,7 +471,11 @@ def test_a_request_is_not_served_where_it_arrives_once_the_policy_wants_its_own_
 
     wait_until_idle(queue)
     queue.take_if_idle = take_after_a_swap
-    assert rig.core.enqueue(request(1), 0, may_serve=True) is None
+    arrival = rig.core.enqueue(request(1), 0, may_serve=True)
+    if arrival:
+        # the inference thread would wait for it
+        queue.give_back()
+    assert arrival is None
     assert rig.chunks.get(timeout=30).policy == NEW
 
 
