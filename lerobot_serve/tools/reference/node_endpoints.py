@@ -102,7 +102,9 @@ NODE_ENDPOINTS = (
     *_endpoints(
         'policy_server',
         Endpoint.SERVICE,
-        _own_types('srv', SESSIONS) | {'~/capture': TRIGGER} | LIFECYCLE,
+        _own_types('srv', SESSIONS | {'~/swap_policy': 'SwapPolicy'})
+        | {'~/capture': TRIGGER}
+        | LIFECYCLE,
     ),
     *_endpoints(
         'policy_server', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})

@@ -14,6 +14,7 @@ import yaml
 
 from lerobot_serve.edge.robot.file import parse
 from lerobot_serve.gateway.openpi.mapping_file import parsed_observation_mapping
+from lerobot_serve.learner.trainers.trainer_file import parse_trainer
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
@@ -105,6 +106,9 @@ def test_a_file_that_is_shown_is_taken(page, content):
         return
     if page.startswith('gateway'):
         parsed_observation_mapping(content)
+        return
+    if page == 'trainers.md':
+        parse_trainer(yaml.safe_dump(content), page)
         return
     if page == 'remote_policies.md':
         # test_remote_policy_page.py reads them as files of their kinds
