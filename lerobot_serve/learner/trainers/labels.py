@@ -4,7 +4,7 @@ The chunk that each row teaches: the commands from this row on, relative to its 
 
 A chunk ends where its run of rows ends: at the end of the episode, where another source takes
 over, and where a row is left out. What would have followed is not known, and the last row repeated
-would be a command that nobody gave: a hand that stops where a person took it over. So the rest of
+would be a command without a source: a hand that stops where a person took it over. The rest of
 a chunk is masked, as LeRobot does at the end of an episode.
 """
 
