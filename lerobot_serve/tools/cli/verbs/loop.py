@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
 from lerobot_serve.tools.cli import operator_options
@@ -122,8 +123,10 @@ def conduct(options: argparse.Namespace) -> int:
         print(f'loop: {text}', file=sys.stderr, flush=True)
 
     with Journal(settings.folder) as journal, RouterObserver(settings.router) as observer:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             signal.signal(number, lambda *_: stop.set())
+        # `up` starts its processes with these blocked; a verb inherits what this thread has
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Conductor(settings, journal, observer.observe, verb, say).run(stop)
         if journal.lost:
             say(f'{journal.lost} events are not in the journal: the disk did not take them')
