@@ -180,6 +180,8 @@ class FakeLink:
             superseded=0,
             dropped=(),
             memory_mb=0.0,
+            swap=0,
+            swap_text='',
         )
 
     def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:

@@ -14,7 +14,7 @@ TOPICS = {
     'see the fleet': ('robots', 'dashboard', 'rerun', 'route'),
     'steer the fleet': ('rollout', 'split', 'drain', 'restore', 'robot', 'outcome'),
     'records': ('record', 'dataset', 'stats', 'diagnose', 'audit', 'replay'),
-    'policies': ('versions', 'gate', 'swap'),
+    'policies': ('versions', 'gate', 'swap', 'loop'),
     'prepare and check': ('demo', 'plan', 'doctor', 'link', 'keys', 'docs'),
 }
 # argparse indents the lines of a group by 2 and keeps 2 columns free

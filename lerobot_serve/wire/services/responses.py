@@ -102,6 +102,8 @@ class ServerStatus:
     superseded: int
     dropped: tuple[tuple[str, int], ...]
     memory_mb: float
+    swap: int
+    swap_text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ def _read_status(reader: CdrReader) -> ServerStatus:
             for _ in range(reader.count(LIST_LIMIT, 'dropped'))
         ),
         memory_mb=_one(reader, FLOAT),
+        swap=_one(reader, UINT8),
+        swap_text=reader.string(TEXT_LIMIT, 'swap_text'),
     )
 
 

@@ -58,7 +58,7 @@ def test_each_topic_has_the_reliability_it_needs():
     assert best_effort == {
         *('SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_OBSERVATION_READER', 'SHADOW_REPLIES')
     }
-    assert latched == {'STATE', 'DECISIONS', 'SERVICE_EVENTS'}
+    assert latched == {*('STATE', 'DECISIONS', 'SERVICE_EVENTS', 'RECORDED_EPISODES', 'VERSIONS')}
     assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
 
 

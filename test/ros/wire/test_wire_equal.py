@@ -141,7 +141,8 @@ def constants(message: type, prefix: str = '', but: tuple[str, ...] = ()) -> dic
     return {n: value for n, value in named.items() if not n.startswith(but or ('~',))}
 
 
-SERVER_STATES = ('UNCONFIGURED', 'INACTIVE', 'ACTIVE', 'DRAINING', 'FAILED')
+# SWAP_: results of a swap
+SERVER_STATES = ('UNCONFIGURED', 'INACTIVE', 'ACTIVE', 'DRAINING', 'FAILED', 'SWAP_')
 
 
 @pytest.mark.parametrize(
