@@ -19,6 +19,7 @@ import yaml
 from lerobot_serve.learner.trainers.base import TrainerError
 from lerobot_serve.learner.trainers.options import BuiltinOptions, CommandOptions
 from lerobot_serve.parameters import closest_name
+from lerobot_serve.policies.files.unique_keys import UniqueKeys
 
 FILE_LIMIT_BYTES = 1 << 20
 BUILTIN, COMMAND = 'builtin', 'command'
@@ -73,7 +74,7 @@ def read_trainer_file(file: Path) -> BuiltinOptions | CommandOptions:
 def parse_trainer(content_text: str | bytes, place: str) -> BuiltinOptions | CommandOptions:
     """Return the options in a text of YAML; `place` is for errors. Raises TrainerError."""
     try:
-        content = yaml.load(content_text, _UniqueKeys)
+        content = yaml.load(content_text, UniqueKeys)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = ' '.join(str(error).split())
         raise TrainerError(f'{place}: not valid YAML: {text:.300}') from None
@@ -239,14 +240,3 @@ def _read(file: Path) -> bytes:
     if len(data) > FILE_LIMIT_BYTES:
         raise TrainerError(f'{file}: over {FILE_LIMIT_BYTES} bytes, which no trainer file is')
     return data
-
-
-class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that is given twice; YAML itself would ignore the first value."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise ValueError(f'{twice} is given twice')
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping

@@ -16,6 +16,7 @@ import yaml
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
 from lerobot_serve.policies.files.policy_json import check_fields, FieldRule, is_names, SIZE
+from lerobot_serve.policies.files.unique_keys import UniqueKeys
 
 FILE_LIMIT_BYTES = 1 << 20
 URL_MARK = ',url='
@@ -203,24 +204,13 @@ def _load(file: Path) -> dict[str, Any]:
     if len(data) > FILE_LIMIT_BYTES:
         raise PolicyError(f'{file}: over {FILE_LIMIT_BYTES} bytes, which no contract file is')
     try:
-        values = yaml.load(data, _UniqueKeys)
+        values = yaml.load(data, UniqueKeys)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = ' '.join(str(error).split())
         raise PolicyError(f'{file}: not valid YAML: {text:.300}') from None
     if not isinstance(values, dict):
         raise PolicyError(f'{file}: must be a mapping of fields, got {values!r:.60}')
     return values
-
-
-class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that is given twice; YAML itself would ignore the first value."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise ValueError(f'{twice} is given twice')
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
 
 
 def _cameras(file: Path, values: dict[str, Any]) -> tuple[PolicyCamera, ...]:

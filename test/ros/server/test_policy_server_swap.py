@@ -87,7 +87,7 @@ def test_what_fails_leaves_the_served_policy_and_says_why(rig, new, swapper, tmp
     assert 'replica by replica' in status.swap_text
     (tmp_path / 'empty').mkdir()
     assert swapper.begin('empty').accepted
-    # nobody has written what kind of policy it is; the plugin takes any folder
+    # its kind is written nowhere; the plugin takes any folder
     assert swapper.ended().swap == DONE
     chunk = client.round_trip()
     assert (chunk.status, chunk.header.flags) == (Status.OK, CHANGED)

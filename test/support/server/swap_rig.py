@@ -23,17 +23,17 @@ OLD, NEW = 'pick@1', 'pick@2'
 
 
 class SwapObserver(RequestObserver):
-    """Keeps what is told of swaps."""
+    """Keeps what it hears of swaps."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, str]] = []
+        self.heard: list[tuple[str, str]] = []
 
     def on_swapped(self, before: str, description: PolicyDescription) -> None:
-        self.told.append((before, description.fingerprint))
+        self.heard.append((before, description.fingerprint))
 
     def on_swap_failed(self, why: str) -> None:
-        self.told.append(('failed', why))
+        self.heard.append(('failed', why))
 
 
 class SwapRig:

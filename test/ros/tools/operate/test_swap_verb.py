@@ -26,8 +26,8 @@ def test_a_policy_is_swapped_by_an_operator(rig, new, tmp_path, capsys, monkeypa
     path = new.folder_path()
     with one_client(monkeypatch):
         assert 'add --yes' in operator.needs_yes('swap', '/policy_server', path)
-        told = operator.is_refused('swap', '/policy_server', '/elsewhere', '--yes')
-        assert 'copy the policy there. Nothing was changed' in told
+        refusal = operator.is_refused('swap', '/policy_server', '/elsewhere', '--yes')
+        assert 'copy the policy there. Nothing was changed' in refusal
         assert 'did you mean /policy_server?' in operator.is_refused(
             'swap', '/policy_servr', path, '--yes', '--timeout-s', '2'
         )

@@ -55,7 +55,7 @@ def test_a_running_episode_goes_on_and_its_change_is_told_once(rig, first):
     assert rig.slots['prod'].policy == NEW
     assert rig.drop('wrong_policy') == 0
     assert rig.replicas['/p1'].is_ready
-    # nobody had to open a session again
+    # no session was opened again
     assert rig.robots.current('robot').places == {'prod': ('/p1',)}
     assert rig.replicas['/p1'].session_losses == 0
 

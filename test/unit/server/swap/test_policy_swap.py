@@ -81,7 +81,7 @@ def test_all_that_tells_of_the_policy_tells_of_the_new_one(make):
         (SwapState.DONE, NEW),
     ]
     assert rig.folders == [rig.root / 'new']
-    assert rig.observer.told == [(OLD, NEW)]
+    assert rig.observer.heard == [(OLD, NEW)]
     assert rig.served.statistics.swaps == {'done': 1}
     assert rig.core.description is rig.core.worker.description
 
@@ -254,14 +254,14 @@ def test_when_it_cannot_be_served_the_old_one_goes_on(make, name, monkeypatch):
         'close',
         lambda worker: closed.append(worker.description.fingerprint) or close(worker),
     )
-    state, told = rig.run()
+    state, text_of_state = rig.run()
     assert state is SwapState.FAILED
-    assert told.startswith(f'{OLD} goes on: ')
-    assert text in told
+    assert text_of_state.startswith(f'{OLD} goes on: ')
+    assert text in text_of_state
     chunk = rig.ask()
     assert (chunk.policy, flags(chunk)) == (OLD, Flag.NONE)
     assert rig.served.statistics.swaps == {'failed': 1}
-    assert rig.observer.told[0][0] == 'failed'
+    assert rig.observer.heard[0][0] == 'failed'
     assert rig.folders == []
     # what was loaded is closed, what is served is not
     assert OLD not in closed
