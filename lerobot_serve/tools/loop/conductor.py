@@ -23,6 +23,7 @@ from lerobot_serve.tools.loop.decisions import (
     RolloutFacts,
     Step,
     STEPS,
+    TOO_FEW,
 )
 from lerobot_serve.tools.loop.journal import Journal, ROLLED_BACK
 from lerobot_serve.tools.loop.settings import (
@@ -44,7 +45,7 @@ EVENTS = {
     Rollout.PROMOTED: 'watched',
 }
 # exit statuses of `gate` that are results, and no failures
-GATE_RESULTS = {0: 'admitted', 3: 'refused', 4: 'too_few'}
+GATE_RESULTS = {0: 'admitted', 3: 'refused', 4: TOO_FEW}
 RunVerb = Callable[[list[str], float], VerbResult]
 
 
@@ -67,11 +68,12 @@ class Conductor:
         self._run_verb, self._say, self._clock = run_verb, say, clock
         self._before = RolloutFacts()
         self._passed_over_text = ''
-        # step and version that failed, how often in a row, and when to try again
-        self._failed: tuple[Step, str] | None = None
-        self._failures, self._retry_at_s = 0, 0.0
-        # bags that a gate with too few episodes had
-        self._too_few: tuple[str, int] = ('', -1)
+        # the last step with its version, how often in a row, and when it may be taken again: one
+        # that changes nothing of what is seen must not be repeated without a pause
+        self._last: tuple[Step, str] | None = None
+        self._attempts, self._again_at_s = 0, 0.0
+        # version and bags of a gate with too few episodes
+        self._too_few: tuple[str, list[Path]] = ('', [])
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
@@ -120,10 +122,9 @@ class Conductor:
     # steps
 
     def _is_due(self, step: Step, version: str) -> bool:
-        if self._failed == (step, version) and self._clock() < self._retry_at_s:
+        if self._last == (step, version) and self._clock() < self._again_at_s:
             return False
-        bags = len(self._recordings()) if step is Step.GATE else 0
-        return step is not Step.GATE or self._too_few != (version, bags)
+        return step is not Step.GATE or self._too_few != (version, self._recordings())
 
     def _take(self, step: Step, version: str, facts: RolloutFacts) -> bool:
         """Run the verb of a step; return whether it did what it should."""
@@ -131,19 +132,44 @@ class Conductor:
         if words is None:
             return False
         self._say(f'{step.value} {version}: {self._shown(words)}')
-        limit_s = GATE_LIMIT_S if step is Step.GATE else ROLLOUT_LIMIT_S
-        result = self._run_verb(words, limit_s)
-        if step is Step.GATE and result.status in GATE_RESULTS:
-            self._add(f'gate_{GATE_RESULTS[result.status]}', version, _gate_text(result))
-            if GATE_RESULTS[result.status] == 'too_few':
-                self._too_few = (version, len(self._recordings()))
-        elif result.status:
-            self._fail(step, version, _last_line(result))
+        self._too_few = ('', [])
+        result = self._run_verb(words, GATE_LIMIT_S if step is Step.GATE else ROLLOUT_LIMIT_S)
+        wait_s = self._count_attempt(step, version)
+        if failure := self._failure(step, version, facts, result):
+            self._add(f'{step.value}_failed', version, f'{failure} (again in {wait_s:g} s)')
             return False
+        if step is Step.GATE:
+            self._add(f'gate_{GATE_RESULTS[result.status]}', version, _gate_text(result))
+            if GATE_RESULTS[result.status] == TOO_FEW:
+                self._too_few = (version, self._recordings())
         else:
             self._add({Step.START: 'rollout_started', Step.FINISH: 'finished'}[step], version)
-        self._failed, self._failures = None, 0
         return True
+
+    def _failure(self, step: Step, version: str, facts: RolloutFacts, result: VerbResult) -> str:
+        """Return why a verb did not do its step; empty if it did."""
+        if step is not Step.GATE or result.status not in GATE_RESULTS:
+            return _last_line(result) if result.status else ''
+        settings = self._settings
+        record = observing.gate_record(settings.gates, version)
+        if record is None:
+            return f'its record is not in {settings.gates}, or cannot be read'
+        if identity(record.parent) != identity(facts.champion):
+            return (
+                f'{settings.champion} is {record.parent}, and slot a serves {facts.champion}, '
+                f'which {settings.store} has not; give its folder with --champion'
+            )
+        return ''
+
+    def _count_attempt(self, step: Step, version: str) -> float:
+        """Return the time until this step may be taken again for this version [s]."""
+        is_again = self._last == (step, version)
+        self._attempts = self._attempts + 1 if is_again else 1
+        self._last = (step, version)
+        # bounded exponent: a loop may fail for weeks
+        wait_s = min(RETRY_S * 2.0 ** min(self._attempts - 1, 10), RETRY_LIMIT_S)
+        self._again_at_s = self._clock() + wait_s
+        return wait_s
 
     def _words(self, step: Step, version: str, facts: RolloutFacts) -> list[str] | None:
         settings = self._settings
@@ -177,13 +203,6 @@ class Conductor:
     def _recordings(self) -> list[Path]:
         settings = self._settings
         return observing.newest_recordings(settings.recordings, settings.gate_recordings)
-
-    def _fail(self, step: Step, version: str, text: str) -> None:
-        self._failures = self._failures + 1 if self._failed == (step, version) else 1
-        self._failed = (step, version)
-        wait_s = min(RETRY_S * 2 ** (self._failures - 1), RETRY_LIMIT_S)
-        self._retry_at_s = self._clock() + wait_s
-        self._add(f'{step.value}_failed', version, f'{text} (again in {wait_s:g} s)')
 
     def _add(self, event: str, version: str = '', text: str = '') -> None:
         entry = self._journal.add(event, version, text)

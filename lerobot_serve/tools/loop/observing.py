@@ -38,11 +38,15 @@ def version_folder(store: Path, fingerprint: str) -> Path | None:
 
 def gate_records(folder: Path, found: list[Version]) -> dict[str, GateRecord]:
     """Return the readable records of versions, by digest."""
-    records = {}
-    for version in found:
-        with contextlib.suppress(OSError, ValueError):
-            records[identity(version.id)] = read_record(record_path(folder, version.id))
-    return records
+    read = {identity(each.id): gate_record(folder, each.id) for each in found}
+    return {digest: record for digest, record in read.items() if record}
+
+
+def gate_record(folder: Path, version: str) -> GateRecord | None:
+    """Return the record of a version; None without a readable one."""
+    with contextlib.suppress(OSError, ValueError):
+        return read_record(record_path(folder, version))
+    return None
 
 
 def newest_recordings(folder: Path, count: int) -> list[Path]:

@@ -6,10 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lerobot_serve.tools.gate.limits import GateLimits
+
 PLAN, PERIOD_S, GATE_RECORDINGS = '25,50,100', 5.0, 60
+# a bag of the strategies episodic and dagger has one episode
+LEAST_RECORDINGS = GateLimits().minimum_episodes
 # of a call to the router, and of one step; loading a large policy on several servers takes long
 CALL_LIMIT_S, GATE_LIMIT_S, ROLLOUT_LIMIT_S = 5.0, 7200.0, 3600.0
-# after a failed step: first and longest time until the next attempt
+# first and longest time until the same step may be taken again for the same version
 RETRY_S, RETRY_LIMIT_S = 10.0, 600.0
 
 

@@ -11,7 +11,12 @@ from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
 from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.loop.settings import GATE_RECORDINGS, PERIOD_S, PLAN
+from lerobot_serve.tools.loop.settings import (
+    GATE_RECORDINGS,
+    LEAST_RECORDINGS,
+    PERIOD_S,
+    PLAN,
+)
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.loop.settings import LoopSettings
@@ -139,9 +144,10 @@ def read_settings(options: argparse.Namespace) -> LoopSettings:
     from lerobot_serve.tools.operate.rollout.rollouts import parsed_plan
 
     parsed_plan(options.plan)
-    if options.gate_recordings < 1:
+    if options.gate_recordings < LEAST_RECORDINGS:
         raise WrongCommandLine(
-            f'--gate-recordings must be 1 or more, got {options.gate_recordings}'
+            f'--gate-recordings must be {LEAST_RECORDINGS} or more, which a gate needs, got '
+            f'{options.gate_recordings}'
         )
     if not 0.1 <= options.period_s <= HOUR_S:
         raise WrongCommandLine(f'--period-s must be 0.1 to {HOUR_S:g}, got {options.period_s:g}')

@@ -8,6 +8,7 @@ from typing import Any
 
 from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
+from lerobot_serve.tools.loop.settings import LEAST_RECORDINGS
 
 SECTION, EXECUTABLE = 'loop', 'lerobot-serve'
 # their default is what the other processes of the file have
@@ -71,9 +72,8 @@ def _numbers(file: FleetFile, place: Place, given: dict[str, Any]) -> list[str]:
     words = []
     if 'gate_recordings' in given:
         here = (*place, 'gate_recordings')
-        words.append(
-            f'--gate-recordings={file.whole(here, given["gate_recordings"], low=1, high=10_000)}'
-        )
+        count = file.whole(here, given['gate_recordings'], low=LEAST_RECORDINGS, high=10_000)
+        words.append(f'--gate-recordings={count}')
     if 'period_s' in given:
         value = given['period_s']
         if isinstance(value, bool) or not isinstance(value, (int, float)):

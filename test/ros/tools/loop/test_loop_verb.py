@@ -89,7 +89,7 @@ def test_a_second_one_is_refused_and_one_after_a_kill_is_not(command, tmp_path):
     [
         ('--champion=/nowhere', 'is no folder'),
         ('--plan=50,20', '--plan'),
-        ('--gate-recordings=0', '1 or more'),
+        ('--gate-recordings=29', '30 or more'),
         ('--period-s=0', '0.1 to 3600'),
     ],
 )

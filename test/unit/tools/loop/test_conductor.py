@@ -37,6 +37,10 @@ class Fleet:
     statuses: dict[str, int] = field(default_factory=dict)
     ran: list[list[str]] = field(default_factory=list)
     is_there: bool = True
+    # of faults
+    compared_with: str = ''
+    writes_records: bool = True
+    changes_nothing: bool = False
     now_s: float = 0.0
 
     def run(self, words: list[str], limit_s: float) -> VerbResult:
@@ -58,8 +62,10 @@ class Fleet:
     def gate(self, words: list[str]) -> VerbResult:
         candidate = Path(words[words.index('--candidate') + 1]).name
         verdict = {0: 'passed', 3: 'refused', 4: 'too_few'}[self.gate_status]
-        record = GateRecord(candidate, self.slots['a'], verdict, 'why', 30, 100, '', '')
-        write_record(self.folder / 'gates', record)
+        parent = self.compared_with or self.slots['a']
+        record = GateRecord(candidate, parent, verdict, 'why', 30, 100, '', '')
+        if self.writes_records:
+            write_record(self.folder / 'gates', record)
         return VerbResult(self.gate_status, json.dumps({'text': 'why'}), '')
 
     def rollout_start(self, words: list[str]) -> VerbResult:
@@ -67,7 +73,8 @@ class Fleet:
         return VerbResult(0, '', '')
 
     def rollout_finish(self, words: list[str]) -> VerbResult:
-        self.slots['a'], self.phase = self.slots['b'], 'off'
+        if not self.changes_nothing:
+            self.slots['a'], self.phase = self.slots['b'], 'off'
         return VerbResult(0, '', '')
 
 
@@ -172,9 +179,53 @@ def test_with_too_few_episodes_it_waits_for_more(fleet, settings, conduct):
     conductor = conduct()
     conductor._settings = settings_wide
     assert steps(conductor, 3) == [Step.GATE, Step.WAIT, Step.WAIT]
+    fleet.now_s += 10_000
+    # the same bags would give the same result
+    assert conductor.take_step() is Step.WAIT
     record_bags(settings.recordings, 9)
     fleet.gate_status = 0
     assert steps(conductor, 2) == [Step.GATE, Step.START]
+
+
+def test_with_too_few_episodes_newer_bags_count_also_where_no_more_are_taken(
+    fleet, settings, conduct
+):
+    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 4
+    conductor = conduct()
+    assert steps(conductor, 2) == [Step.GATE, Step.WAIT]
+    newer = settings.recordings / 'newer'
+    newer.mkdir()
+    (newer / 'metadata.yaml').touch()
+    # but not each time that the recorder ends an episode
+    assert conductor.take_step() is Step.WAIT
+    fleet.now_s += RETRY_S
+    assert conductor.take_step() is Step.GATE
+
+
+def test_a_gate_against_another_champion_is_not_repeated_without_a_pause(fleet, settings, conduct):
+    fleet.versions, fleet.compared_with = [Version(V2, V1, '1')], V3
+    conductor = conduct()
+    assert steps(conductor, 5) == [Step.WAIT] * 5
+    assert len(fleet.ran) == 1
+    (failed,) = [e for e in read_journal(settings.folder) if e.event == 'gate_failed']
+    assert f'is {V3}, and slot a serves {V1}' in failed.text
+    assert '--champion' in failed.text
+
+
+def test_a_gate_without_a_record_is_not_repeated_without_a_pause(fleet, settings, conduct):
+    fleet.versions, fleet.writes_records = [Version(V2, V1, '1')], False
+    assert steps(conduct(), 5) == [Step.WAIT] * 5
+    assert len(fleet.ran) == 1
+
+
+def test_a_step_that_changes_nothing_is_not_repeated_without_a_pause(fleet, settings, conduct):
+    fleet.phase, fleet.slots, fleet.changes_nothing = 'promoted', {'a': V1, 'b': V2}, True
+    conductor = conduct()
+    assert steps(conductor, 4) == [Step.FINISH, Step.WAIT, Step.WAIT, Step.WAIT]
+    fleet.now_s += RETRY_S
+    assert steps(conductor, 2) == [Step.FINISH, Step.WAIT]
+    fleet.now_s += RETRY_S
+    assert conductor.take_step() is Step.WAIT
 
 
 def test_one_that_was_rolled_back_is_not_started_again_also_after_a_restart(
