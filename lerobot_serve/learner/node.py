@@ -191,6 +191,7 @@ def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSetting
         episode_folders=tuple(Path(each).expanduser() for each in parameters.episode_folders),
         filters=parameters.episode_filters,
         sources=parameters.sources,
+        builds_on_promoted=bool(parameters.router),
     )
 
 

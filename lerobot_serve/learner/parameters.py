@@ -81,8 +81,8 @@ class LearnerParameters:
     # what became of the versions
     router: str = parameter(
         '/policy_router',
-        'full name of the router whose canary tries the versions; no round builds on one that '
-        'was rolled back. Empty: none',
+        'full name of the router whose canary tries the versions: a round builds on the newest '
+        'that it promoted, and on none that it rolled back; empty: on the newest version',
     )
 
     # metrics

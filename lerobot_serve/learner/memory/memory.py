@@ -221,12 +221,16 @@ class Memory:
         return bool(changed)
 
     def accept(self, policy: str) -> bool:
-        """Forget that a policy was rolled back; return whether it was."""
+        """Keep that a policy was promoted, also after a rollback; return whether that is new."""
+        digest = digest_of(policy)
         with self._database.transaction():
-            changed = self._database.change(
-                'DELETE FROM rejected WHERE digest = ?', digest_of(policy)
-            )
-        return bool(changed)
+            lifted = self._database.change('DELETE FROM rejected WHERE digest = ?', digest)
+            promoted = self._database.change('INSERT OR IGNORE INTO promoted VALUES (?)', digest)
+        return bool(lifted or promoted)
+
+    def promoted(self) -> frozenset[str]:
+        """Return the digests of policies that were promoted, rolled back later or not."""
+        return frozenset(digest for (digest,) in self._database.rows('SELECT * FROM promoted'))
 
     # the intent of a person
 

@@ -41,6 +41,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
         'CREATE TABLE rejected (digest TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID',
+        'CREATE TABLE promoted (digest TEXT PRIMARY KEY) WITHOUT ROWID',
         'CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID',
     ),
 )

@@ -386,6 +386,7 @@ class Learner:
             self._memory.rejected(),
             self._fallback or '',
             self._jobs.has_version,
+            self._memory.promoted() if self._settings.builds_on_promoted else None,
         )
 
     def _nothing_new(self) -> None:

@@ -24,7 +24,10 @@ class LiveSettings:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
-    """`parent` is the folder of the policy that the first round builds on; None for none."""
+    """
+    `parent` is the folder of the policy that the first round builds on; None for none.
+    `builds_on_promoted`: only on versions that a canary promoted, else on the newest one.
+    """
 
     folder: Path
     store: Path
@@ -36,6 +39,7 @@ class LearnerSettings:
     episode_folders: tuple[Path, ...] = ()
     filters: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    builds_on_promoted: bool = False
 
     @property
     def dataset(self) -> Path:

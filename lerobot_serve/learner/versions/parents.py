@@ -28,14 +28,20 @@ def choose_parent(
     rejected: Collection[str],
     fallback: str,
     is_there: Callable[[str], bool],
+    promoted: Collection[str] | None = None,
 ) -> str:
     """
     Return the fingerprint of the newest version that is in the store, and neither rejected nor a
     descendant of a rejected one; without one `fallback`, that of the parameter `parent`.
-    `versions` are in the order of their rounds, `rejected` are digests. Raises NoParent.
+
+    With `promoted` only of these: one that a gate refused, or that still is on trial, may be no
+    better than its parent, and what is trained from it is no candidate for the champion's place.
+    `versions` are in the order of their rounds, `rejected` and `promoted` are digests. Raises
+    NoParent.
     """
     for version in reversed(versions):
-        if not is_barred(version.id, versions, rejected) and is_there(version.id):
+        may_be = promoted is None or digest_of(version.id) in promoted
+        if may_be and not is_barred(version.id, versions, rejected) and is_there(version.id):
             return version.id
     if not fallback:
         raise NoParent(

@@ -39,7 +39,8 @@ def test_announced_episodes_become_a_version_with_its_files_and_sources(learner_
     assert version.dataset_sha256 == manifest.dataset_sha256 != ''
     rig.wait_for(Phase.WAITING)
     state = rig.state
-    assert (state.round, state.latest, state.parent) == (1, version.id, version.id)
+    # it is no champion yet
+    assert (state.round, state.latest, state.parent) == (1, version.id, version.parent)
     assert (state.episodes, state.episodes_new, state.episodes_wanted) == (2, 0, 2)
     assert {each.reason: each.count for each in state.dropped} == {'repeated': 1}
     # the bags stay as they were, and their copy in another folder is no new episode
@@ -91,6 +92,8 @@ def test_a_rolled_back_version_is_not_built_upon_also_after_a_restart(learner_ri
     rig.wait(lambda: rig.announced(), 'a version is announced')
     rig.wait_for(Phase.WAITING)
     (first,) = rig.announced()
+    rig.promote(first.id)
+    rig.wait(lambda: rig.state.parent == first.id, 'rounds may build on it')
     rig.gate.unlink()
     rig.training.unlink()
     rig.record('b')

@@ -131,12 +131,15 @@ class LearnerNodeRig:
         self._episodes.publish(encode_recorded(episode))
 
     def roll_back(self, version_id: str) -> None:
+        self._judge(version_id, CanaryState.ROLLED_BACK, 'it succeeds less often')
+
+    def promote(self, version_id: str) -> None:
+        self._judge(version_id, CanaryState.PROMOTED, 'all new episodes')
+
+    def _judge(self, version_id: str, state: int, text: str) -> None:
         self._canary.publish(
             CanaryState(
-                state=CanaryState.ROLLED_BACK,
-                candidate_policy=version_id,
-                planned_policy=version_id,
-                text='it succeeds less often',
+                state=state, candidate_policy=version_id, planned_policy=version_id, text=text
             )
         )
 

@@ -89,6 +89,7 @@ def test_verdicts_are_kept_by_the_hash_of_a_fingerprint(memory, tmp_path):
     again = Memory(tmp_path)
     assert again.rejected() == {'11': 'worse'}
     assert again.accept('c@11') and not again.accept('c@11')
+    assert (again.rejected(), again.promoted()) == ({}, {'11'})
     again.close()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import math
 import shutil
 
@@ -125,6 +126,31 @@ def test_a_promotion_after_a_rollback_lifts_it(ready):
     ready.reject(first)
     ready.accept(first)
     assert ready.learner.shown.parent == first
+
+
+def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
+    """One that its gate refused must not become the ancestor of all that follow."""
+    ready.settings = replace(ready.settings, builds_on_promoted=True)
+    ready.restart()
+    ready.finish(ScanJob)
+    ready.announce(1, 2, 3)
+    refused = ready.run_round()
+    assert ready.learner.shown.parent == PARENT
+    # its episodes do not begin another round
+    assert not ready.step
+    ready.announce(4, 5, 6)
+    second = ready.run_round()
+    assert {each.id: each.parent for each in ready.memory.versions()} == {
+        refused: PARENT,
+        second: PARENT,
+    }
+    ready.accept(second)
+    assert ready.learner.shown.parent == second
+    ready.restart()
+    ready.finish(ScanJob)
+    assert ready.learner.shown.parent == second
+    ready.reject(second)
+    assert ready.learner.shown.parent == PARENT
 
 
 @pytest.mark.parametrize('phase', PHASES)

@@ -50,6 +50,16 @@ def test_the_newest_that_is_there_and_has_no_rejected_ancestor(rejected, lost):
         assert choose() == f'p@{expected}'
 
 
+@pytest.mark.parametrize('rejected', [frozenset(), frozenset('2'), frozenset('4')])
+@pytest.mark.parametrize('promoted', SETS)
+def test_with_a_canary_only_a_promoted_one_is_built_upon(promoted, rejected):
+    allowed = [
+        digest for digest in '4321' if digest in promoted and not set(ANCESTORS[digest]) & rejected
+    ]
+    found = choose_parent(TREE, rejected, 'p@0', always, promoted)
+    assert found == f'p@{(allowed or ["0"])[0]}'
+
+
 def test_without_any_version_and_parent_it_says_what_to_do():
     with pytest.raises(NoParent, match='set the parameter parent to a version or a folder'):
         choose_parent([], [], '', always)
