@@ -143,9 +143,12 @@ def choose(
     passed_over: Collection[str],
 ) -> Choice:
     """
-    Return the newest version that was trained from the champion and that nothing speaks against.
-    `versions` are in the order of their publication, `records` and `passed_over` by digest.
+    Return the newest version that was trained from the champion and that nothing speaks against;
+    none while the champion is not known (empty). `versions` are in the order of their publication,
+    `records` and `passed_over` by digest.
     """
+    if not champion:
+        return Choice()
     first_reason = ''
     for version in reversed(list(versions)):
         reason, candidate = _judge(version, champion, records, passed_over)

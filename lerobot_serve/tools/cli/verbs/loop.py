@@ -153,6 +153,8 @@ def read_settings(options: argparse.Namespace) -> LoopSettings:
         raise WrongCommandLine(f'--period-s must be 0.1 to {HOUR_S:g}, got {options.period_s:g}')
     if not options.champion.is_dir():
         raise UserError(f'--champion {options.champion} is no folder; give that of a policy')
+    if options.robot and not options.robot.is_file():
+        raise UserError(f'--robot {options.robot} is no file; give a robot file')
     return LoopSettings(
         folder=journal_folder(options),
         store=(options.store or ros_home() / STORE).absolute(),

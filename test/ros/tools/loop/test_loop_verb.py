@@ -88,6 +88,7 @@ def test_a_second_one_is_refused_and_one_after_a_kill_is_not(command, tmp_path):
     ('option', 'text'),
     [
         ('--champion=/nowhere', 'is no folder'),
+        ('--robot=/nowhere.yaml', 'is no file'),
         ('--plan=50,20', '--plan'),
         ('--gate-recordings=29', '30 or more'),
         ('--period-s=0', '0.1 to 3600'),

@@ -12,6 +12,7 @@ from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDIC
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.decisions import (
     Candidate,
+    Choice,
     choose,
     Rollout,
     rollout_facts,
@@ -89,6 +90,10 @@ def test_the_newest_child_of_the_champion_is_the_candidate():
     assert (found.candidate, found.version) == (Candidate.UNGATED, V3)
     # its parent may have another name in its server
     assert choose(versions, f'renamed@{V1[-16:]}', {}, ()).version == V3
+
+
+def test_without_a_champion_nothing_is_chosen_and_nothing_is_said():
+    assert choose([Version(V2, V1, '1'), Version(V3, '', '2')], '', {}, ()) == Choice()
 
 
 def test_a_child_of_another_version_is_stale():
