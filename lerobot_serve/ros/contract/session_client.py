@@ -82,7 +82,9 @@ class SessionClient:
         """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
         # idempotent: repeating a request opens no second session
         message = message_from_session_request(session_request)
-        reply = self._call(self._open, message, timeout_s, count_servers=self._count_servers)
+        reply = self._call(
+            self._open, message, timeout_s, idempotent=True, count_servers=self._count_servers
+        )
         if not reply.accepted:
             known = reply.code in tuple(Refusal)
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
@@ -94,7 +96,7 @@ class SessionClient:
         request = CloseSession.Request(
             client_id=session_request.client_id, session_epoch=session_request.session_epoch
         )
-        return self._call(self._close, request, timeout_s)
+        return self._call(self._close, request, timeout_s, idempotent=True)
 
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
         """Begin the next episode. Raises ServerUnreachable."""
@@ -134,7 +136,7 @@ class SessionClient:
 
     def status(self, timeout_s: float) -> GetStatus.Response:
         """Return the status of the server. Raises ServerUnreachable."""
-        return self._call(self._status, GetStatus.Request(), timeout_s)
+        return self._call(self._status, GetStatus.Request(), timeout_s, idempotent=True)
 
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """

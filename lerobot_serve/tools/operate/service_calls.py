@@ -16,11 +16,15 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
-from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.contract.service_call import (
+    call_service,
+    ServiceCallFailed,
+    wait_until_discovered,
+)
 from lerobot_serve.tools.operate.message_views import server_view
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.swap.server_view import ServerView
-from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
 SWAP_SERVICE = 'swap_policy'
@@ -92,7 +96,8 @@ class ServiceCalls:
     def get_parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of parameters."""
         request = GetParameters.Request(names=list(names))
-        values = self._call(GetParameters, f'{node}/get_parameters', request).values
+        service = f'{node}/get_parameters'
+        values = self._call(GetParameters, service, request, idempotent=True).values
         found = (parameter_value_to_python(value) for value in values)
         return dict(zip(names, found, strict=False))
 
@@ -101,12 +106,13 @@ class ServiceCalls:
         request = SetParametersAtomically.Request(
             parameters=[_parameter(name, value) for name, value in values.items()]
         )
-        reply = self._call(SetParametersAtomically, f'{node}/set_parameters_atomically', request)
+        service = f'{node}/set_parameters_atomically'
+        reply = self._call(SetParametersAtomically, service, request, idempotent=True)
         return '' if reply.result.successful else reply.result.reason
 
     def lifecycle_state(self, node: str) -> str:
         """Return the label of the lifecycle state, for example 'active'."""
-        reply = self._call(GetState, f'{node}/get_state', GetState.Request())
+        reply = self._call(GetState, f'{node}/get_state', GetState.Request(), idempotent=True)
         label: str = reply.current_state.label
         return label
 
@@ -120,13 +126,18 @@ class ServiceCalls:
 
     def server_status(self, node: str) -> tuple[str, str]:
         """Return the fingerprint of the policy of a server, and its state in words."""
-        status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
+        status = self._status(node)
         return status.policy, status.text
 
     def server(self, node: str) -> ServerView:
         """Return the state of a policy server."""
-        status = self._call(GetStatus, f'{node}/get_status', GetStatus.Request()).status
-        return server_view(node, status)
+        return server_view(node, self._status(node))
+
+    def _status(self, node: str) -> ServerStatus:
+        service = f'{node}/get_status'
+        reply = self._call(GetStatus, service, GetStatus.Request(), idempotent=True)
+        status: ServerStatus = reply.status
+        return status
 
     def swap_policy(self, node: str, path: str) -> tuple[bool, str]:
         """Begin to replace the policy of a server; return whether it loads, and a text."""
@@ -149,6 +160,7 @@ class ServiceCalls:
         timeout_s: float | None = None,
         *,
         find_s: float | None = None,
+        idempotent: bool = False,
     ) -> Any:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         client = self._node.create_client(kind, service)
@@ -156,7 +168,9 @@ class ServiceCalls:
             find_s = self.timeout_s if find_s is None else min(find_s, self.timeout_s)
             if not client.wait_for_service(timeout_sec=find_s):
                 raise NotReached(f'{service} is not available; nothing was sent')
-            return call_service(client, request, limit_s)
+            if not idempotent:
+                wait_until_discovered(self._node, client, limit_s)
+            return call_service(client, request, limit_s, idempotent=idempotent)
         except ServiceCallFailed as error:
             raise ResultUnknown(str(error)) from error
         finally:

@@ -11,10 +11,10 @@ import pytest
 from std_srvs.srv import Trigger
 from support.nodes.edge_rig import EDGE, Seen
 from support.nodes.played_robot import ROBOT
+from support.nodes.service_asking import ask as ask_service
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -79,7 +79,7 @@ def test_a_reset_begins_a_new_episode(processes, seen, node, wait_until):
     wait_until(lambda: seen.played, 'actions are executed')
     before = seen.last.episode_id
     client = node.create_client(Trigger, f'{EDGE}/reset')
-    assert call_service(client, Trigger.Request(), 10.0).success
+    assert ask_service(node, client, Trigger.Request()).success
     wait_until(lambda: seen.last.episode_id != before, 'the episode changes')
     wait_until(lambda: seen.played[-1].episode_id != before, 'actions of the new episode')
 

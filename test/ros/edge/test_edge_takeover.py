@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
-from support.nodes.edge_rig import EDGE, EdgeRig, LIMIT_S
+from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.person import DEVICE, LEADER, Person, POSE
 from support.nodes.played_robot import HOME, JOINTS
+from support.nodes.service_asking import ask as ask_service
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 MAX_STEP = 0.15
@@ -31,7 +31,7 @@ def person(edge_rig) -> Person:
 def call(rig: EdgeRig, service: str) -> tuple[bool, str]:
     """Call a service of the edge; return what it says."""
     client = rig.node.create_client(Trigger, f'{EDGE}/{service}')
-    response = call_service(client, Trigger.Request(), LIMIT_S)
+    response = ask_service(rig.node, client, Trigger.Request())
     rig.node.destroy_client(client)
     return response.success, response.message
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from support.learner.learner_node_rig import host, REACH
+from support.nodes.service_asking import ask as ask_service
 
 from lerobot_serve.learner.rounds.states import Phase
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import RecordedEpisode
 
 
@@ -78,7 +78,7 @@ def test_live_parameters_are_applied_and_shown(learner_rig, node):
     client = node.create_client(SetParameters, '/learner/set_parameters')
     value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=9)
     request = SetParameters.Request(parameters=[Parameter(name='episodes_per_round', value=value)])
-    assert call_service(client, request, 20.0).results[0].successful
+    assert ask_service(node, client, request).results[0].successful
     rig.wait(lambda: rig.state.episodes_wanted == 9, '9 are wanted')
 
 

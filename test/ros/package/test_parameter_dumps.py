@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
+from support.nodes.service_asking import ask as ask_service
 from support.paths import REPOSITORY
 import yaml
-
-from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
-
-ATTEMPTS, ATTEMPT_S = 5, 5.0
 
 START = {
     'policy_server': {'policy_kind': 'null'},
@@ -43,11 +39,7 @@ def ask(node, owner: str, kind: type, **request: Any) -> Any:
     client = node.create_client(kind, f'/{owner}/{name}')
     assert client.wait_for_service(timeout_sec=60.0), f'{owner} does not come up'
     try:
-        # a response is lost where the server has not matched its reader yet: each may be repeated
-        for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(ServiceCallFailed):
-                return call_service(client, kind.Request(**request), ATTEMPT_S)
-        return call_service(client, kind.Request(**request), ATTEMPT_S)
+        return ask_service(node, client, kind.Request(**request))
     finally:
         node.destroy_client(client)
 

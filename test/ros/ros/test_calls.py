@@ -11,7 +11,11 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 from std_srvs.srv import Trigger
 
-from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.contract.service_call import (
+    call_service,
+    ServiceCallFailed,
+    wait_until_discovered,
+)
 
 NAME = '/asked'
 
@@ -52,7 +56,9 @@ def test_who_comes_while_another_one_does_not_answer_is_asked_too(deaf, node):
 
     comes = threading.Thread(target=successor)
     comes.start()
-    response = call_service(deaf.client, Trigger.Request(), 20.0, count_servers=deaf.offers)
+    response = call_service(
+        deaf.client, Trigger.Request(), 20.0, idempotent=True, count_servers=deaf.offers
+    )
     comes.join()
     assert response.message == 'here'
     # what was not answered is waited for no more
@@ -61,9 +67,45 @@ def test_who_comes_while_another_one_does_not_answer_is_asked_too(deaf, node):
 
 def test_one_who_takes_his_time_is_not_asked_twice(deaf):
     with pytest.raises(ServiceCallFailed, match=r'/asked: no response within 0\.6 s'):
-        call_service(deaf.client, Trigger.Request(), 0.6, count_servers=deaf.offers)
+        call_service(
+            deaf.client, Trigger.Request(), 0.6, idempotent=True, count_servers=deaf.offers
+        )
     assert deaf.times == 1
     assert not deaf.client._pending_requests
+
+
+def test_a_read_whose_response_is_lost_is_asked_again(node):
+    requests = []
+
+    async def serve(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        requests.append(request)
+        if len(requests) == 1:
+            await Future()
+        return answer(request, response)
+
+    node.create_service(Trigger, NAME, serve, callback_group=ReentrantCallbackGroup())
+    client = node.create_client(Trigger, NAME)
+    assert call_service(client, Trigger.Request(), 20.0, idempotent=True).message == 'here'
+    assert len(requests) == 2
+    assert not client._pending_requests
+
+
+def test_a_command_whose_response_is_lost_is_sent_once(deaf):
+    with pytest.raises(ServiceCallFailed, match='no response'):
+        call_service(deaf.client, Trigger.Request(), 2.5)
+    assert deaf.times == 1
+
+
+def test_a_client_waits_until_it_is_discovered_and_calls_only_then(deaf, node):
+    wait_until_discovered(node, deaf.client, 20.0)
+    assert not deaf.times
+    # the client with which it looked is gone
+    assert [client.srv_name for client in node.clients] == [NAME]
+
+
+def test_a_client_of_a_node_without_parameters_does_not_wait_for_ever(node):
+    client = node.create_client(Trigger, '/elsewhere/asked')
+    wait_until_discovered(node, client, 0.2)
 
 
 def test_a_node_that_closes_asks_nobody(deaf):

@@ -19,7 +19,6 @@ from lerobot_serve.experience.scanning import read_episode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.learner.versions.parents import Version
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve.versions.verifying import check
 from lerobot_serve_interfaces.msg import (
@@ -30,6 +29,7 @@ from lerobot_serve_interfaces.msg import (
 from lerobot_serve_interfaces.msg import (
     RecordedEpisode as RecordedEpisodeMessage,
 )
+from support.nodes.service_asking import ask as ask_service
 from support.paths import REPOSITORY
 from support.waiting import wait_until
 
@@ -146,7 +146,7 @@ class LearnerNodeRig:
     def call(self, name: str) -> Trigger.Response:
         client = self.node.create_client(Trigger, f'/learner/{name}')
         try:
-            return call_service(client, Trigger.Request(), 20.0)
+            return ask_service(self.node, client, Trigger.Request())
         finally:
             self.node.destroy_client(client)
 

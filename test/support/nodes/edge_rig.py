@@ -20,16 +20,16 @@ from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 from support.nodes.played_robot import Body, ROBOT, robot_yaml
+from support.nodes.service_asking import ask as ask_service
 from support.processes.in_executor import in_executor
 
 EDGE = f'{ROBOT}/edge_controller'
 LIMIT_S = 60.0
-TRY_S = 2.0
 RESULTS = RunEpisode.Impl.GetResultService
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}
 # half a second, so that no chunk outlasts the start of a server
@@ -194,7 +194,7 @@ class EdgeRig:
         if client is None:
             client = self.node.create_client(Trigger, f'{EDGE}/{service}')
             self._clients[service] = client
-        response = call_service(client, Trigger.Request(), LIMIT_S)
+        response = ask_service(self.node, client, Trigger.Request())
         assert response.success
         return response.message
 
@@ -202,7 +202,7 @@ class EdgeRig:
         """Change parameters of the edge, which must accept it."""
         client = self.node.create_client(SetParameters, f'{EDGE}/set_parameters')
         wanted = [Parameter(n, value=value).to_parameter_msg() for n, value in values.items()]
-        answer = call_service(client, SetParameters.Request(parameters=wanted), LIMIT_S)
+        answer = ask_service(self.node, client, SetParameters.Request(parameters=wanted))
         assert all(result.successful for result in answer.results), answer
 
     def offer(self, service: str) -> list[Trigger.Request]:
@@ -241,15 +241,8 @@ class EdgeRig:
         Wait until the edge has found its client. An edge that has not by then accepts a goal and
         cannot say so: its answer is lost.
         """
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            try:
-                # of no goal that there is
-                call_service(self._results, RESULTS.Request(), TRY_S)
-            except ServiceCallFailed:
-                assert time.monotonic() < deadline, 'the edge finds its client'
-            else:
-                return
+        # of no goal that there is
+        call_service(self._results, RESULTS.Request(), LIMIT_S, idempotent=True)
 
     def finished(self, future: Any, what: str) -> Any:
         """Return what an answer of rclpy holds, once it came."""

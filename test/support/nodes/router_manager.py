@@ -10,10 +10,10 @@ from typing import Any
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus
-from support.nodes.router_rig import LIMIT_S, ROUTER, RouterRig
+from support.nodes.router_rig import ROUTER, RouterRig
+from support.nodes.service_asking import ask as ask_service
 
 MEMORY = 'VmRSS'
 
@@ -29,8 +29,7 @@ class Manager:
         """Call a service, of whatever node."""
         if service not in self._clients:
             self._clients[service] = self.rig.node.create_client(kind, service)
-        assert self._clients[service].wait_for_service(LIMIT_S), service
-        return call_service(self._clients[service], request, LIMIT_S)
+        return ask_service(self.rig.node, self._clients[service], request)
 
     @property
     def pid(self) -> int:

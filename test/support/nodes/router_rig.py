@@ -25,7 +25,6 @@ from rclpy.parameter import Parameter
 
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.msg import (
@@ -38,6 +37,7 @@ from lerobot_serve_interfaces.msg import (
     SlotState,
 )
 from lerobot_serve_interfaces.srv import ControlSlot, ReportOutcome
+from support.nodes.service_asking import ask as ask_service
 from support.nodes.small_client import SmallClient
 from support.nodes.steering import Steering
 from support.processes.stopped_process import halt
@@ -214,8 +214,7 @@ class RouterRig:
     def ask(self, kind: type, service: str, request: Any) -> Any:
         if service not in self._clients:
             self._clients[service] = self.node.create_client(kind, f'{ROUTER}/{service}')
-        assert self._clients[service].wait_for_service(LIMIT_S)
-        return call_service(self._clients[service], request, LIMIT_S)
+        return ask_service(self.node, self._clients[service], request)
 
     def set(self, **values: object) -> str:
         """Change parameters; return why that is refused, nothing when it is not."""

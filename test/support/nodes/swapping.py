@@ -6,9 +6,9 @@ from __future__ import annotations
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, SwapPolicy
+from support.nodes.service_asking import ask as ask_service
 from support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -23,22 +23,23 @@ class Swapper:
     """Asks one server; used by the test's thread."""
 
     def __init__(self, node: Node, server: str = '/policy_server') -> None:
+        self._node = node
         self._swap = node.create_client(SwapPolicy, f'{server}/swap_policy')
         self._status = node.create_client(GetStatus, f'{server}/get_status')
         self._parameters = node.create_client(GetParameters, f'{server}/get_parameters')
 
     def begin(self, path: object) -> SwapPolicy.Response:
         request = SwapPolicy.Request(policy_path=str(path))
-        return call_service(self._swap, request, LIMIT_S)
+        return ask_service(self._node, self._swap, request)
 
     @property
     def status(self) -> ServerStatus:
-        return call_service(self._status, GetStatus.Request(), LIMIT_S).status
+        return ask_service(self._node, self._status, GetStatus.Request()).status
 
     @property
     def policy_path(self) -> str:
         request = GetParameters.Request(names=['policy_path'])
-        return call_service(self._parameters, request, LIMIT_S).values[0].string_value
+        return ask_service(self._node, self._parameters, request).values[0].string_value
 
     def ended(self) -> ServerStatus:
         """Return the status once the swap has ended."""

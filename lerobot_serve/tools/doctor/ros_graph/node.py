@@ -272,10 +272,10 @@ class DoctorNode(SteadyClockNode):
         return dict(zip(names, map(parameter_value_to_python, values), strict=False))
 
     def _call(self, kind: type, service: str, request: Any) -> Any:
-        """Call a service within the time limit. Raises ServiceCallFailed."""
+        """Read something within the time limit. Raises ServiceCallFailed."""
         client = self.create_client(kind, service)
         try:
-            return call_service(client, request, CALL_S)
+            return call_service(client, request, CALL_S, idempotent=True)
         finally:
             self.destroy_client(client)
 

@@ -77,9 +77,11 @@ def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
 
 def test_a_replica_of_another_policy_gets_nothing_and_is_named(router_rig):
     router_rig.server('a1', 'a', policy='a')
-    router_rig.server('a2', 'a', policy='other')
     router_rig.server('b', 'b')
     router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
+    # the first replica that serves names the policy of the slot
+    router_rig.wait_for_health('healthy')
+    router_rig.server('a2', 'a', policy='other')
     router_rig.wait(
         lambda: replica(router_rig, 'a', 'a2').state == ReplicaState.POLICY_MISMATCH,
         'it is a stranger',

@@ -16,9 +16,9 @@ from support.middleware.blocked_port import block
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
 from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
+from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, messages
 
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.shared_memory.ports import ports_of
 from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
@@ -163,8 +163,7 @@ def test_a_button_and_a_failure_save_highlights(rig, tmp_path):
         run = rig.run(episode_id='ep')
         rig.wait_for_play(30)
         client = rig.node.create_client(Trigger, '/lab/recorder/save')
-        assert client.wait_for_service(LIMIT_S)
-        answer = call_service(client, Trigger.Request(), LIMIT_S)
+        answer = ask_service(rig.node, client, Trigger.Request())
         assert answer.message == 'saving 3 s before and 0.5 s after now'
         rig.wait(lambda: len(bags(root)) == 1, 'the highlight of the button')
         assert '_button_' in bags(root)[0].name

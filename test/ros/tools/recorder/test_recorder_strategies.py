@@ -16,10 +16,10 @@ from std_srvs.srv import Trigger
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.person import DEVICE, JOY, LEADER, Person
 from support.nodes.played_robot import ROBOT, robot_yaml
-from support.nodes.recorder_process import LIMIT_S, recorder, wait_until_recorded
+from support.nodes.recorder_process import recorder, wait_until_recorded
+from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, messages
 
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
@@ -32,8 +32,7 @@ SIZE = 48, 64
 
 def call(rig: EdgeRig, service: str) -> None:
     client = rig.node.create_client(Trigger, service)
-    assert client.wait_for_service(LIMIT_S)
-    response = call_service(client, Trigger.Request(), LIMIT_S)
+    response = ask_service(rig.node, client, Trigger.Request())
     assert response.success, response.message
     rig.node.destroy_client(client)
 
