@@ -11,9 +11,10 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import ROUTER
+from lerobot_serve.demo.process_specs import LEARNER, ROUTER
 from lerobot_serve.demo.results.arm_clips import ArmFrame
 from lerobot_serve.demo.results.scoreboard import (
+    CORRECTED,
     edge_node_name,
     EndedEpisode,
     RobotStatus,
@@ -24,7 +25,7 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.sim.arm import ELBOW, SHOULDER
 from lerobot_serve.tools.operate.message_views import robot_view
-from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, RoutingDecision
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, LearnerState, RoutingDecision
 
 # a joint that has turned so far has moved; encoders of the simulation have no noise
 MOVED_RAD = 0.005
@@ -38,6 +39,8 @@ class DemoMonitor(SteadyClockNode):
         self.board = board
         self._first_poses: dict[str, tuple[float, float]] = {}
         self._recorded: dict[str, Subscription] = {}
+        # the newest state of the learner, in the acts that have one
+        self.learner: LearnerState | None = None
         for name in board.robots:
             self._watch_robot(name)
         self.create_subscription(
@@ -70,6 +73,10 @@ class DemoMonitor(SteadyClockNode):
                 qos.SENSOR,
             )
 
+    def watch_learner(self) -> None:
+        """Receive the state of the learner."""
+        self.create_subscription(LearnerState, f'{LEARNER}/state', self._on_learner, qos.STATE)
+
     def request_topics(self, servers: Iterable[str]) -> list[str]:
         """Return the topics on which a robot or the router sends requests over ROS 2."""
         topics = [f'{server}/observation' for server in servers]
@@ -86,7 +93,12 @@ class DemoMonitor(SteadyClockNode):
             robot.ticks = message.control_steps
             robot.control_steps_missed = message.control_steps_missed
             robot.drops = {drop.reason: drop.count for drop in message.dropped}
+            if message.intervention != EdgeState.INTERVENTION_NONE:
+                self.board.corrected_episodes.add(message.episode_id)
         self.board.changed.set()
+
+    def _on_learner(self, message: LearnerState) -> None:
+        self.learner = message
 
     def _on_target(self, name: str, message: PointStamped) -> None:
         self.board.targets[name] = message.point.x, message.point.y
@@ -108,6 +120,8 @@ class DemoMonitor(SteadyClockNode):
             return
         with board.lock:
             policy = board.policy_of_episode.get(message.episode_id, '')
+            if message.episode_id in board.corrected_episodes:
+                policy = CORRECTED
         # an attempt without a server is not attributed to a policy
         if policy:
             good = message.outcome == EpisodeOutcome.SUCCESS

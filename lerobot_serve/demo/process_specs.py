@@ -9,7 +9,7 @@ from typing import Any
 
 from lerobot_serve.demo.tour.link import DemoLink
 
-ROUTER = '/policy_router'
+ROUTER, LEARNER = '/policy_router', '/learner'
 ROBOTS_LIMIT = 20
 # version -> its folder in config/policies; `reach` is also the default of a server
 VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}

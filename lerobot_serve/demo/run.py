@@ -21,8 +21,8 @@ from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.process_specs import robot_names
-from lerobot_serve.demo.tour import fleet_files
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour import fleet_files, learning_fleet
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, SERVING, tour_of
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
 from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
@@ -33,14 +33,23 @@ if TYPE_CHECKING:
     from lerobot_serve.demo.results.summary import DemoRun
     from lerobot_serve.demo.tour.act_context import ActContext
 
-FLEET_REMARK = 'servers of v1, a router and the robots'
+FLEET_FILES = {SERVING: fleet_files.FLEET_FILE, LEARNING: learning_fleet.LEARNING_FILE}
+FLEET_REMARKS = {
+    SERVING: 'servers of v1, a router and the robots',
+    LEARNING: 'servers of one policy, a router, the robots, a recorder, a learner and the loop',
+}
 DASHBOARD_REMARK = 'the page of this fleet; its address is printed as soon as it is served'
 DASHBOARD_TOKENS = 'dashboard_token'
 # `up` as it is printed, and the dashboard
 Started = tuple[TypedCommand, Dashboard | None]
 CLIENT_TIMEOUT_S = 5.0
 # what an earlier run left and this one would add to
-LEFTOVERS = (fleet_files.TRACES, fleet_files.STATE, fleet_files.POLICIES)
+LEFTOVERS = (
+    fleet_files.TRACES,
+    fleet_files.STATE,
+    fleet_files.POLICIES,
+    *learning_fleet.FOLDERS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,10 @@ class DemoOptions:
     has_dashboard: bool = True
     # after the last act, until Ctrl-C
     keeps_running: bool = False
+
+    @property
+    def tour(self) -> str:
+        return tour_of(self.acts)
 
 
 def run_demo(options: DemoOptions) -> bool:
@@ -82,10 +95,14 @@ def prepare(options: DemoOptions) -> None:
 
     for name in LEFTOVERS:
         shutil.rmtree(options.folder / name, ignore_errors=True)
-    fleet_files.write_policies(shared_file('config/policies'), options.folder)
-    fleet_files.write_fleet_files(
-        options.folder, robot_names(options.robots), options.seed, options.link
-    )
+    robots, shipped = robot_names(options.robots), shared_file('config/policies')
+    if options.tour == LEARNING:
+        learning_fleet.write_learning_files(
+            options.folder, shipped, robots, options.seed, options.plan, options.link
+        )
+        return
+    fleet_files.write_policies(shipped, options.folder)
+    fleet_files.write_fleet_files(options.folder, robots, options.seed, options.link)
 
 
 def environment(options: DemoOptions) -> dict[str, str]:
@@ -97,9 +114,10 @@ def start_fleet(options: DemoOptions, children: ChildProcesses) -> Started:
     from lerobot_serve.tools.processes.node_processes import executable_path
 
     program, now_s = str(executable_path('lerobot-serve')), steady_time.now_s()
-    command = VerbCommand(('up', str(options.folder / fleet_files.FLEET_FILE)), options.domain)
-    typed = TypedCommand(now_s, options.acts[0], command.text, FLEET_REMARK)
-    children.start(Path(fleet_files.FLEET_FILE).stem, [program, *command.words])
+    file = FLEET_FILES[options.tour]
+    command = VerbCommand(('up', str(options.folder / file)), options.domain)
+    typed = TypedCommand(now_s, options.acts[0], command.text, FLEET_REMARKS[options.tour])
+    children.start(Path(file).stem, [program, *command.words])
     if not options.has_dashboard:
         return typed, None
     words = dashboard_words(options.folder)
@@ -162,15 +180,17 @@ def run_acts(
 
 def play(options: DemoOptions, context: ActContext, started: Started, run: DemoRun) -> None:
     """Run one act after the other. Raises UserError."""
-    from lerobot_serve.demo.tour.acts import ACT_FUNCTIONS
+    from lerobot_serve.demo.tour.acts import SERVING_ACTS
+    from lerobot_serve.demo.tour.learning_acts import LEARNING_ACTS
 
     screen: Screen = context.screen
+    functions = SERVING_ACTS | LEARNING_ACTS
     for act in options.acts:
         context.act = act
         screen.mark_act(act, '->')
         if act == options.acts[0]:
-            context.adopt(fleet_files.FLEET_FILE, *started)
-        run.acts[act] = ACT_FUNCTIONS[act](context)
+            context.adopt(FLEET_FILES[options.tour], *started)
+        run.acts[act] = functions[act](context)
         screen.mark_act(act, 'ok' if run.acts[act]['shown'] else '!!')
     if options.keeps_running:
         screen.add_heading('all acts have run; the fleet runs on until Ctrl-C')

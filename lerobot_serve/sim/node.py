@@ -10,10 +10,12 @@ begins the next episode.
 from __future__ import annotations
 
 from functools import partial
+import time
 
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PointStamped
 import numpy as np
+from rclpy.client import Client
 from sensor_msgs.msg import Image, JointState, Joy
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -28,7 +30,8 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import decode_message
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.ros.topics.image_messages import image_from_frame
-from lerobot_serve.sim.arm import Arm, JOINT_NAMES
+from lerobot_serve.sim.arm import Arm, JOINT_NAMES, SHOULDER
+from lerobot_serve.sim.correction import CorrectingPerson, Request
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
 from lerobot_serve.wire.errors import Malformed
@@ -67,8 +70,10 @@ class SimRobot(SteadyClockNode):
             Arm(),
             np.random.default_rng(parameters.seed),
             attempt_timeout_s=parameters.attempt_timeout_s,
+            reach_m=parameters.reach_m,
             wrist_shift_m=parameters.wrist_camera_shift_m,
         )
+        self._person = CorrectingPerson()
         self._command: Float64Array | None = None
         self._episode = EdgeState()
         self._rate = FixedRateLoop(int(1e9 / parameters.rate_hz))
@@ -87,8 +92,13 @@ class SimRobot(SteadyClockNode):
             self, JointTrajectory, 'joint_trajectory', qos.COMMAND, self._on_command
         )
         self._edge_reset = None
+        self._interventions: dict[Request, Client] = {}
         if parameters.edge_controller:
             self._edge_reset = self.create_client(Trigger, f'{parameters.edge_controller}/reset')
+            self._interventions = {
+                each: self.create_client(Trigger, f'{parameters.edge_controller}/{each.value}')
+                for each in (Request if self._leader else ())
+            }
             self.create_subscription(
                 EdgeState, f'{parameters.edge_controller}/state', self._on_edge_state, qos.STATE
             )
@@ -107,10 +117,10 @@ class SimRobot(SteadyClockNode):
         if not message.points:
             return
         position = dict(zip(message.joint_names, message.points[-1].positions, strict=False))
-        current = self._scene.arm.positions
-        self._command = np.array(
-            [position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)]
-        )
+        current = self._read_by_encoders(self._scene.arm.positions)
+        wanted = np.array([position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)])
+        wanted[SHOULDER] -= self._settings.current.encoder_offset_rad
+        self._command = wanted
 
     # executor thread
 
@@ -119,6 +129,7 @@ class SimRobot(SteadyClockNode):
 
     def _change(self, parameters: SimParameters) -> None:
         self._scene.attempt_timeout_s = parameters.attempt_timeout_s
+        self._scene.reach_m = parameters.reach_m
 
     # simulate thread
 
@@ -130,6 +141,8 @@ class SimRobot(SteadyClockNode):
             if outcome:
                 self._end_attempt(outcome)
             self._publish_sensors()
+            if self._interventions:
+                self._intervene()
 
     def _publish_target(self) -> None:
         """Publish the position of the target for visualization; policies see it in images."""
@@ -141,7 +154,8 @@ class SimRobot(SteadyClockNode):
 
     def _publish_sensors(self) -> None:
         parameters, stamp = self._settings.current, self.get_clock().now().to_msg()
-        joints = JointState(name=list(JOINT_NAMES), position=self._scene.arm.positions.tolist())
+        positions = self._read_by_encoders(self._scene.arm.positions)
+        joints = JointState(name=list(JOINT_NAMES), position=positions.tolist())
         joints.header.stamp = stamp
         self._joints.publish(joints)
         for name, publisher in self._images.items():
@@ -151,8 +165,27 @@ class SimRobot(SteadyClockNode):
             publisher.publish(image)
 
         if self._leader:
-            pose = self._scene.leader_pose(LEAD_S)
+            pose = self._read_by_encoders(self._scene.leader_pose(LEAD_S))
             self._leader.publish(pose, stamp, is_held=parameters.leader_deadman)
+
+    def _intervene(self) -> None:
+        """Take over or hand back as the person at the leader arm wants it."""
+        scene = self._scene
+        found = self._person.request(
+            time.monotonic(),
+            scene.arm.hand(),
+            is_reached=scene.distance_m <= scene.reach_m,
+            person_commands=self._episode.intervention != EdgeState.INTERVENTION_NONE,
+            corrects=self._settings.current.leader_corrects,
+        )
+        if found and self._interventions[found].service_is_ready():
+            self._interventions[found].call_async(Trigger.Request())
+
+    def _read_by_encoders(self, positions: Float64Array) -> Float64Array:
+        """Return what the encoders read at a pose, any thread."""
+        read = positions.copy()
+        read[SHOULDER] += self._settings.current.encoder_offset_rad
+        return read
 
     def _end_attempt(self, outcome: AttemptResult) -> None:
         kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE
@@ -166,6 +199,7 @@ class SimRobot(SteadyClockNode):
             text='score is the distance of the hand to the target in metres',
         )
         self._publish_target()
+        self._person.begin_attempt(time.monotonic(), self._scene.arm.hand())
         for publisher in self._outcomes:
             publisher.publish(message)
         if self._edge_reset and self._edge_reset.service_is_ready():

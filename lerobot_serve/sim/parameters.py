@@ -29,6 +29,23 @@ class SimParameters:
         low=-0.1,
         high=0.1,
     )
+    reach_m: float = parameter(
+        0.02,
+        'distance of the hand to the target that counts as reached',
+        unit='m',
+        low=0.001,
+        high=0.1,
+        live=True,
+    )
+    encoder_offset_rad: float = parameter(
+        0.0,
+        'how much more the encoder of the first joint reads than it should, as after a wrong '
+        'calibration',
+        unit='rad',
+        low=-1.5,
+        high=1.5,
+        live=True,
+    )
     seed: int = parameter(0, 'seed of the target positions', low=0)
     edge_controller: str = parameter(
         'edge_controller',
@@ -48,8 +65,20 @@ class SimParameters:
         True, 'whether the deadman of the leader arm is held', live=True
     )
 
+    leader_corrects: bool = parameter(
+        False,
+        'whether the expert at the leader arm takes over when the hand stops beside the target, '
+        'and hands back at the end of the attempt',
+        live=True,
+    )
+
     def check(self) -> None:
-        """Raise ParameterError for an invalid topic name."""
+        """Raise ParameterError for an invalid topic name, or a correction without its means."""
+        if self.leader_corrects and not (self.leader and self.edge_controller):
+            raise ParameterError(
+                'leader_corrects needs a leader arm and an edge controller: set leader to true '
+                'and edge_controller to its name'
+            )
         if self.outcome_topic and not is_topic(self.outcome_topic):
             raise ParameterError(
                 'outcome_topic must be empty or the full name of a topic such as '

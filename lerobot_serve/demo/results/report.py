@@ -44,10 +44,17 @@ def html_report(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>lerobot_serve demo</title><style>{STYLE}{COMMAND_STYLE}</style></head><body>'
         f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
-        f'<h2>The arm under each version</h2><figure>{arm_animations(board)}</figure>'
+        f'{arm_section(board)}'
         f'<h2>The acts</h2>{story}<h2>Over time</h2>{plots(board, records)}'
         '<p>Times are UTC.</p></body></html>\n'
     )
+
+
+def arm_section(board: Scoreboard) -> str:
+    """Return the arm under each version, nothing where no motion was recorded."""
+    if not board.clips:
+        return ''
+    return f'<h2>The arm under each version</h2><figure>{arm_animations(board)}</figure>'
 
 
 def act_section(
@@ -93,7 +100,9 @@ def plots(board: Scoreboard, records: RunRecords) -> str:
             plot(
                 'v2 in shadow: distance from the executed actions [rad]',
                 {'rms': records.divergences},
-            ),
+            )
+            if records.divergences
+            else '',
         )
     )
 
@@ -125,7 +134,7 @@ def shares(records: RunRecords) -> Points:
 
 
 def arm_animations(board: Scoreboard) -> str:
-    """Return the animation of the arm under each version."""
+    """Return the animation of the arm under each version; the acts of learning record none."""
     return arm_animation({version: board.typical_clip(version) for version in VERSIONS})
 
 

@@ -9,11 +9,15 @@ are seconds since 1970, for the charts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 import threading
 
 from lerobot_serve.demo.results.arm_clips import ArmClip, ArmFrame
 from lerobot_serve.tools.operate.fleet_state import RobotView
+
+# in the place of a policy, for episodes in which a person commanded
+CORRECTED = 'corrected'
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Scoreboard:
         self.events: list[DemoEvent] = []
         # episode -> its policy
         self.policy_of_episode: dict[str, str] = {}
+        # those in which a person commanded
+        self.corrected_episodes: set[str] = set()
         self.placements: list[tuple[float, str]] = []
         # robot -> when its arm first moved
         self.first_motions_s: dict[str, float] = {}
@@ -135,6 +141,15 @@ class Scoreboard:
 def version_of(policy: str) -> str:
     """Return the name before the @ of a fingerprint."""
     return policy.partition('@')[0]
+
+
+def named(successes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return counts by the name of a policy, by its fingerprint where others have that name."""
+    names = Counter(map(version_of, successes))
+    return {
+        version_of(policy) if names[version_of(policy)] == 1 else policy: counts
+        for policy, counts in successes.items()
+    }
 
 
 def edge_node_name(robot: str) -> str:

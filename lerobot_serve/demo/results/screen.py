@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lerobot_serve.demo.dashboard import TOKEN
-from lerobot_serve.demo.results.scoreboard import DemoEvent, Scoreboard, version_of
+from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.operate import fleet_table
 from lerobot_serve.tools.operate.fleet_state import ShadowView
@@ -206,8 +206,8 @@ def command_lines(command: TypedCommand, shown: int) -> list[str]:
 def status_line(board: Scoreboard) -> str:
     """Return the state in one line, for output without a terminal."""
     rates = ', '.join(
-        f'{version_of(policy) or "?"} {good}/{of}'
-        for policy, (good, of) in sorted(board.successes().items())
+        f'{version or "?"} {good}/{of}'
+        for version, (good, of) in sorted(named(board.successes()).items())
     )
     stalls = sum(robot.stalls for robot in board.robots.values())
     executed = sum(robot.executed for robot in board.robots.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot_serve.demo.results.run_records import longest_gaps_ms, RunRecords
-from lerobot_serve.demo.results.scoreboard import Scoreboard, version_of
+from lerobot_serve.demo.results.scoreboard import named, Scoreboard, version_of
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.demo.tour.link import ROS, ZENOH
@@ -51,8 +51,8 @@ def summarize_run(board: Scoreboard, run: DemoRun, records: RunRecords, audit: F
         ],
         'audit': audit,
         'episodes': {
-            version_of(policy) or 'unknown': {'ended': of, 'successes': good}
-            for policy, (good, of) in board.successes().items()
+            policy or 'unknown': {'ended': of, 'successes': good}
+            for policy, (good, of) in named(board.successes()).items()
         },
         'robots': {
             name: {
@@ -161,10 +161,34 @@ def audit_text(audit: Figures) -> str:
     )
 
 
+def learn_text(found: Figures) -> str:
+    evidence = ', '.join(f'{each["evidence"]} : 1' for each in found['rounds'])
+    return (
+        f'{found["before_percent"]} % of the attempts reached their target before, '
+        f'{found["after_percent"]} % after {len(found["rounds"])} rounds, in '
+        f'{found["took_s"]:.0f} s; evidence of the promotions {evidence}'
+    )
+
+
+def poison_text(found: Figures) -> str:
+    return f'{found["verdict"]}, {found["episodes"]} episodes with it: {found["why"]}'
+
+
+def regress_text(found: Figures) -> str:
+    return (
+        f'{found["why"].removeprefix("rolled back: ")} ({found["rolled_back_after_s"]:.0f} s '
+        f'after the targets got narrow; {found["episodes_with_it"]} episodes with it, '
+        f'{found["episodes_with_it_a_second_later"]} a second later)'
+    )
+
+
 ACT_TEXT = {
     'serve': serve_text,
     'shadow': shadow_text,
     'kill': kill_text,
     'canary': canary_text,
     'broken': broken_text,
+    'learn': learn_text,
+    'poison': poison_text,
+    'regress': regress_text,
 }

@@ -141,6 +141,15 @@ class ActContext:
         self.add_event(f'{name} is killed (SIGKILL)', mark=f'{name} killed')
         return now_s
 
+    # simulation
+
+    def set_simulation(self, **values: float | bool) -> None:
+        """Change parameters of all simulated robots, as their world changes. Raises UserError."""
+        for name in self.board.robots:
+            node = f'/{name}/sim_robot'
+            if rejected := self.client.set_parameters(node, values):
+                raise UserError(f'{node} rejects {values}: {rejected}')
+
     # recording
 
     def record(self, *versions: str) -> None:

@@ -209,7 +209,7 @@ def broken_policy(context: ActContext) -> Figures:
     }
 
 
-ACT_FUNCTIONS: dict[str, Callable[[ActContext], Figures]] = {
+SERVING_ACTS: dict[str, Callable[[ActContext], Figures]] = {
     'serve': serve,
     'shadow': shadow,
     'kill': kill_server,

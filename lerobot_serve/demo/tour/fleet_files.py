@@ -36,13 +36,17 @@ CANDIDATE_HEAD = """\
 def write_policies(shipped: Path, folder: Path) -> None:
     """Copy the three shipped policies to POLICIES/v1, v2 and v3, each with that name."""
     for version, name in VERSIONS.items():
-        target = folder / POLICIES / version
-        target.mkdir(parents=True, exist_ok=True)
-        settings = json.loads((shipped / name / SETTINGS_FILE).read_text())
-        (target / SETTINGS_FILE).write_text(
-            json.dumps({**settings, 'id': version}, indent=2) + '\n'
-        )
-        shutil.copyfile(shipped / name / WEIGHTS_FILE, target / WEIGHTS_FILE)
+        write_policy(shipped / name, folder / POLICIES / version)
+
+
+def write_policy(shipped: Path, target: Path) -> None:
+    """Copy one policy, with the name of its new folder."""
+    target.mkdir(parents=True, exist_ok=True)
+    settings = json.loads((shipped / SETTINGS_FILE).read_text())
+    (target / SETTINGS_FILE).write_text(
+        json.dumps({**settings, 'id': target.name}, indent=2) + '\n'
+    )
+    shutil.copyfile(shipped / WEIGHTS_FILE, target / WEIGHTS_FILE)
 
 
 def write_fleet_files(folder: Path, robots: Iterable[str], seed: int, link: DemoLink) -> None:

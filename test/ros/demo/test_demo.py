@@ -15,7 +15,7 @@ import sys
 import pytest
 from support import leaks
 
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour.act_order import SERVING, TOURS
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import main, parser
@@ -40,7 +40,7 @@ def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
     folder = tmp_path / 'out' / 'demo'
     summary = json.loads((folder / 'summary.json').read_text())
     acts = summary['acts']
-    assert tuple(acts) == tuple(ACT_CLAIMS), result.stdout + result.stderr
+    assert tuple(acts) == tuple(TOURS[SERVING]), result.stdout + result.stderr
     # whether a robot waits for another server longer than its buffer lasts is a matter of how busy
     # the machine is; benchmarks/failover measures it, and all else is shown at any load
     assert all(acts[act]['shown'] for act in acts if act != 'kill'), result.stdout
@@ -114,6 +114,7 @@ def test_without_eclipse_zenoh_the_remedy_is_one_sentence(tmp_path, monkeypatch,
     ('arguments', 'told'),
     [
         (['--acts', 'serve,fly'], "unknown act 'fly'; known: serve, shadow, kill"),
+        (['--acts', 'kill,learn'], 'kill and learn belong to two fleets'),
         (['--robots', '0'], '--robots must be in [1, 20], got 0'),
         (['--seed', '-1'], '--seed must be at least 0, got -1'),
         (['--plan', '50,20,100'], '--plan'),

@@ -16,12 +16,14 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.demo.run import dashboard_words
 from lerobot_serve.demo.tour import fleet_files
+from lerobot_serve.demo.tour.act_order import SERVING
 from lerobot_serve.demo.tour.commands import join_text, KillCommand, VerbCommand
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo
 
-ACTS = REPOSITORY / 'lerobot_serve' / 'demo' / 'tour' / 'acts.py'
+TOUR = REPOSITORY / 'lerobot_serve' / 'demo' / 'tour'
+ACTS = TOUR / 'acts.py', TOUR / 'learning_acts.py'
 
 
 @cache
@@ -51,12 +53,15 @@ def test_a_second_terminal_is_given_a_line_that_works():
 def verbs_of_acts() -> list[list[str]]:
     """Return the words of each verb in the source of the acts; a name stands for its value."""
     values = {
-        'context.plan': demo.PLAN,
+        'context.plan': demo.PLANS[SERVING],
         'BROKEN_PLAN': '50:4,100',
         'str(policy)': '/abs/policies/v3',
+        'folder': 'out/demo/folder',
+        'store': 'out/demo/versions',
+        'champion': 'reach@1',
     }
     found = []
-    for node in ast.walk(ast.parse(ACTS.read_text())):
+    for node in (each for file in ACTS for each in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == 'context.run_verb':
             words = [ast.unparse(each) for each in node.args]
             found.append([values.get(word) or ast.literal_eval(word) for word in words])
@@ -74,6 +79,8 @@ def test_the_acts_use_the_verbs_of_an_operator():
         ['rollout', 'start'],
         ['rollout', 'finish'],
         ['rollout', 'history'],
+        ['versions', 'publish'],
+        ['loop', 'history'],
     ):
         assert words in used
 

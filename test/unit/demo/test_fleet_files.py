@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.demo import process_specs
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, ordered_acts
+from lerobot_serve.demo.tour import learning_fleet
+from lerobot_serve.demo.tour.act_order import LEARNING, ordered_acts, SERVING, tour_of, TOURS
 from lerobot_serve.demo.tour.fleet_files import (
     CANDIDATE_FILE,
     FLEET_FILE,
@@ -18,7 +20,10 @@ from lerobot_serve.demo.tour.fleet_files import (
     write_fleet_files,
     write_policies,
 )
+from lerobot_serve.demo.tour.learning_fleet import LEARNING_FILE, write_learning_files
 from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
+from lerobot_serve.learner.trainers.trainer_file import read_trainer_file
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.builtin.settings import read_settings
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
@@ -123,8 +128,51 @@ def test_the_weights_are_small():
         (['kill'], ['serve', 'kill']),
         (['canary'], ['serve', 'shadow', 'canary']),
         (['broken'], ['serve', 'shadow', 'canary', 'broken']),
-        (['broken', 'kill'], list(ACT_CLAIMS)),
+        (['broken', 'kill'], list(TOURS[SERVING])),
+        (['learn'], ['learn']),
+        (['regress'], ['learn', 'regress']),
+        (['regress', 'poison'], list(TOURS[LEARNING])),
     ],
 )
 def test_an_act_brings_those_that_it_needs(names, played):
     assert ordered_acts(names) == played
+    assert tour_of(played) == (LEARNING if 'learn' in played else SERVING)
+
+
+def test_acts_of_two_fleets_do_not_mix():
+    with pytest.raises(ParameterError, match='kill and learn belong to two fleets; run one after'):
+        ordered_acts(['kill', 'learn'])
+
+
+def learning_plan(folder, link: DemoLink) -> dict[str, FleetProcess]:
+    write_learning_files(folder, POLICIES, ['robot_1', 'robot_2'], 7, '50:10,100', link)
+    text = (folder / LEARNING_FILE).read_text()
+    assert str(folder) not in text
+    plan = fleet_plan(read_fleet(text, LEARNING_FILE), folder)
+    return {process.name: process for process in plan}
+
+
+def test_up_accepts_the_file_of_the_learning_acts_and_each_part_knows_the_others(tmp_path):
+    plan = learning_plan(tmp_path, DemoLink())
+    assert set(plan) == {
+        *('a', 'b', 'router', 'robot_1', 'robot_1.sim', 'robot_2', 'robot_2.sim'),
+        *('record', 'learner', 'loop'),
+    }
+    store, parent = str(tmp_path / 'versions'), str(tmp_path / 'policies' / 'reach')
+    assert [str(plan[name].values['policy_root']) for name in ('a', 'b')] == [store] * 2
+    learner = {name: str(value) for name, value in plan['learner'].values.items()}
+    assert (learner['store'], learner['parent']) == (store, parent)
+    assert read_trainer_file(Path(learner['trainer'])).steps == 400
+    words = plan['loop'].command
+    for word in (f'--store={store}', f'--champion={parent}', f'--gates={tmp_path / "gates"}'):
+        assert word in words
+    for name in ('robot_1.sim', 'robot_2.sim'):
+        assert plan[name].values['leader']
+
+
+def test_the_learning_acts_run_over_zenoh_too(tmp_path):
+    link = zenoh_link(learning_fleet.LISTENING)
+    plan = learning_plan(tmp_path, link)
+    assert plain(plan['router'].values['slot_a']) == ['zenoh:/a/policy_server']
+    assert plain(plan['a'].values['zenoh_listen']) == [link.endpoints['a']]
+    assert plan['robot_1'].values['link'] == 'zenoh'

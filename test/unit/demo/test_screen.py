@@ -11,7 +11,7 @@ from rich.console import Console
 from support.demo.parts import FakeWatch
 
 from lerobot_serve.demo.results.screen import command_lines, Screen, status_line
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
+from lerobot_serve.demo.tour.act_order import SERVING, TOURS
 from lerobot_serve.demo.tour.commands import TypedCommand
 
 HEADING = 'ROS domain 7, this machine only'
@@ -22,7 +22,7 @@ def shown_on(board, *, width: int = 120, height: int = 70) -> str:
     console = Console(
         file=file, force_terminal=True, width=width, height=height, color_system=None
     )
-    with Screen(board, ACT_CLAIMS, [HEADING], console) as screen:
+    with Screen(board, TOURS[SERVING], [HEADING], console) as screen:
         screen.watch = FakeWatch()
         screen.mark_act('kill', '->')
         screen.add_command(typed('x'))
@@ -62,13 +62,13 @@ def test_a_frame_fits_any_terminal(board, width, height):
 
 
 def test_before_the_router_is_found_the_screen_says_so(board):
-    assert 'the router is starting' in Screen(board, ACT_CLAIMS, [HEADING]).picture().replace(
+    assert 'the router is starting' in Screen(board, TOURS[SERVING], [HEADING]).picture().replace(
         '&#160;', ' '
     )
 
 
 def test_the_view_is_a_picture_that_needs_nothing_else(board):
-    screen = Screen(board, ACT_CLAIMS, [HEADING])
+    screen = Screen(board, TOURS[SERVING], [HEADING])
     screen.watch = FakeWatch()
     screen.add_command(typed('x' * 300))
     picture = screen.picture()
@@ -81,7 +81,7 @@ def test_the_view_is_a_picture_that_needs_nothing_else(board):
 def test_without_a_terminal_there_are_lines_in_their_order(board):
     file = io.StringIO()
     console = Console(file=file, force_terminal=False)
-    with Screen(board, ACT_CLAIMS, [HEADING], console) as screen:
+    with Screen(board, TOURS[SERVING], [HEADING], console) as screen:
         screen.watch = FakeWatch(['12:00:00 split to slot a: 100 % -> 75 %'])
         screen.mark_act('kill', '->')
         command = typed('first')
@@ -115,5 +115,7 @@ def test_a_long_output_is_shortened_at_its_begin():
 
 
 def test_a_picture_holds_no_token(board):
-    screen = Screen(board, ACT_CLAIMS, [HEADING, 'dashboard: http://127.0.0.1:8300/#token=secret'])
+    screen = Screen(
+        board, TOURS[SERVING], [HEADING, 'dashboard: http://127.0.0.1:8300/#token=secret']
+    )
     assert 'secret' not in screen.picture() and '127.0.0.1:8300' in screen.picture()

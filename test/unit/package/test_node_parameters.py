@@ -26,6 +26,7 @@ NODES = (*NODES, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
 ENDINGS['h'] = ('_hours',)
 ENDINGS['m'] = ('_m',)
+ENDINGS['rad'] = ('_rad',)
 ENDINGS['min'] = ('_minutes',)
 ENDINGS['MB'] = ('_mb',)
 ENDINGS['pixels'] = ('_height', '_width')

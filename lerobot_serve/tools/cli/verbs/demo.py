@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lerobot_serve.demo.tour.link import DemoLink
 
-HELP = 'run simulated robots, promote a good policy and roll back a bad one'
+HELP = 'run simulated robots: promote a good policy, roll back a bad one, learn from corrections'
 EXAMPLE = (
     'example: lerobot-serve demo --acts kill  | exit status 0 when every act proves its claim'
 )
 OUT = Path('out/demo')
-PLAN = '25:2,50:4,100'
+PLANS = {'serving': '25:2,50:4,100', 'learning': '50:10,100'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--acts',
         # its name in 0.1
         '--phases',
-        default=','.join(act_order.ACT_CLAIMS),
+        default=','.join(act_order.TOURS[act_order.SERVING]),
         metavar='ACT,...',
-        help='acts to run, with those that they require (all): ' + ', '.join(act_order.ACT_CLAIMS),
+        help='acts to run, with those that they require: '
+        + ', '.join(act_order.TOURS[act_order.SERVING])
+        + ' (all of these); or, with a fleet of their own, '
+        + ', '.join(act_order.TOURS[act_order.LEARNING]),
     )
     parser.add_argument('--robots', type=int, default=3, help='simulated robots (3)')
     parser.add_argument(
@@ -43,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seed', type=int, default=0, help='seed of the target positions (0)')
     parser.add_argument(
         '--plan',
-        default=PLAN,
         help='steps of the rollouts: SHARE:OUTCOMES,..., the share of new episodes in percent and '
-        f'the outcomes that the step needs ({PLAN})',
+        f'the outcomes that the step needs ({PLANS["serving"]}; for learning {PLANS["learning"]})',
     )
     parser.add_argument('--no-dashboard', action='store_true', help='without the page')
     parser.add_argument(
@@ -60,7 +62,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.cli.output_folder import make_folder
 
     acts, plan = checked(options)
-    link = demo_link(options.link)
+    link = demo_link(options.link, acts)
     make_folder(OUT)
     # SIGTERM acts like Ctrl-C, so that the started processes end, too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -81,16 +83,22 @@ def main(options: argparse.Namespace) -> int:
     return 0 if is_shown else 1
 
 
-def demo_link(name: str) -> DemoLink:
-    """Return the link of this name. Raises ModuleNotFoundError without eclipse-zenoh."""
-    from lerobot_serve.demo.process_specs import LISTENING
+def demo_link(name: str, acts: list[str]) -> DemoLink:
+    """
+    Return the link of this name between the processes of these acts. Raises ModuleNotFoundError
+    without eclipse-zenoh.
+    """
+    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo.tour import learning_fleet
+    from lerobot_serve.demo.tour.act_order import LEARNING, tour_of
     from lerobot_serve.demo.tour.link import DemoLink, ZENOH, zenoh_link
 
     if name != ZENOH:
         return DemoLink()
     # every node needs it; its absence is noticed before any of them starts
     import_module('zenoh')
-    return zenoh_link(LISTENING)
+    is_learning = tour_of(acts) == LEARNING
+    return zenoh_link(learning_fleet.LISTENING if is_learning else process_specs.LISTENING)
 
 
 def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
@@ -100,17 +108,13 @@ def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
-    names = [name for name in options.acts.split(',') if name]
-    if unknown := [name for name in names if name not in act_order.ACT_CLAIMS]:
-        raise ParameterError(
-            f'--acts: unknown act {unknown[0]!r}; known: {", ".join(act_order.ACT_CLAIMS)}'
-        )
+    acts = act_order.ordered_acts(name for name in options.acts.split(',') if name)
     if not 1 <= options.robots <= process_specs.ROBOTS_LIMIT:
         raise ParameterError(
             f'--robots must be in [1, {process_specs.ROBOTS_LIMIT}], got {options.robots}'
         )
     if options.seed < 0:
         raise ParameterError(f'--seed must be at least 0, got {options.seed}')
-    plan = tuple(options.plan.split(','))
+    plan = tuple((options.plan or PLANS[act_order.tour_of(acts)]).split(','))
     parse_plan(plan, minimum_episodes=1, minimum_s=0.0, name='--plan')
-    return act_order.ordered_acts(names), plan
+    return acts, plan

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The acts of learning: two rounds that reach more targets, a refused round, a version taken back.
+
+The main thread; an act that does not complete raises UserError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.results.success_gain import EVIDENCE_LOG10, GAIN, Trial, trial_of
+from lerobot_serve.demo.tour import learning_fleet
+from lerobot_serve.demo.tour.act_context import ActContext
+from lerobot_serve.demo.tour.fleet_files import POLICIES
+from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.gate_record import (
+    ADMITTED,
+    GateRecord,
+    identity,
+    read_record,
+    record_path,
+)
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.tools.loop.decisions import TOO_FEW
+
+START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
+BACK_S = 300.0
+ROUNDS = 2
+# how far the encoders are off in the round of wrong labels
+OFFSET_RAD = 0.5
+# wide targets, which a policy that aims aside reaches, too
+WIDE_REACH_M = 0.03
+# of healthy episodes, before the gate compares on the newest ones
+HEALTHY_S = 40.0
+AFTER_ROLLBACK_S = 1.0
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of the learner: its version, and when which part of it was over."""
+
+    number: int
+    version: str
+    begun_s: float
+    published_s: float
+
+
+def learn(context: ActContext) -> Figures:
+    """Correct the robots and learn from that, twice."""
+    context.node.watch_learner()
+    board, begun_s = context.board, steady_time.now_s()
+    context.wait(
+        lambda: all(robot.chunks for robot in board.robots.values()), START_S, 'all robots move'
+    )
+    context.run_verb('robots')
+    trials: list[Trial] = []
+    lines: list[Figures] = []
+    for number in range(1, ROUNDS + 1):
+        made = make_round(context, number)
+        record = admitted(context, made.version)
+        trial = await_promotion(context, made.version)
+        await_champion(context, made.version)
+        trials.append(trial)
+        lines.append(
+            {
+                'round': number,
+                'version': made.version,
+                'gate': record.text,
+                'champion': [trial.champion_successes, trial.champion_episodes],
+                'candidate': [trial.candidate_successes, trial.candidate_episodes],
+                'evidence': round(trial.odds),
+                'trained_s': round(made.published_s - made.begun_s, 1),
+                'champion_after_s': round(steady_time.now_s() - made.begun_s, 1),
+            }
+        )
+    store = str(context.folder / learning_fleet.VERSIONS)
+    context.run_verb('versions', 'list', '--store', store)
+    run_history(context)
+    before, after = trials[0].champion_rate, trials[-1].candidate_rate
+    return {
+        'shown': after - before >= GAIN
+        and all(trial.evidence_log10 >= EVIDENCE_LOG10 for trial in trials),
+        'before_percent': round(100 * before),
+        'after_percent': round(100 * after),
+        'rounds': lines,
+        'took_s': round(steady_time.now_s() - begun_s, 1),
+    }
+
+
+def poison(context: ActContext) -> Figures:
+    """Record with encoders that are off, and refuse what was learned from it."""
+    context.set_simulation(encoder_offset_rad=OFFSET_RAD)
+    context.add_event(f'the encoders of all robots are off by {OFFSET_RAD:g} rad')
+    made = make_round(context, ROUNDS + 1)
+    context.set_simulation(encoder_offset_rad=0.0)
+    context.add_event('the encoders are right again')
+    record = gate_record(context, made.version)
+    context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
+    run_history(context)
+    episodes = episodes_with(context, made.version)
+    return {
+        'shown': record.verdict not in ADMITTED and episodes == 0,
+        'version': made.version,
+        'verdict': record.verdict,
+        'why': record.text,
+        'episodes': episodes,
+    }
+
+
+def regress(context: ActContext) -> Figures:
+    """Promote a version that aims aside at wide targets, and narrow them afterwards."""
+    champion = context.slot('a').policy
+    context.set_simulation(reach_m=WIDE_REACH_M)
+    context.add_event(f'targets are wider: {1e3 * WIDE_REACH_M:.0f} mm count as reached')
+    context.wait_for_s(HEALTHY_S)
+    store = str(context.folder / learning_fleet.VERSIONS)
+    folder = str(context.folder / POLICIES / learning_fleet.REGRESSING)
+    context.run_verb(
+        'versions',
+        'publish',
+        folder,
+        '--store',
+        store,
+        '--parent',
+        champion,
+        remark='a version from elsewhere, which aims 17 mm aside',
+    )
+    context.wait(
+        lambda: context.router().canary.phase in ON_TRIAL, GATE_S, 'the version is on trial'
+    )
+    version = context.slot('b').policy
+    await_promotion(context, version)
+    context.set_simulation(reach_m=learning_fleet.REACH_M)
+    narrowed_s = steady_time.now_s()
+    context.add_event(f'targets are narrow: {1e3 * learning_fleet.REACH_M:.0f} mm')
+    context.wait(
+        lambda: context.router().canary.phase is CanaryPhase.ROLLED_BACK,
+        BACK_S,
+        f'{version} is rolled back',
+    )
+    back_s, why = steady_time.now_s(), context.router().canary.text
+    context.wait(
+        lambda: context.board.placed_after('', back_s + AFTER_ROLLBACK_S)
+        >= len(context.board.robots),
+        BACK_S,
+        'new episodes begin after the rollback',
+    )
+    later = episodes_with(context, version, back_s + AFTER_ROLLBACK_S)
+    run_history(context)
+    return {
+        'shown': later == 0 and context.slot('a').policy == champion,
+        'version': version,
+        'why': why,
+        'rolled_back_after_s': round(back_s - narrowed_s, 1),
+        'episodes_with_it': episodes_with(context, version),
+        'episodes_with_it_a_second_later': later,
+        'learner_builds_on': context.node.learner.parent if context.node.learner else '',
+    }
+
+
+def make_round(context: ActContext, number: int) -> Round:
+    """Let the person correct until a round begins; return it when its version is published."""
+    context.set_simulation(leader_corrects=True)
+    context.add_event('the person takes over where a hand stops beside its target')
+    learner = context.node
+
+    def has_begun() -> bool:
+        return learner.learner is not None and learner.learner.round >= number
+
+    context.wait(has_begun, GATHER_S, f'round {number} begins')
+    begun_s = steady_time.now_s()
+    context.set_simulation(leader_corrects=False)
+    context.add_event(f'round {number} begins; the person lets go', mark=f'round {number}')
+    before = learner.learner.latest if learner.learner else ''
+
+    def is_published() -> bool:
+        now = learner.learner
+        if now and now.round > number:
+            raise UserError(f'round {number} failed: see {context.folder}/loop.log')
+        return bool(now and now.latest and now.latest != before)
+
+    context.wait(is_published, TRAIN_S, f'round {number} publishes a version')
+    assert learner.learner
+    version = learner.learner.latest
+    context.add_event(f'round {number} published {version}')
+    return Round(number, version, begun_s, steady_time.now_s())
+
+
+def gate_record(context: ActContext, version: str) -> GateRecord:
+    """Return the record of a version, once its gate had enough episodes."""
+    path = record_path(context.folder / learning_fleet.GATES, version)
+    found: list[GateRecord] = []
+
+    def is_judged() -> bool:
+        if not path.exists():
+            return False
+        record = read_record(path)
+        found[:] = [] if record.verdict == TOO_FEW else [record]
+        return bool(found)
+
+    context.wait(is_judged, GATE_S, f'the gate compares {version}')
+    return found[0]
+
+
+def admitted(context: ActContext, version: str) -> GateRecord:
+    """Return the record of a version that its gate admits. Raises UserError for any other."""
+    record = gate_record(context, version)
+    if record.verdict not in ADMITTED:
+        raise UserError(f'the gate has not admitted {version}: {record.verdict}: {record.text}')
+    return record
+
+
+def await_promotion(context: ActContext, version: str) -> Trial:
+    """Return the evidence of a trial at its promotion. Raises UserError when it ends otherwise."""
+    found = Trial()
+
+    def is_over() -> bool:
+        nonlocal found
+        now = context.router().canary
+        is_its_own = identity(now.candidate) == identity(version)
+        if is_its_own and now.phase in (*ON_TRIAL, CanaryPhase.PROMOTED):
+            found = max(found, trial_of(now))
+        return is_its_own and now.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
+
+    context.wait(is_over, TRIAL_S, f'the trial of {version} ends')
+    end = context.router().canary
+    if end.phase is not CanaryPhase.PROMOTED:
+        raise UserError(f'{version} is rolled back: {end.text}')
+    context.add_event(f'{version} is promoted, evidence {found.odds:.0f} : 1')
+    return found
+
+
+def await_champion(context: ActContext, version: str) -> None:
+    """Wait until the loop has made a promoted version the champion of slot a."""
+    context.wait(
+        lambda: identity(context.slot('a').policy) == identity(version)
+        and context.router().canary.phase is CanaryPhase.OFF,
+        FINISH_S,
+        f'{version} is the champion',
+    )
+    context.add_event(f'{version} is the champion in slot a')
+
+
+def run_history(context: ActContext) -> None:
+    folder = str(context.folder / learning_fleet.LOOP)
+    context.run_verb('loop', 'history', '--folder', folder, '--hours', '1')
+
+
+def episodes_with(context: ActContext, version: str, after_s: float = 0.0) -> int:
+    """Return the number of episodes placed with a version after a time."""
+    with context.board.lock:
+        placements = list(context.board.placements)
+    wanted = identity(version)
+    return sum(time_s > after_s and identity(policy) == wanted for time_s, policy in placements)
+
+
+LEARNING_ACTS: dict[str, Callable[[ActContext], Figures]] = {
+    'learn': learn,
+    'poison': poison,
+    'regress': regress,
+}

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Write the fleet file of the learning acts: one policy in both slots, robots with a person at a
+leader arm, a recorder, a learner and the loop.
+
+One thread; writes below the folder of the demo only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name
+from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, STATE, TRACES, write_policy
+from lerobot_serve.demo.tour.link import DemoLink
+
+LEARNING_FILE, TRAINER_FILE = 'loop.yaml', 'trainer.yaml'
+VERSIONS, GATES, BAGS, LEARNER, LOOP = 'versions', 'gates', 'bags', 'learner', 'loop'
+FOLDERS = (VERSIONS, GATES, BAGS, LEARNER, LOOP)
+SLOT_SERVERS = ('a', 'b')
+# those that others connect to
+LISTENING = (*SLOT_SERVERS, ROUTER_PROCESS)
+# the same but for its name: the parent is an ancestor of each version that the learner makes
+PARENT, REGRESSING = 'reach', 'aside'
+PIXELS, ATTEMPT_S = 64, 5.0
+# the parent aims 17 mm beside its targets
+REACH_M = 0.01
+EPISODES_PER_ROUND = 24
+# of a watch: what the simulation reaches in half a minute
+WATCH_EPISODES, WATCH_HOURS = 25, 0.001
+GATE_RECORDINGS = 40
+LEARNING_HEAD = """\
+# The fleet of the learning acts of `lerobot-serve demo`: one policy in both slots, a router,
+# robots that a person corrects, a recorder, a learner and the loop (docs/learning_loop.md).
+"""
+TRAINER_HEAD = '# Fewer steps than the default, for the small pictures of these robots.\n'
+TRAINER = {'builtin': {'steps': 400, 'batch_size': 32}}
+
+
+def write_learning_files(
+    folder: Path, shipped: Path, robots: Iterable[str], seed: int, plan: str, link: DemoLink
+) -> None:
+    """Write the policies, of those that are shipped, the fleet file and the trainer file."""
+    for name in (PARENT, REGRESSING):
+        write_policy(shipped / 'reach_v1', folder / POLICIES / name)
+    fleet = learning_fleet(robots, seed, plan, link)
+    (folder / LEARNING_FILE).write_text(LEARNING_HEAD + as_yaml(fleet))
+    (folder / TRAINER_FILE).write_text(TRAINER_HEAD + as_yaml(TRAINER))
+
+
+def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) -> dict[str, Any]:
+    """Return the content of the fleet file; paths begin at its folder."""
+    return {
+        'servers': {name: _server(name, link) for name in SLOT_SERVERS},
+        'router': _router(link),
+        'robots': {name: _robot(seed + number, link) for number, name in enumerate(robots)},
+        'record': {'folder': BAGS, 'strategy': 'episodic'},
+        'learner': {
+            'store': VERSIONS,
+            'folder': LEARNER,
+            'trainer': TRAINER_FILE,
+            # what the policy did alone is no correction
+            'episode_filters': ['success', 'intervention'],
+            'episodes_per_round': EPISODES_PER_ROUND,
+        },
+        LOOP: {
+            'folder': LOOP,
+            'plan': plan,
+            'gate_recordings': GATE_RECORDINGS,
+            'period_s': 1.0,
+        },
+    }
+
+
+def _server(name: str, link: DemoLink) -> dict[str, Any]:
+    return {
+        'policy': f'{POLICIES}/{PARENT}',
+        'slot': name,
+        'policy_root': VERSIONS,
+        'cpu_threads': 1,
+        'status_period_s': 0.2,
+        'trace_folder': TRACES,
+        **link.listening(name),
+    }
+
+
+def _router(link: DemoLink) -> dict[str, Any]:
+    servers = {name: [link.server_name(server_node_name(name))] for name in SLOT_SERVERS}
+    return {
+        'slot_a': servers['a'],
+        'slot_b': servers['b'],
+        'split_percent': 100,
+        'gate_folder': GATES,
+        'state_folder': STATE,
+        'trace_folder': TRACES,
+        'canary.minimum_step_s': 0.0,
+        # attempts of a simulated arm do not depend on each other
+        'canary.block_episodes': 1,
+        'canary.watch_episodes': WATCH_EPISODES,
+        'canary.watch_hours': WATCH_HOURS,
+        # a single slow moment of a laptop does not make a policy slow
+        'canary.max_latency_ratio': 0.0,
+        **link.listening(ROUTER_PROCESS),
+        **link.connecting(SLOT_SERVERS),
+    }
+
+
+def _robot(seed: int, link: DemoLink) -> dict[str, Any]:
+    return {
+        'simulated': True,
+        'task': 'reach the red target',
+        'codec': 'raw',
+        'network_profile': 'wired',
+        'trace_folder': TRACES,
+        'trace_images': 'none',
+        **link.robot_parameters(ROUTER_PROCESS),
+        'simulation': {
+            'seed': seed,
+            'attempt_timeout_s': ATTEMPT_S,
+            'image_height': PIXELS,
+            'image_width': PIXELS,
+            'reach_m': REACH_M,
+            # with leader_corrects a person takes over where the hand stops beside the target
+            'leader': True,
+        },
+    }
