@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from support.nodes.steering import Steering
 from support.nodes.swapping import Swapper
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -22,6 +23,7 @@ def new(tmp_path):
     made.end()
 
 
+@both_links
 @pytest.mark.parametrize('rtc', [True, False])
 def test_a_swap_is_not_felt(edge_rig, steering, new, node, tmp_path, rtc):
     path = steering.path(chunk=ROWS, rtc=1)
