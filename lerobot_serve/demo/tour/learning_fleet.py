@@ -31,6 +31,7 @@ EPISODES_PER_ROUND = 24
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
 GATE_RECORDINGS = 40
+MARGIN = 0.2
 LEARNING_HEAD = """\
 # The fleet of the learning acts of `lerobot-serve demo`: one policy in both slots, a router,
 # robots that a person corrects, a recorder, a learner and the loop (docs/learning_loop.md).
@@ -95,6 +96,8 @@ def _router(link: DemoLink) -> dict[str, Any]:
         'gate_folder': GATES,
         'state_folder': STATE,
         'trace_folder': TRACES,
+        # a small fleet and a short run: a wider margin than the default
+        'canary.margin': MARGIN,
         'canary.minimum_step_s': 0.0,
         # attempts of a simulated arm do not depend on each other
         'canary.block_episodes': 1,
