@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from lerobot_serve.demo.results.success_gain import PASSED, passed_comparison, PassedComparison
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.record_views import (
     CanaryRecord,
@@ -46,6 +47,8 @@ class RunRecords:
     divergences: Points = field(default_factory=list)
     # share of new episodes in slot b [%]
     shares: Points = field(default_factory=list)
+    # candidates that were shown to be not worse
+    comparisons: list[PassedComparison] = field(default_factory=list)
 
 
 def read_records(traces: Path) -> RunRecords:
@@ -83,6 +86,8 @@ def _add_of_router(records: RunRecords, record: RecordView, time_s: float) -> No
         # two points at one time draw a step
         records.shares.append((time_s, records.shares[-1][1] if records.shares else 0.0))
         records.shares.append((time_s, share))
+        if record.event == PASSED:
+            records.comparisons.append(passed_comparison(time_s, record.evidence))
 
 
 def longest_gaps_ms(

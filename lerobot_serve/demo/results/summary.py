@@ -10,6 +10,7 @@ from typing import Any
 
 from lerobot_serve.demo.results.run_records import longest_gaps_ms, RunRecords
 from lerobot_serve.demo.results.scoreboard import named, Scoreboard, version_of
+from lerobot_serve.demo.results.success_gain import with_gain
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.demo.tour.link import ROS, ZENOH
@@ -38,6 +39,8 @@ def summarize_run(board: Scoreboard, run: DemoRun, records: RunRecords, audit: F
     acts = {name: dict(figures) for name, figures in run.acts.items()}
     if 'kill' in acts:
         acts['kill'] |= gaps_after_kill(acts['kill'], records)
+    if 'learn' in acts:
+        acts['learn'] = with_gain(acts['learn'], records.comparisons)
     shown = all(each['shown'] for each in acts.values())
     ages_ms = [1e3 * each.age_s for line in records.actions.values() for each in line]
     return {
@@ -162,7 +165,7 @@ def audit_text(audit: Figures) -> str:
 
 
 def learn_text(found: Figures) -> str:
-    evidence = ', '.join(f'{each["evidence"]} : 1' for each in found['rounds'])
+    evidence = ', '.join(f'{each["evidence"]:.0f} : 1' for each in found['rounds'])
     return (
         f'{found["before_percent"]} % of the attempts reached their target before, '
         f'{found["after_percent"]} % after {len(found["rounds"])} rounds, in '

@@ -6,12 +6,15 @@ from __future__ import annotations
 import pytest
 
 from lerobot_serve.demo.results.scoreboard import CORRECTED, EndedEpisode, named, Scoreboard
-from lerobot_serve.demo.results.success_gain import EVIDENCE_LOG10, Trial, trial_of
+from lerobot_serve.demo.results.success_gain import (
+    passed_comparison,
+    PassedComparison,
+    with_gain,
+)
 from lerobot_serve.demo.results.summary import ACT_TEXT
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, TOURS
 from lerobot_serve.demo.tour.acts import SERVING_ACTS
 from lerobot_serve.demo.tour.learning_acts import LEARNING_ACTS
-from lerobot_serve.tools.operate.fleet_state import CanaryView
 
 TEXTS = {
     'learn': (
@@ -52,18 +55,47 @@ def test_an_act_says_what_it_found(act):
     assert ACT_TEXT[act](found) == text
 
 
-def test_the_evidence_of_a_trial_outlasts_its_promotion():
-    on_trial = CanaryView(
-        candidate_successes=11,
-        candidate_failures=1,
-        champion_successes=2,
-        champion_failures=10,
-        evidence_not_worse=EVIDENCE_LOG10,
-    )
-    found = max(Trial(), trial_of(on_trial), trial_of(CanaryView()))
-    assert found.odds == pytest.approx(20.0)
-    assert (found.candidate_rate, found.champion_rate) == (11 / 12, 2 / 12)
-    assert Trial().candidate_rate == Trial().champion_rate == 0.0
+def compared(time_s: float, log10: float, candidate: int, champion: int) -> PassedComparison:
+    """Return a comparison of twenty episodes each."""
+    evidence = {'log10_not_worse': log10, 'log10_level': 1.301}
+    for slot, good in (('candidate', candidate), ('champion', champion)):
+        evidence |= {f'{slot}_successes': good, f'{slot}_failures': 20 - good}
+    return passed_comparison(time_s, evidence)
+
+
+def learned(*promoted_at_s: float) -> dict:
+    rounds = [{'round': i + 1, 'promoted_at_s': time_s} for i, time_s in enumerate(promoted_at_s)]
+    return {'shown': True, 'took_s': 1.0, 'rounds': rounds}
+
+
+def test_the_gain_of_two_rounds_is_from_the_first_champion_to_the_last_version():
+    # the second rollout had two steps; what comes after the last promotion is of another act
+    steps = [
+        compared(10.0, 1.4, 14, 5),
+        compared(20.0, 1.35, 16, 15),
+        compared(25.0, 1.5, 19, 15),
+        compared(90.0, 3.0, 20, 0),
+    ]
+    found = with_gain(learned(10.5, 25.5), steps)
+    assert (found['before_percent'], found['after_percent'], found['shown']) == (25, 95, True)
+    first, second = found['rounds']
+    assert (first['candidate'], first['champion']) == ([14, 20], [5, 20])
+    assert (second['evidence'], second['candidate']) == (31.6, [19, 20])
+
+
+@pytest.mark.parametrize(
+    'steps',
+    [
+        # too small a gain, too little evidence, none at all
+        [compared(10.0, 1.4, 16, 15), compared(20.0, 1.4, 18, 16)],
+        [compared(10.0, 1.4, 14, 5), compared(20.0, 1.29, 19, 15)],
+        [],
+    ],
+)
+def test_a_gain_that_is_not_proved_is_not_shown(steps):
+    found = with_gain(learned(10.5, 20.5), steps)
+    assert not found['shown']
+    assert ACT_TEXT['learn'](found)
 
 
 def test_versions_of_one_name_have_their_digest():
