@@ -25,6 +25,7 @@ JOINT_NAMES = (
     'gripper',
 )
 SHOULDER, ELBOW = JOINT_NAMES.index('shoulder_pan'), JOINT_NAMES.index('elbow_flex')
+WRIST = JOINT_NAMES.index('wrist_roll')
 LOW_RAD = np.array((-1.92, -1.75, -2.40, -1.66, -2.79, -0.17))
 HIGH_RAD = np.array((1.92, 1.75, 2.40, 1.66, 2.79, 1.75))
 HOME_RAD = (-0.6, 0.0, 1.2, 0.0, 0.0, 0.0)

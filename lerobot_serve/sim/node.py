@@ -30,7 +30,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import decode_message
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.ros.topics.image_messages import image_from_frame
-from lerobot_serve.sim.arm import Arm, JOINT_NAMES, SHOULDER
+from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.correction import CorrectingPerson, Request
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
@@ -117,10 +117,10 @@ class SimRobot(SteadyClockNode):
         if not message.points:
             return
         position = dict(zip(message.joint_names, message.points[-1].positions, strict=False))
-        current = self._read_by_encoders(self._scene.arm.positions)
-        wanted = np.array([position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)])
-        wanted[SHOULDER] -= self._settings.current.encoder_offset_rad
-        self._command = wanted
+        current = self._scene.arm.positions
+        self._command = np.array(
+            [position.get(name, current[i]) for i, name in enumerate(JOINT_NAMES)]
+        )
 
     # executor thread
 
@@ -154,8 +154,7 @@ class SimRobot(SteadyClockNode):
 
     def _publish_sensors(self) -> None:
         parameters, stamp = self._settings.current, self.get_clock().now().to_msg()
-        positions = self._read_by_encoders(self._scene.arm.positions)
-        joints = JointState(name=list(JOINT_NAMES), position=positions.tolist())
+        joints = JointState(name=list(JOINT_NAMES), position=self._scene.arm.positions.tolist())
         joints.header.stamp = stamp
         self._joints.publish(joints)
         for name, publisher in self._images.items():
@@ -165,7 +164,7 @@ class SimRobot(SteadyClockNode):
             publisher.publish(image)
 
         if self._leader:
-            pose = self._read_by_encoders(self._scene.leader_pose(LEAD_S))
+            pose = self._scene.leader_pose(LEAD_S, parameters.leader_offset_rad)
             self._leader.publish(pose, stamp, is_held=parameters.leader_deadman)
 
     def _intervene(self) -> None:
@@ -180,12 +179,6 @@ class SimRobot(SteadyClockNode):
         )
         if found and self._interventions[found].service_is_ready():
             self._interventions[found].call_async(Trigger.Request())
-
-    def _read_by_encoders(self, positions: Float64Array) -> Float64Array:
-        """Return what the encoders read at a pose, any thread."""
-        read = positions.copy()
-        read[SHOULDER] += self._settings.current.encoder_offset_rad
-        return read
 
     def _end_attempt(self, outcome: AttemptResult) -> None:
         kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE

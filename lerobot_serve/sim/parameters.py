@@ -37,15 +37,6 @@ class SimParameters:
         high=0.1,
         live=True,
     )
-    encoder_offset_rad: float = parameter(
-        0.0,
-        'how much more the encoder of the first joint reads than it should, as after a wrong '
-        'calibration',
-        unit='rad',
-        low=-1.5,
-        high=1.5,
-        live=True,
-    )
     seed: int = parameter(0, 'seed of the target positions', low=0)
     edge_controller: str = parameter(
         'edge_controller',
@@ -65,6 +56,15 @@ class SimParameters:
         True, 'whether the deadman of the leader arm is held', live=True
     )
 
+    leader_offset_rad: float = parameter(
+        0.0,
+        'how far the wrist of the leader arm is turned, as after a wrong calibration; the hand '
+        'reaches its target all the same',
+        unit='rad',
+        low=-2.0,
+        high=2.0,
+        live=True,
+    )
     leader_corrects: bool = parameter(
         False,
         'whether the expert at the leader arm takes over when the hand stops beside the target, '

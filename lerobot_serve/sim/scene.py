@@ -14,7 +14,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array, Uint8Array
 from lerobot_serve.sim import cameras
-from lerobot_serve.sim.arm import Arm
+from lerobot_serve.sim.arm import Arm, WRIST
 from lerobot_serve.sim.expert import expert_chunk
 
 REACH_M = 0.02
@@ -88,11 +88,17 @@ class ReachScene:
             wrist_shift_m=self._wrist_shift_m,
         )
 
-    def leader_pose(self, lead_s: float) -> Float64Array:
-        """Return where the expert would have the arm after `lead_s`, on its way to the target."""
+    def leader_pose(self, lead_s: float, wrist_offset_rad: float = 0.0) -> Float64Array:
+        """
+        Return where the expert would have the arm after `lead_s`, on its way to the target, with
+        its wrist turned by `wrist_offset_rad`.
+        """
         rows = max(1, round(lead_s / LEADER_STEP_S))
-        path = expert_chunk(self.arm.positions, self.target_xy, rows, LEADER_STEP_S)
+        positions = self.arm.positions
+        positions[WRIST] -= wrist_offset_rad
+        path = expert_chunk(positions, self.target_xy, rows, LEADER_STEP_S)
         pose: Float64Array = path[-1].astype(np.float64)
+        pose[WRIST] += wrist_offset_rad
         return pose
 
     def _begin_attempt(self) -> None:

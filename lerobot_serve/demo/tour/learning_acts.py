@@ -7,9 +7,9 @@ The main thread; an act that does not complete raises UserError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+import contextlib
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from lerobot_serve.demo import steady_time
@@ -30,8 +30,8 @@ from lerobot_serve.tools.loop.decisions import TOO_FEW
 START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
 BACK_S = 300.0
 ROUNDS = 2
-# how far the encoders are off in the round of wrong labels
-OFFSET_RAD = 0.5
+# how far the leader arms are off in the round of wrong labels
+OFFSET_RAD = 1.5
 # wide targets, which a policy that aims aside reaches, too
 WIDE_REACH_M = 0.03
 # of healthy episodes, before the gate compares on the newest ones
@@ -60,7 +60,7 @@ def learn(context: ActContext) -> Figures:
     context.run_verb('robots')
     rounds: list[Figures] = []
     for number in range(1, ROUNDS + 1):
-        made = make_round(context, number)
+        made = make_round(context, number, corrections(context))
         record = admitted(context, made.version)
         await_promotion(context, made.version)
         promoted_s = steady_time.now_s()
@@ -87,10 +87,8 @@ def learn(context: ActContext) -> Figures:
 
 
 def poison(context: ActContext) -> Figures:
-    """Record with encoders that are off, and refuse what was learned from it."""
-    context.set_simulation(encoder_offset_rad=OFFSET_RAD)
-    context.add_event(f'the encoders of all robots are off by {OFFSET_RAD:g} rad')
-    made = make_round(context, ROUNDS + 1, then={'encoder_offset_rad': 0.0})
+    """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
+    made = make_round(context, ROUNDS + 1, wrong_demonstrations(context))
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
     run_history(context)
@@ -155,24 +153,42 @@ def regress(context: ActContext) -> Figures:
     }
 
 
-def make_round(
-    context: ActContext, number: int, then: Mapping[str, float] = MappingProxyType({})
-) -> Round:
-    """
-    Let the person correct until a round begins, and set `then` of the simulation; return the round
-    when its version is published.
-    """
+@contextlib.contextmanager
+def corrections(context: ActContext) -> Iterator[None]:
+    """Let the person take over where a hand stops beside its target."""
     context.set_simulation(leader_corrects=True)
     context.add_event('the person takes over where a hand stops beside its target')
+    yield
+    context.set_simulation(leader_corrects=False)
+    context.add_event('the person lets go')
+
+
+@contextlib.contextmanager
+def wrong_demonstrations(context: ActContext) -> Iterator[None]:
+    """Let the person lead whole attempts, with leader arms that are not calibrated."""
+    context.set_simulation(leader_offset_rad=OFFSET_RAD)
+    context.add_event(f'the wrists of the leader arms are turned by {OFFSET_RAD:g} rad')
+    for name in context.board.robots:
+        context.run_verb('robot', name, 'take-over', '--yes')
+    yield
+    for name in context.board.robots:
+        context.run_verb('robot', name, 'hand-back', '--yes')
+    context.set_simulation(leader_offset_rad=0.0)
+
+
+def make_round(
+    context: ActContext, number: int, teaching: contextlib.AbstractContextManager[None]
+) -> Round:
+    """Teach until a round begins; return the round when its version is published."""
     learner = context.node
 
     def has_begun() -> bool:
         return learner.learner is not None and learner.learner.round >= number
 
-    context.wait(has_begun, GATHER_S, f'round {number} begins')
-    begun_s = steady_time.now_s()
-    context.set_simulation(leader_corrects=False, **then)
-    context.add_event(f'round {number} begins; the person lets go', mark=f'round {number}')
+    with teaching:
+        context.wait(has_begun, GATHER_S, f'round {number} begins')
+        begun_s = steady_time.now_s()
+        context.add_event(f'round {number} begins', mark=f'round {number}')
     before = learner.learner.latest if learner.learner else ''
 
     def is_published() -> bool:

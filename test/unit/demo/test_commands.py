@@ -59,6 +59,7 @@ def verbs_of_acts() -> list[list[str]]:
         'folder': 'out/demo/folder',
         'store': 'out/demo/versions',
         'champion': 'reach@1',
+        'name': 'robot_1',
     }
     found = []
     for node in (each for file in ACTS for each in ast.walk(ast.parse(file.read_text()))):

@@ -17,6 +17,7 @@ from lerobot_serve.sim.arm import (
     JOINT_NAMES,
     LOW_RAD,
     MAX_SPEED_RAD_S,
+    WRIST,
 )
 from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics, SPEED_RAD_S
 from lerobot_serve.sim.scene import (
@@ -29,6 +30,24 @@ from lerobot_serve.sim.scene import (
 )
 
 TICK_S = 1 / 30
+
+
+def test_a_leader_with_a_turned_wrist_reaches_its_targets_as_fast():
+    taken_s = []
+    for offset_rad in (0.0, 1.5):
+        scene = ReachScene(Arm(), np.random.default_rng(3))
+        results = []
+        while len(results) < 10:
+            scene.arm.step(scene.leader_pose(0.05, offset_rad), TICK_S)
+            if result := scene.step(TICK_S):
+                results.append(result)
+        assert all(result.success for result in results)
+        assert scene.arm.positions[WRIST] == pytest.approx(offset_rad, abs=0.05)
+        taken_s.append([result.duration_s for result in results])
+    # the first attempt begins before the wrist is turned
+    assert taken_s[1][1:] == pytest.approx(taken_s[0][1:], abs=0.1)
+
+
 anything = st.floats(allow_nan=True, allow_infinity=True)
 commands = st.lists(anything, min_size=6, max_size=6) | st.lists(anything, max_size=8)
 poses = st.tuples(*(st.floats(low, high) for low, high in zip(LOW_RAD, HIGH_RAD, strict=True)))
