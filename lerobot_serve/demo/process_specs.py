@@ -19,6 +19,8 @@ ROUTER_PROCESS = 'router'
 SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
 # those that others connect to
 LISTENING = (*SLOTS, ROUTER_PROCESS)
+# folder of the router and the robots, beside that of the traces
+STATE = 'state'
 # time limit of an attempt of the simulated arm
 ATTEMPT_S = 3.0
 SHADOW_EPISODES = 5
@@ -110,6 +112,8 @@ def robot_specs(name: str, seed: int, traces: Path, link: DemoLink) -> list[Proc
         'clamp_alarm_window_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
+        # a pause outlasts its process, and must not outlast the demo
+        'state_folder': traces.parent / STATE / name,
         **link.robot_parameters(ROUTER_PROCESS),
     }
     arm = {'seed': seed, 'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}

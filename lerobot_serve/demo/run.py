@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
 from lerobot_serve.demo.dashboard import Dashboard
-from lerobot_serve.demo.process_specs import robot_names
+from lerobot_serve.demo.process_specs import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, SERVING, tour_of
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
@@ -46,7 +46,7 @@ CLIENT_TIMEOUT_S = 5.0
 # what an earlier run left and this one would add to
 LEFTOVERS = (
     fleet_files.TRACES,
-    fleet_files.STATE,
+    STATE,
     fleet_files.POLICIES,
     *learning_fleet.FOLDERS,
 )

@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from lerobot_serve.demo import process_specs
-from lerobot_serve.demo.process_specs import ProcessSpec, VERSIONS
+from lerobot_serve.demo.process_specs import ProcessSpec, STATE, VERSIONS
 from lerobot_serve.demo.tour.link import DemoLink
 
 FLEET_FILE, CANDIDATE_FILE = 'fleet.yaml', 'v2.yaml'
-POLICIES, TRACES, STATE = 'policies', 'traces', 'state'
+POLICIES, TRACES = 'policies', 'traces'
 SETTINGS_FILE, WEIGHTS_FILE = 'policy.json', 'model.safetensors'
 FLEET_HEAD = """\
 # The fleet of `lerobot-serve demo`: two servers of v1 in slot a, a router, simulated robots.

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name
-from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, STATE, TRACES, write_policy
+from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name, STATE
+from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, TRACES, write_policy
 from lerobot_serve.demo.tour.link import DemoLink
 
 LEARNING_FILE, TRAINER_FILE = 'loop.yaml', 'trainer.yaml'
@@ -56,7 +56,7 @@ def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) 
     return {
         'servers': {name: _server(name, link) for name in SLOT_SERVERS},
         'router': _router(link),
-        'robots': {name: _robot(seed + number, link) for number, name in enumerate(robots)},
+        'robots': {name: _robot(name, seed + number, link) for number, name in enumerate(robots)},
         'record': {'folder': BAGS, 'strategy': 'episodic'},
         'learner': {
             'store': VERSIONS,
@@ -110,7 +110,7 @@ def _router(link: DemoLink) -> dict[str, Any]:
     }
 
 
-def _robot(seed: int, link: DemoLink) -> dict[str, Any]:
+def _robot(name: str, seed: int, link: DemoLink) -> dict[str, Any]:
     return {
         'simulated': True,
         'task': 'reach the red target',
@@ -118,6 +118,8 @@ def _robot(seed: int, link: DemoLink) -> dict[str, Any]:
         'network_profile': 'wired',
         'trace_folder': TRACES,
         'trace_images': 'none',
+        # a takeover outlasts its process, and must not outlast the demo
+        'state_folder': f'{STATE}/{name}',
         **link.robot_parameters(ROUTER_PROCESS),
         'simulation': {
             'seed': seed,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -41,8 +42,12 @@ class OfferedProfile:
         }
 
 
+@lru_cache(maxsize=1024)
 def as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
-    """Return the profiles in the format of the channel of a bag."""
+    """
+    Return the profiles in the format of the channel of a bag; a recorder of episodes writes the
+    same ones again for each of them.
+    """
     return str(yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False))
 
 
