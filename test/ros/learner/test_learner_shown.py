@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from support.nodes.operator import Operator
 from support.processes.stopped_process import halt
 
 from lerobot_serve.learner.rounds.states import Phase
@@ -37,14 +38,14 @@ def test_a_learner_that_waits_is_heard_of_and_one_that_hangs_is_silent(learner_r
     with FleetClient(60.0) as client:
 
         def waits(learner: LearnerView) -> bool:
-            return learner.episodes_new == 1 and not learner.is_silent
+            return learner.text.startswith('waits for 1 more') and not learner.is_silent
 
         def shown(holds: Callable[[LearnerView], bool], what: str) -> LearnerView:
             return rig.wait(lambda: next(filter(holds, client.last_learners()), None), what)
 
         found = shown(waits, 'its episode is shown')
-        assert (found.node, found.phase, found.episodes_wanted) == (NODE, 'WAITING', 2)
-        assert found.text.startswith('waits for 1 more episode (1 of 2)')
+        assert (found.node, found.phase) == (NODE, 'WAITING')
+        assert (found.episodes_new, found.episodes_wanted) == (1, 2)
         # nothing changes, and it is heard of all the time
         count = len(rig.states)
         rig.wait(lambda: len(rig.states) >= count + 4, 'it publishes its state')
@@ -74,13 +75,15 @@ def watched() -> Iterator[Iterator[dict[str, Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.limit_s(900)
-def test_rollout_watch_shows_the_progress_of_a_training_and_its_version(learner_rig, router_rig):
+def test_rollout_watch_shows_the_progress_of_a_training_and_its_version(
+    learner_rig, router_rig, capsys
+):
     pytest.importorskip('lerobot')
     pytest.importorskip('torch')
     rig = learner_rig
     router_rig.server('a', 'a')
     router_rig.router(slot_a=['a'])
-    router_rig.wait_for_health('healthy')
+    router_rig.wait_for_health('slot_b_drained')
     rig.start()
     rig.wait_for(Phase.WAITING)
     with watched() as lines:
@@ -102,3 +105,7 @@ def test_rollout_watch_shows_the_progress_of_a_training_and_its_version(learner_
         published = next_with(lambda each: each['latest'])
         assert (published['episodes'], published['episodes_new']) == (2, 0)
     assert rig.ids() == [published['latest']]
+    operator = Operator(capsys)
+    (shown,) = operator.reads('rollout', 'status')['learners']
+    assert (shown['node'], shown['latest']) == (NODE, published['latest'])
+    assert '\n/learner: waiting, last round 1\n' in operator.prints('rollout', 'status')

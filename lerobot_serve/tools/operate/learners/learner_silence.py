@@ -39,19 +39,20 @@ class Arrivals(NamedTuple):
     """
 
     found_s: float
-    count: int = 0
+    states: int = 0
     arrived_s: float = 0.0
     age_s: float = 0.0
 
 
 def hearing(arrivals: Arrivals) -> Hearing:
     """Return whether a learner is heard of; see the module."""
-    if arrivals.count == 0:
+    if arrivals.states == 0:
         return Hearing.EXPECTED if arrivals.found_s < SILENT_S else Hearing.MUTE
     # a stamp of the future is of a clock that is off
     if abs(arrivals.age_s) <= SILENT_S:
         return Hearing.HEARD
-    if arrivals.count == 1 and arrivals.arrived_s < NEW_STATE_S:
+    # only the first state can be older than its arrival
+    if arrivals.arrived_s < NEW_STATE_S:
         return Hearing.EXPECTED
     return Hearing.SILENT
 

@@ -129,6 +129,12 @@ def test_a_learner_whose_state_does_not_arrive_is_silent(client, node):
     assert found.phase == 'UNKNOWN' and found.silent_s >= SILENT_S
 
 
+def test_a_learner_is_not_shown_while_its_first_state_may_still_arrive(client, node):
+    PlayedLearner(node)
+    (found,) = wait_until(client.last_learners, 'it is shown', LIMIT_S)
+    assert found.silent_s is not None and found.silent_s >= SILENT_S
+
+
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 3.4e38, -3.4e38])
 def test_hostile_numbers_and_texts_are_safe_to_print(value):
     nasty = '\x1b[2J</script>'

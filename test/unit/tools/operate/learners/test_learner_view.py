@@ -154,6 +154,7 @@ CHANGED = {
     'a version': (TRAINS, replace(WAITS, latest='act@9'), '; published act@9. waits for 33 more'),
     'a failure': (TRAINS, replace(WAITS, text='round 3 failed: x'), '. round 3 failed: x'),
     'silence': (TRAINS, replace(TRAINS, silent_s=4.0), 'silent for 4 s: it ended, hangs'),
+    'silence while it waits': (WAITS, replace(WAITS, silent_s=4.0), 'silent for 4 s'),
     'heard again': (replace(TRAINS, silent_s=4.0), TRAINS, 'heard of again, training, round 3'),
 }
 
