@@ -493,11 +493,11 @@ class Learner:
     # what is shown
 
     def _show(self) -> None:
-        """Show the state when it changed; progress each second."""
+        """Show the state when it changed, and each second: one that shows nothing hangs."""
         now_s = self._clock()
         shown = self._shown()
-        is_running = self._phase in RUNNING and now_s - self._times.shown_s >= SHOW_PERIOD_S
-        if is_running or _without_progress(shown) != _without_progress(self.shown):
+        is_due = now_s - self._times.shown_s >= SHOW_PERIOD_S
+        if is_due or _without_progress(shown) != _without_progress(self.shown):
             self._times.shown_s = now_s
             self.shown = shown
             self._listener.on_state(shown)

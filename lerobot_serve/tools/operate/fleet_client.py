@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The ROS client of an operator: find routers and robots (`discovery/fleet_search.py`), read their
-states (`discovery/latched_states.py`) and call services (`service_calls.py`), by a short-lived,
-hidden node or by the node of a process that runs anyway.
+The ROS client of an operator: find routers and robots (`discovery/fleet_search.py`) and learners
+(`discovery/learner_search.py`), read their states (`discovery/latched_states.py`) and call
+services (`service_calls.py`), by a short-lived, hidden node or by the node of a process that runs
+anyway.
 
 The thread that builds it calls its methods; the executor thread deposits the states.
 """
@@ -22,7 +23,9 @@ from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch
 from lerobot_serve.tools.operate.discovery.graph_search import STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
+from lerobot_serve.tools.operate.discovery.learner_search import LearnerSearch
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.message_views import robot_view, router_view, shadow_view
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached
@@ -53,6 +56,7 @@ class FleetClient(ServiceCalls):
         self.operator = operator or operator_name()
         self._states = LatchedStates(self._node)
         self._search = FleetSearch(self._node, self._states, known)
+        self._learners = LearnerSearch(self._node, self._states)
 
     def __enter__(self) -> FleetClient:
         return self
@@ -81,6 +85,14 @@ class FleetClient(ServiceCalls):
 
     def forget_robots(self) -> None:
         self._search.forget_robots()
+
+    # learners; see LearnerSearch
+
+    def find_learners(self) -> list[LearnerView]:
+        return self._learners.find(self.timeout_s)
+
+    def last_learners(self) -> list[LearnerView]:
+        return self._learners.now()
 
     # states
 

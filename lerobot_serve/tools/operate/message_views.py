@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert messages of routers, servers and edges into plain data. Pure functions."""
+"""Convert messages of routers, servers, edges and learners into plain data. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
+from math import isinf, isnan
 
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_state import (
@@ -23,11 +23,19 @@ from lerobot_serve.tools.operate.fleet_state import (
     unknown_name,
     UnknownPhase,
 )
+from lerobot_serve.tools.operate.learners.learner_state import (
+    known_loss,
+    known_remaining_s,
+    known_share,
+    LEARNER_PHASES,
+    LearnerView,
+)
 from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView, SwapPhase
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EdgeState,
     GuardState,
+    LearnerState,
     ReplicaState,
     RouterState,
     ServerStatus,
@@ -41,6 +49,7 @@ REPLICA_NAMES = {getattr(ReplicaState, name): name for name in REPLICA_STATES}
 EDGE_NAMES = {getattr(EdgeState, name): name for name in EDGE_STATES}
 RUNG_NAMES = {getattr(EdgeState, f'RUNG_{name}'): name for name in RUNGS}
 INTERVENTION_NAMES = {getattr(EdgeState, f'INTERVENTION_{name}'): name for name in INTERVENTIONS}
+LEARNER_NAMES = {getattr(LearnerState, name): name for name in LEARNER_PHASES}
 SERVER_NAMES = {getattr(ServerStatus, name): name for name in SERVER_STATES}
 SWAP_PHASES = {
     getattr(ServerStatus, f'SWAP_{phase.name}'): phase
@@ -174,4 +183,24 @@ def server_view(name: str, status: ServerStatus) -> ServerView:
         status.active_sessions,
         SWAP_PHASES.get(status.swap, SwapPhase.UNKNOWN),
         status.swap_text,
+    )
+
+
+def learner_view(node: str, message: LearnerState) -> LearnerView:
+    """Return the view of a learner."""
+    return LearnerView(
+        node=node,
+        phase=LEARNER_NAMES.get(message.state, unknown_name(message.state)),
+        text=message.text,
+        round=message.round,
+        parent=message.parent,
+        latest=message.latest,
+        episodes=message.episodes,
+        episodes_new=message.episodes_new,
+        episodes_wanted=message.episodes_wanted,
+        progress=known_share(message.progress),
+        loss=known_loss(message.loss),
+        has_diverged=isinf(message.loss),
+        remaining_s=known_remaining_s(message.remaining_s),
+        dropped=tuple((each.reason, each.count) for each in message.dropped),
     )

@@ -152,6 +152,27 @@ def server(name: str, **more: Any) -> Row:
     return row | more
 
 
+def learner(phase: str = 'TRAINING', **more: Any) -> Row:
+    """Return the row of a learner in its third round."""
+    row: Row = {
+        'phase': phase,
+        'text': 'round 3: trains',
+        'round': 3,
+        'is_running': phase in ('CONVERTING', 'TRAINING', 'PUBLISHING'),
+        'parent': V1,
+        'latest': V2,
+        'episodes': 120,
+        'episodes_new': 17,
+        'episodes_wanted': 50,
+        'progress': 0.42,
+        'loss': 0.03124,
+        'has_diverged': False,
+        'remaining_s': 750,
+        'dropped': {'other_host': 12},
+    }
+    return row | more
+
+
 def incident(number: int, kind: str, severity: str, who: str, text: str) -> Row:
     return {
         'at': f'18:0{number}:11',
@@ -200,6 +221,7 @@ def fleet(robot_count: int = 6) -> dict[str, dict[str, Row]]:
             '/v1/policy_server': server('v1'),
             '/v2/policy_server': server('v2', slot='b', policy=V2, load=0.93),
         },
+        'learners': {'/learner': learner()},
         'incidents': incidents(),
         'episodes': episodes(),
     }

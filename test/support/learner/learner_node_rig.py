@@ -36,11 +36,15 @@ from support.waiting import wait_until
 LIMIT_S = 150.0
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 ROUTER = '/played_router'
-# copies the parent and changes a bit of a weight, once a file allows it
+# prints how far it is, copies the parent and changes a bit of a weight, once a file allows it
+TRAINING_STEPS = 100
 TRAINING = """
 import pathlib, random, shutil, sys, time
 parent, result, gate, began = map(pathlib.Path, sys.argv[1:5])
 began.touch()
+for step in (10, 42):
+    print(f'step {step} loss {5 / step:.3f}', flush=True)
+    time.sleep(0.3)
 while not gate.exists():
     time.sleep(0.02)
 shutil.copytree(parent, result, ignore=shutil.ignore_patterns('version.json'))
@@ -77,7 +81,13 @@ class LearnerNodeRig:
         script.write_text(TRAINING)
         words = [sys.executable, str(script), '{parent}', '{output}']
         words += [str(self.gate), str(self.training)]
-        content = {'command': words, 'result': '{output}'}
+        content = {
+            'command': words,
+            'result': '{output}',
+            'steps': TRAINING_STEPS,
+            'step_pattern': r'step (\d+)',
+            'loss_pattern': r'loss (\S+)',
+        }
         (self.folder / 'trainer.yaml').write_text(json.dumps(content))
 
     # the process

@@ -27,7 +27,8 @@ PAST_S, PAST_SHOWN = 24 * HOUR_S, 8
 
 
 def print_status(options: argparse.Namespace) -> int:
-    """Print the state of the rollout."""
+    """Print the state of the rollout and of the learners."""
+    from lerobot_serve.tools.operate.learners import learner_view
     from lerobot_serve.tools.operate.operations import read_settings
     from lerobot_serve.tools.operate.rollout import rollout_view
 
@@ -35,8 +36,12 @@ def print_status(options: argparse.Namespace) -> int:
         settings = read_settings(client, router.name)
         shadow = client.shadow(router.name) if settings.has_shadow else None
         view = rollout_view.rollout_view(router, settings, shadow)
+        learners = client.find_learners()
+        sections = [rollout_view.as_text(view), learner_view.as_text(learners)]
         operator_options.print_found(
-            options, rollout_view.as_json(view), lambda: rollout_view.as_text(view)
+            options,
+            {**rollout_view.as_json(view), 'learners': learner_view.as_json(learners)},
+            lambda: '\n\n'.join(filter(None, sections)),
         )
         return 0
 

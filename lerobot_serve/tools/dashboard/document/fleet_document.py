@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lerobot_serve.tools.dashboard.document.merge_patch import difference, Json
 
-SECTIONS = ('robots', 'routers', 'servers', 'incidents', 'episodes')
+SECTIONS = ('robots', 'routers', 'servers', 'learners', 'incidents', 'episodes')
 # without any change, a patch with the time shows a viewer that the stream is alive
 LIVENESS_MS = 900
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Turn states of robots, routers and servers into the document, with what happened in between.
+Turn states of robots, routers, servers and learners into the document, with what happened between
+them.
 
 The poll thread calls it; other threads read the newest states for commands, which are immutable.
 """
@@ -31,6 +32,7 @@ from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
+from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
 from lerobot_serve.tools.dashboard.document.rows.robot_rows import (
     robot_row,
     silent_row,
@@ -42,13 +44,19 @@ from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
-ROBOT, ROUTER, SERVER = 'robots', 'routers', 'servers'
+ROBOT, ROUTER, SERVER, LEARNER = 'robots', 'routers', 'servers', 'learners'
 View = TypeVar('View')
-WORDS = {ROBOT: 'the robot', ROUTER: 'the router', SERVER: 'the server'}
+WORDS = {
+    ROBOT: 'the robot',
+    ROUTER: 'the router',
+    SERVER: 'the server',
+    LEARNER: 'the learner',
+}
 
 
 class _Known(Protocol[View]):
@@ -167,6 +175,10 @@ class FleetRecorder:
             self._note(node, [finding] if finding else [], now_s)
         self._heard(SERVER, node, now_s)
         self._document.put(SERVER, node, row)
+
+    def on_learner(self, learner: LearnerView, now_s: float) -> None:
+        self._heard(LEARNER, learner.node, now_s)
+        self._document.put(LEARNER, learner.node, learner_row(learner))
 
     def on_outcome(self, episode_id: str, outcome: str) -> None:
         """Note the outcome of an episode, reported here or elsewhere."""

@@ -13,7 +13,12 @@ from rclpy.serialization import deserialize_message
 
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
-from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT, ROUTER
+from lerobot_serve.tools.dashboard.document.fleet_recorder import (
+    FleetRecorder,
+    LEARNER,
+    ROBOT,
+    ROUTER,
+)
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     CANARY,
@@ -24,12 +29,13 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     WatchedSource,
 )
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
-from lerobot_serve.tools.operate.message_views import router_view, shadow_view
+from lerobot_serve.tools.operate.message_views import learner_view, router_view, shadow_view
 from lerobot_serve.tools.operate.service_calls import OUTCOMES
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EpisodeOutcome,
+    LearnerState,
     RouterState,
     ServerStatus,
     ShadowSummary,
@@ -118,13 +124,16 @@ class FleetPoll:
                 self._forget(source)
 
     def _on_state(self, source: WatchedSource, raw: bytes, now_s: float) -> None:
-        """Deposit the state of a robot or a server; bytes that are no such state do not count."""
+        """Deposit the state of a robot, server or learner; bytes that are none do not count."""
         node = source.node
         try:
             if source.kind == ROBOT:
                 reader = self._readers.setdefault(node, EdgeStateReader(node))
                 limit_s = self._parameters.age_limit_s(node, now_s)
                 self._recorder.on_robot(node, reader.read(raw), limit_s, now_s)
+            elif source.kind == LEARNER:
+                state = deserialize_message(raw, LearnerState)
+                self._recorder.on_learner(learner_view(node, state), now_s)
             else:
                 self._recorder.on_server(node, deserialize_message(raw, ServerStatus), now_s)
         except (Malformed, RuntimeError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Find robots, routers and servers, and take their newest states. The poll thread.
+Find robots, routers, servers and learners, and take their newest states. The poll thread.
 
 The graph is read seldom, since its cost grows with all topics of a domain: at most once a second,
 and for at most GRAPH_SHARE of a core, but at least every GRAPH_LIMIT_S.
@@ -16,13 +16,19 @@ from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 
 from lerobot_serve.ros import qos
-from lerobot_serve.tools.dashboard.document.fleet_recorder import ROBOT, ROUTER, SERVER
+from lerobot_serve.tools.dashboard.document.fleet_recorder import (
+    LEARNER,
+    ROBOT,
+    ROUTER,
+    SERVER,
+)
 from lerobot_serve.tools.dashboard.document.silence import Source
 from lerobot_serve.tools.dashboard.ros.newest_messages import PolledTopic
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EdgeState,
     EpisodeOutcome,
+    LearnerState,
     RouterState,
     ServerStatus,
     ShadowSummary,
@@ -35,6 +41,13 @@ SOURCES = {
     f'{PACKAGE}/EdgeState': ('/state', ROBOT),
     f'{PACKAGE}/RouterState': ('/state', ROUTER),
     f'{PACKAGE}/ServerStatus': ('/status', SERVER),
+    f'{PACKAGE}/LearnerState': ('/state', LEARNER),
+}
+TYPES = {
+    ROBOT: EdgeState,
+    ROUTER: RouterState,
+    SERVER: ServerStatus,
+    LEARNER: LearnerState,
 }
 # of a router beside its state
 CANARY, SHADOW, OUTCOME = 'canary', 'shadow_summary', 'outcome'
@@ -47,7 +60,7 @@ ROBOT_STATE = QoSProfile(
 
 @dataclass(slots=True)
 class WatchedSource:
-    """One robot, router or server, and the topics that are polled."""
+    """One robot, router, server or learner, and the topics that are polled."""
 
     kind: str
     node: str
@@ -104,10 +117,9 @@ class FleetTopics:
                 yield kind, node, topic
 
     def _watched(self, kind: str, node: str, topic: str) -> WatchedSource:
-        types = {ROBOT: EdgeState, ROUTER: RouterState, SERVER: ServerStatus}
         # robots publish several times a second, and are many: nothing is sent again for a viewer
         profile = ROBOT_STATE if kind == ROBOT else qos.STATE
-        source = WatchedSource(kind, node, PolledTopic(self._node, types[kind], topic, profile))
+        source = WatchedSource(kind, node, PolledTopic(self._node, TYPES[kind], topic, profile))
         if kind == ROUTER:
             source.others = {
                 CANARY: self._topic(CanaryState, f'{node}/{CANARY}'),

@@ -55,7 +55,7 @@ class GraphSearch:
         graph = Graph(0, 0, frozenset())
         changed_s = found_s = time.monotonic()
         while True:
-            now, now_s = self._look(), time.monotonic()
+            now, now_s = self.look(), time.monotonic()
             for node in now.nodes - graph.nodes:
                 on_found(node)
             changed_s = changed_s if now == graph else now_s
@@ -85,7 +85,8 @@ class GraphSearch:
             return unchanged_s >= (WANTED_SETTLE_S if has_wanted else SETTLE_S)
         return unchanged_s >= SETTLE_S if has_wanted else found_s >= KNOWN_SETTLE_S
 
-    def _look(self) -> Graph:
+    def look(self) -> Graph:
+        """Return what is discovered now, without waiting."""
         topics = self._node.get_topic_names_and_types()
         nodes = (
             topic.removesuffix(STATE)

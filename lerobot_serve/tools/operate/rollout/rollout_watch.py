@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Shows a rollout live: redrawn on a terminal, elsewhere a line for each change.
+Shows a rollout and the learners live: redrawn on a terminal, elsewhere a line for each change.
 
 The main thread; the client waits for the next state.
 """
@@ -16,6 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from lerobot_serve.tools.operate.fleet_state import RouterView, ShadowView
+from lerobot_serve.tools.operate.learners import learner_view
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.rollout import rollout_view
 from lerobot_serve.tools.output.text import without_controls
@@ -46,6 +48,7 @@ class RolloutWatch:
         self.past: list[str] = []
         self.decisions: list[str] = []
         self._is_silent = False
+        self._learners: list[LearnerView] = []
 
     def run(self, seconds: float | None = None) -> None:
         """Watch for this time, or until Ctrl-C."""
@@ -89,9 +92,15 @@ class RolloutWatch:
                 if self._is_silent
                 else f'{now.name} publishes its state again'
             )
+        added += self._poll_learners()
         lines = [f'{time.strftime("%H:%M:%S")} {text}' for text in added]
         self.decisions += lines
         return lines
+
+    def _poll_learners(self) -> list[str]:
+        """Take the newest states of the learners, and return what has changed."""
+        before, self._learners = self._learners, self._client.last_learners()
+        return learner_view.changes(before, self._learners)
 
     def text(self, shadow: ShadowView | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""
@@ -100,7 +109,8 @@ class RolloutWatch:
         past = list(map(without_controls, self.past[-max(0, shown - len(latest)) :]))
         before = ['last decisions, by the trace of the router:', *past] if past else []
         lines = [*before, 'changes since this began:', *latest]
-        return '\n'.join([rollout_view.as_text(view), '', *lines])
+        learners = [learner_view.as_text(self._learners), ''] if self._learners else []
+        return '\n'.join([rollout_view.as_text(view), '', *learners, *lines])
 
     def _shadow(self) -> ShadowView | None:
         """Return what the shadow has shown, which a rollout may wait for; without a wait."""
@@ -110,7 +120,8 @@ class RolloutWatch:
         if self._as_json:
             found = rollout_view.rollout_view(self._last, self._settings, self._shadow())
             view = rollout_view.as_json(found)
-            line = json.dumps({'change': line, **view})
+            learners = learner_view.as_json(self._learners)
+            line = json.dumps({'change': line, **view, 'learners': learners})
         print(line if self._as_json else without_controls(line), flush=True)
 
     def _state_line(self) -> str:

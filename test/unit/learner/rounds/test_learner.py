@@ -12,7 +12,7 @@ from support.learner.learner_rig import episode, LearnerRig, PARENT
 
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
-from lerobot_serve.learner.rounds.learner import OVERTIME_S
+from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LiveSettings
 from lerobot_serve.learner.steps.jobs import ConvertJob, PublishJob, ScanJob, TrainJob
@@ -483,6 +483,23 @@ def test_progress_is_shown_each_second(rig):
     assert len(rig.states) == count
     rig.report(Failed('x'))
     assert math.isnan(rig.learner.shown.loss)
+
+
+@pytest.mark.parametrize('phase', ['WAITING', *PHASES, 'PAUSED'])
+def test_the_state_is_shown_each_second_in_each_phase(ready, phase):
+    rig = ready
+    if phase in PHASES:
+        at(rig, phase)
+    if phase == 'PAUSED':
+        rig.ask(Command.PAUSE)
+    rig.turn()
+    count = len(rig.states)
+    rig.turn()
+    assert len(rig.states) == count
+    rig.now_s += SHOW_PERIOD_S
+    rig.turn(1)
+    assert len(rig.states) == count + 1
+    assert rig.states[-1].phase.name == phase
 
 
 def test_a_parent_that_cannot_be_read_is_said(rig):

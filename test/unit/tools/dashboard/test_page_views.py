@@ -10,6 +10,7 @@ from support.dashboard.example_fleet import (
     fleet,
     HOSTILE,
     incident,
+    learner,
     node_of,
     robot,
     robots,
@@ -120,6 +121,43 @@ def test_several_routers_have_a_rollout_each(tab, server):
     assert page.url.endswith('#/rollout/%2Fpolicy_router')
 
 
+def test_a_learner_shows_progress_loss_and_its_estimated_end(tab, server):
+    page = tab.open('#/rollout')
+    card = page.get_by_role('region', name='Learners').locator('.learner')
+    expect(card).to_have_count(1)
+    for text in (
+        *('/learner', 'training', 'round 3', '42 %', '0.03124', 'about 13 min'),
+        *('17 of 50 new, 120 in all', 'reach_v1@41ab77c0', 'reach_v2@5f1c09aa'),
+        *('12 other host', 'round 3: trains'),
+    ):
+        expect(card).to_contain_text(text)
+    bar = card.locator('.bar > i')
+    assert bar.evaluate('node => node.style.transform') == 'scaleX(0.42)'
+    server.change('learners', '/learner', progress=0.999, has_diverged=True, loss=None)
+    expect(card).to_contain_text('99 %')
+    expect(card).to_contain_text('infinite')
+    server.change('learners', '/learner', progress=None, remaining_s=None, has_diverged=False)
+    expect(card.locator('.toward')).to_contain_text('not known yet')
+    failed = learner('WAITING', text='round 3 failed: no space left', progress=None)
+    server.put('learners', '/learner', failed)
+    expect(card.locator('.toward')).to_be_hidden()
+    expect(card).to_contain_text('last round 3')
+    expect(card).to_contain_text('round 3 failed: no space left')
+
+
+def test_learners_are_shown_without_a_router_and_without_one_there_is_no_panel(browser, serve):
+    server = serve({'learners': {'/b': learner(), '/a': learner('PAUSED')}})
+    with opened_tab(browser, server.url) as tab:
+        page = tab.open('#/rollout')
+        expect(page.locator('.learner b')).to_have_text(['/a', '/b'])
+        expect(page.locator('main')).to_contain_text('No router is seen yet')
+    server = serve({'routers': {'/policy_router': router()}})
+    with opened_tab(browser, server.url) as tab:
+        page = tab.open('#/rollout')
+        expect(page.locator('.verdict .state')).to_have_text('running')
+        expect(page.locator('.learners')).to_be_hidden()
+
+
 def test_servers_show_load_and_drops(tab):
     page = tab.open('#/servers')
     row = page.locator('.server:not(.head)').last
@@ -226,6 +264,10 @@ def test_hostile_names_are_text(browser, serve):
             'servers': {
                 quote: server_row(quote, text=script, policy=handler, dropped={script: 1})
             },
+            'learners': {
+                node: learner(script, text=script, parent=quote, latest=handler),
+                '__proto__': learner(dropped={script: 1, '__proto__': 2}, loss=script),
+            },
             'incidents': {script: incident(1, script, quote, handler, script)},
             'episodes': {quote: {'robot': script, 'task': quote, 'began': '1', 'ended': script}},
         }
@@ -262,6 +304,14 @@ def test_what_is_silent_is_grey_with_its_age_and_without_values(tab, server):
     assert '93 %' not in row.inner_text()
     server.change('servers', '/v2/policy_server', silent_since_ms=None)
     expect(page.locator('.server.silent')).to_have_count(0)
+    server.change('learners', '/learner', silent_since_ms=since)
+    page.keyboard.press('2')
+    row = page.locator('.learner.silent')
+    expect(row).to_contain_text('silent 1')
+    for old in ('42 %', '0.03124', 'about 13 min'):
+        assert old not in row.inner_text()
+    server.change('learners', '/learner', silent_since_ms=None)
+    expect(page.locator('.learner')).to_contain_text('42 %')
 
 
 def test_a_quiet_stream_is_grey_with_a_banner_and_comes_back(tab, server):

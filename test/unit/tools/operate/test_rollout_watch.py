@@ -16,6 +16,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.rollout import loading
 from lerobot_serve.tools.operate.commands import Verb
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, ShadowView, SlotView
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
@@ -31,11 +32,22 @@ LACKS = '2 of 12 episodes in shadow'
 
 
 class FakeClient:
-    """Gives these states one after the other, then Ctrl-C; the router has a shadow if named."""
+    """
+    Gives these states one after the other, then Ctrl-C; the router has a shadow if named. At each
+    poll it finds the next ones of `learners`, and then the last ones.
+    """
 
-    def __init__(self, states: Sequence[RouterView], shadow_server: str = '') -> None:
+    def __init__(
+        self,
+        states: Sequence[RouterView],
+        shadow_server: str = '',
+        learners: Sequence[Sequence[LearnerView]] = ((),),
+    ) -> None:
         self._states, self._now = list(states), RUNNING
-        self._shadow_server = shadow_server
+        self._shadow_server, self._learners = shadow_server, list(learners)
+
+    def last_learners(self) -> list[LearnerView]:
+        return list(self._learners.pop(0) if len(self._learners) > 1 else self._learners[0])
 
     def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
         return dict.fromkeys(names) | {'shadow_server': self._shadow_server}
@@ -56,7 +68,8 @@ class FakeClient:
 
 def watched(capsys, *states: RouterView, **options: Any) -> list[str]:
     console = options.pop('console', Console(file=io.StringIO()))
-    client = FakeClient(states, options.pop('shadow_server', ''))
+    learners = options.pop('learners', ((),))
+    client = FakeClient(states, options.pop('shadow_server', ''), learners)
     RolloutWatch(client, RUNNING, console=console, **options).run()
     return capsys.readouterr().out.splitlines()
 
@@ -107,6 +120,41 @@ def test_what_a_rollout_waits_for_in_the_shadow_is_shown(capsys):
     assert f'slot b lacks: {LACKS}' in file.getvalue()
     lines = watched(capsys, BACK, as_json=True, shadow_server='/rehearsal')
     assert {json.loads(line)['shadow']['unmet'] for line in lines} == {LACKS}
+
+
+LEARNER = LearnerView(
+    '/learner', 'TRAINING', text='round 1: trains', round=1, progress=0.31, loss=0.5
+)
+LATER = replace(LEARNER, progress=0.42)
+
+
+def test_a_learner_is_a_line_when_it_is_found_and_for_each_tenth(capsys):
+    learners = ((), (LEARNER,), (replace(LEARNER, progress=0.39),), (LATER,))
+    lines = watched(capsys, *(RUNNING,) * 4, learners=learners)
+    assert [line[9:] for line in lines] == [
+        '/r: runs',
+        '/learner: training, round 1, 31 %, loss 0.5. round 1: trains',
+        '/learner: training, round 1, 42 %, loss 0.5. round 1: trains',
+    ]
+
+
+def test_json_has_the_learners_of_its_moment(capsys):
+    lines = watched(capsys, RUNNING, RUNNING, as_json=True, learners=((LEARNER,), (LATER,)))
+    found = [json.loads(line)['learners'] for line in lines]
+    assert [[each['progress'] for each in learners] for learners in found] == [[], [0.31], [0.42]]
+    assert found[1][0]['node'] == '/learner' and found[1][0]['phase'] == 'TRAINING'
+
+
+def test_a_terminal_has_a_section_for_learners_only_if_there_is_one(capsys):
+    def screen(*learners: LearnerView) -> str:
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=100)
+        watched(capsys, RUNNING, RUNNING, console=console, learners=(learners,))
+        return file.getvalue()
+
+    assert '/learner: training, round 1' in screen(LEARNER)
+    assert '  progress   [#########' in screen(LEARNER)
+    assert 'learner' not in screen()
 
 
 def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):

@@ -13,6 +13,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     FleetRecorder,
+    LEARNER,
     NOISY_PERIOD_S,
     ROBOT,
     ROUTER,
@@ -20,6 +21,7 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SETTLED_S,
 )
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
+from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
@@ -28,6 +30,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
     UnknownPhase,
 )
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus, SlotState
 
@@ -159,3 +162,18 @@ def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
     assert row['rollout']['phase'] == UnknownPhase(99).name
     assert {each['effect'] for each in row['actions'].values()} == {'refuse'}
     assert seen.recorder.evidence(NODE_OF_ROUTER) and seen.recorder.evidence('x') is None
+
+
+def test_a_learner_comes_falls_silent_comes_back_and_is_forgotten(seen):
+    trains = LearnerView('/learner', 'TRAINING', round=3, progress=0.4, loss=0.1)
+    assert seen.rows(LEARNER) == {}
+    seen.recorder.on_learner(trains, 0.0)
+    assert seen.rows(LEARNER) == {'/learner': learner_row(trains)}
+    seen.silent(LEARNER, '/learner', has_publisher=True)
+    assert seen.rows(LEARNER)['/learner']['silent_since_ms'] == 1000
+    assert seen.texts() == ['the learner is silent: it hangs, or its link is down']
+    seen.recorder.on_learner(trains, 10.0)
+    assert seen.rows(LEARNER) == {'/learner': learner_row(trains)}
+    assert any('the learner is heard of again' in text for text in seen.texts())
+    seen.recorder.forget(LEARNER, '/learner')
+    assert seen.rows(LEARNER) == {}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learners as an operator reads them: lines of text, JSON and changes. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lerobot_serve.tools.operate.learners.learner_state import (
+    LearnerView,
+    NO_STATE,
+    RUNNING_PHASES,
+)
+from lerobot_serve.tools.operate.silent_robots import age_text
+from lerobot_serve.tools.output.text import without_controls
+
+BAR_WIDTH = 30
+# a line without a terminal for each tenth of a phase
+TENTHS = 10
+HOUR_S, MINUTE_S = 3600, 60
+PHASE_WORDS = {
+    'WAITING': 'waiting',
+    'CONVERTING': 'converting episodes',
+    'TRAINING': 'training',
+    'PUBLISHING': 'publishing',
+    'PAUSED': 'paused',
+    NO_STATE: 'no state received',
+}
+# what is measured, which is old when a learner is silent
+MEASURED = ('progress', 'loss', 'remaining_s')
+WHY_SILENT = 'it ended, hangs, or its link is cut'
+
+
+def as_json(learners: Iterable[LearnerView]) -> list[dict[str, Any]]:
+    """Return the learners as JSON objects; what is measured is null of a silent one."""
+    return [_object(learner) for learner in learners]
+
+
+def _object(learner: LearnerView) -> dict[str, Any]:
+    found = asdict(learner) | {'dropped': dict(learner.dropped)}
+    return found | dict.fromkeys(MEASURED) if learner.is_silent else found
+
+
+def as_text(learners: Iterable[LearnerView]) -> str:
+    """Return the learners as lines of text; names and texts may come from anywhere."""
+    lines = [line for learner in learners for line in _lines(learner)]
+    return '\n'.join(map(without_controls, lines))
+
+
+def _lines(learner: LearnerView) -> list[str]:
+    lines = [f'{learner.node}: {heading(learner)}']
+    if learner.phase == NO_STATE:
+        return lines
+    if learner.is_running:
+        lines.append(f'  progress   {progress_text(learner)}')
+    lines += [
+        f'  episodes   {learner.episodes_new} of {learner.episodes_wanted} new, '
+        f'{learner.episodes} in all',
+        f'  parent     {learner.parent or "none"}',
+        f'  published  {learner.latest or "none yet"}',
+    ]
+    if learner.dropped:
+        counts = ', '.join(f'{count} {reason}' for reason, count in learner.dropped)
+        lines.append(f'  dropped    {counts}')
+    return [*lines, *([f'  {learner.text}'] if learner.text else [])]
+
+
+def heading(learner: LearnerView) -> str:
+    """Return phase and round in words, and since when a silent one sends nothing."""
+    words = PHASE_WORDS.get(learner.phase, learner.phase)
+    if learner.round:
+        which = 'round' if learner.phase in RUNNING_PHASES else 'last round'
+        words = f'{words}, {which} {learner.round}'
+    if learner.silent_s is None:
+        return words
+    last = '' if learner.phase == NO_STATE else f'; last state: {words}'
+    return f'silent for {age_text(learner.silent_s)}: {WHY_SILENT}{last}'
+
+
+def progress_text(learner: LearnerView) -> str:
+    """Return progress, loss and time left of the running phase."""
+    if learner.progress is None:
+        share = 'not known yet'
+    else:
+        filled = round(BAR_WIDTH * learner.progress)
+        bar = '#' * filled + '-' * (BAR_WIDTH - filled)
+        share = f'[{bar}] {_percent(learner.progress)}'
+    return ', '.join([share, *_measured(learner)])
+
+
+def _measured(learner: LearnerView) -> list[str]:
+    found = []
+    if learner.has_diverged:
+        found.append('loss is infinite')
+    elif learner.loss is not None:
+        found.append(f'loss {learner.loss:.4g}')
+    if learner.remaining_s is not None:
+        found.append(f'about {time_text(learner.remaining_s)} left')
+    return found
+
+
+def _percent(share: float) -> str:
+    # 100 % is the end
+    return f'{min(99, int(100 * share)) if share < 1 else 100} %'
+
+
+def time_text(seconds: float) -> str:
+    """Return a time left: seconds below two minutes, then minutes, then hours and minutes."""
+    if seconds < 2 * MINUTE_S:
+        return f'{seconds:.0f} s'
+    minutes = round(seconds / MINUTE_S)
+    if minutes < 2 * HOUR_S / MINUTE_S:
+        return f'{minutes} min'
+    return f'{minutes // 60} h {minutes % 60} min'
+
+
+def changes(before: Sequence[LearnerView], after: Sequence[LearnerView]) -> list[str]:
+    """
+    Return what differs between two looks at the learners, one line each: a new learner, phase,
+    round, versions, silence, and each tenth of a phase. Counts of episodes are left out.
+    """
+    known = {learner.node: learner for learner in before}
+    lines = [_change(known.get(learner.node), learner) for learner in after]
+    return [without_controls(line) for line in lines if line]
+
+
+def _change(old: LearnerView | None, new: LearnerView) -> str:
+    if old is not None and _mark(old) == _mark(new):
+        return ''
+    again = 'heard of again, ' if old is not None and old.is_silent and not new.is_silent else ''
+    parts = [f'{again}{heading(new)}']
+    if new.is_running and new.progress is not None:
+        parts += [_percent(new.progress), *_measured(new)]
+    line = f'{new.node}: {", ".join(parts)}'
+    if old is not None and new.latest not in ('', old.latest):
+        line += f'; published {new.latest}'
+    return line if new.is_silent or not new.text else f'{line}. {new.text}'
+
+
+def _mark(learner: LearnerView) -> tuple[object, ...]:
+    """Return what makes a line when it changes."""
+    share = learner.progress if learner.is_running else None
+    tenth = None if share is None else int(TENTHS * share)
+    values = (learner.phase, learner.round, learner.parent, learner.latest)
+    return (*values, learner.is_silent, tenth)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learners as an operator's client finds them: played ones, also silent and hostile ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import json
+import math
+
+from builtin_interfaces.msg import Time
+import pytest
+from support.waiting import wait_until
+
+from lerobot_serve.learner.rounds.states import Phase
+from lerobot_serve.ros import qos
+from lerobot_serve.tools.operate.fleet_client import FleetClient
+from lerobot_serve.tools.operate.learners.learner_silence import SILENT_S
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners.learner_view import as_json, as_text
+from lerobot_serve.tools.operate.message_views import LEARNER_NAMES, learner_view
+from lerobot_serve_interfaces.msg import DropCount, LearnerState
+
+LIMIT_S = 20.0
+NODE = '/line_1/learner'
+TRAINS = LearnerState(
+    state=LearnerState.TRAINING,
+    text='round 3: trains',
+    round=3,
+    parent='act@1',
+    latest='act@2',
+    episodes=120,
+    episodes_new=17,
+    episodes_wanted=50,
+    progress=0.5,
+    loss=0.25,
+    remaining_s=750.0,
+    dropped=[DropCount(reason='other_host', count=12)],
+)
+
+
+class PlayedLearner:
+    """Publishes states as a learner does; `stamp` is that of a clock that may be off."""
+
+    def __init__(self, node, name: str = NODE) -> None:
+        self._node = node
+        self._publisher = node.create_publisher(LearnerState, f'{name}/state', qos.STATE)
+
+    def publish(self, state: LearnerState = TRAINS, stamp: Time | None = None) -> None:
+        state.stamp = stamp or self._node.get_clock().now().to_msg()
+        self._publisher.publish(state)
+
+
+@pytest.fixture
+def client() -> Iterator[FleetClient]:
+    with FleetClient(LIMIT_S) as opened:
+        yield opened
+
+
+def views(client: FleetClient) -> dict[str, LearnerView]:
+    return {each.node: each for each in client.last_learners()}
+
+
+def test_the_phases_are_those_of_the_message():
+    assert {number: Phase[name].value for number, name in LEARNER_NAMES.items()} == {
+        phase.value: phase.value for phase in Phase
+    }
+
+
+def test_without_a_learner_none_is_found(client, node):
+    assert client.find_learners() == []
+    assert client.last_learners() == []
+
+
+def test_learners_are_found_with_all_that_they_show(client, node):
+    PlayedLearner(node).publish()
+    PlayedLearner(node, '/a/learner').publish(LearnerState(state=9, progress=math.nan))
+    other, learner = client.find_learners()
+    assert learner == LearnerView(
+        NODE,
+        'TRAINING',
+        text='round 3: trains',
+        round=3,
+        parent='act@1',
+        latest='act@2',
+        episodes=120,
+        episodes_new=17,
+        episodes_wanted=50,
+        progress=0.5,
+        loss=0.25,
+        remaining_s=750.0,
+        dropped=(('other_host', 12),),
+    )
+    # of a newer version
+    assert (other.node, other.phase, other.progress) == ('/a/learner', 'unknown (9)', None)
+
+
+def test_a_learner_that_starts_later_is_found_and_one_that_stops_is_silent(client, node):
+    assert client.last_learners() == []
+    learner = PlayedLearner(node)
+    learner.publish()
+    wait_until(lambda: NODE in views(client), 'it is found', LIMIT_S)
+    learner.publish()
+    assert not views(client)[NODE].is_silent
+    wait_until(lambda: views(client)[NODE].is_silent, 'it is silent', LIMIT_S)
+    silent_s = views(client)[NODE].silent_s
+    assert SILENT_S < silent_s < LIMIT_S
+    learner.publish()
+    wait_until(lambda: not views(client)[NODE].is_silent, 'it is heard of again', LIMIT_S)
+
+
+def test_a_latched_state_of_a_learner_that_hangs_is_old(client, node):
+    PlayedLearner(node).publish(stamp=Time(sec=1))
+    (found,) = client.find_learners()
+    assert found.phase == 'TRAINING' and found.silent_s > 1e9
+    assert as_json([found])[0]['progress'] is None
+
+
+def test_a_clock_that_is_off_is_no_silence_once_a_second_state_arrives(client, node):
+    learner = PlayedLearner(node)
+    learner.publish(stamp=Time(sec=1))
+    wait_until(lambda: client.last_learners() or learner.publish(stamp=Time(sec=1)), 'it', LIMIT_S)
+    learner.publish(stamp=Time(sec=1))
+    wait_until(lambda: not views(client)[NODE].is_silent, 'it is heard of', LIMIT_S)
+
+
+def test_a_learner_whose_state_does_not_arrive_is_silent(client, node):
+    PlayedLearner(node)
+    (found,) = client.find_learners()
+    assert found.phase == 'UNKNOWN' and found.silent_s >= SILENT_S
+
+
+def test_a_learner_is_not_shown_while_its_first_state_may_still_arrive(client, node):
+    PlayedLearner(node)
+    (found,) = wait_until(client.last_learners, 'it is shown', LIMIT_S)
+    assert found.silent_s is not None and found.silent_s >= SILENT_S
+
+
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 3.4e38, -3.4e38])
+def test_hostile_numbers_and_texts_are_safe_to_print(value):
+    nasty = '\x1b[2J</script>'
+    message = LearnerState(
+        state=LearnerState.TRAINING,
+        text=nasty,
+        parent=nasty,
+        round=2**32 - 1,
+        progress=value,
+        loss=value,
+        remaining_s=value,
+        dropped=[DropCount(reason=nasty, count=2**64 - 1)],
+    )
+    view = learner_view(NODE, message)
+    assert view.progress is None or 0 <= view.progress <= 1
+    assert view.remaining_s is None
+    assert view.has_diverged is math.isinf(value)
+    json.dumps(as_json([view]), allow_nan=False)
+    assert '\x1b' not in as_text([view])
