@@ -38,7 +38,8 @@ test: lint
 	$(WORKSPACE) python -m pytest test -m "not slow" $(ON_ALL_CORES)
 
 slow:
-	$(WORKSPACE) python -m pytest test -m slow $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test -m "slow and not alone" $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test -m "slow and alone"
 
 unit:
 	$(WORKSPACE) python -m pytest test/unit -m "not slow" $(ON_ALL_CORES)
