@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+import time
 
 from lerobot_serve.router.canary.gate_record import GateRecord
 from lerobot_serve.router.canary.record import CanaryEvent
@@ -205,15 +206,16 @@ class RouterTraceRecorder(RequestObserver):
 
 
 def make_recorder(
-    parameters: RouterParameters, context: NodeContext
+    parameters: RouterParameters, context: NodeContext, wall: Callable[[], float] = time.time
 ) -> RouterTraceRecorder | None:
-    """Return the recorder, None when tracing is disabled."""
+    """Return the recorder, None when tracing is disabled; `wall` is for the header."""
     writer = open_trace(
         parameters,
         node=context.name,
         role='router',
         clock=context.clock,
         log_warning=context.log_warning,
+        wall=wall,
     )
     return RouterTraceRecorder(writer, context.clock) if writer else None
 
