@@ -31,14 +31,18 @@ class Faults:
                 self._at(chance.uniform(0.02, 0.97), lambda n=name, s=away_s: self.kill(n, s))
         self._at(chance.uniform(0.55, 0.65), self._silence)
         self._at(chance.uniform(0.3, 0.4), lambda: self.kill('learner', HOUR_S))
-        self._at(chance.uniform(0.1, 0.8), self._fill_disk)
+        self._at(chance.uniform(0.05, 0.25), self._fill_disk)
+        # in a verb: it, or its router, ends half way
+        self._when(chance.uniform(0.02, 0.3), self._runs('gate'), lambda: self.kill('loop', 60.0))
+        self._when(chance.uniform(0.02, 0.3), self._runs('start'), lambda: self.kill('loop', 60.0))
+        self._when(chance.uniform(0.1, 0.4), self._runs('finish'), lambda: self.kill('router', 9.0))
         for share, step_s in ((0.2, -HOUR_S), (0.45, HOUR_S), (0.7, HOUR_S), (0.85, -HOUR_S)):
             self._at(share + chance.uniform(-0.05, 0.05), lambda s=step_s: self._step_wall(s))
         # at the next moment of this kind after a time
         self._when(chance.uniform(0.05, 0.5), self._is_training, lambda: self.kill('learner', 9.0))
         self._when(chance.uniform(0.05, 0.5), self._is_publishing, self._die_publishing)
         self._when(chance.uniform(0.05, 0.4), lambda: True, self._poison)
-        self._when(chance.uniform(0.1, 0.5), self._has_candidate, self._damage)
+        self._when(chance.uniform(0.05, 0.2), self._has_candidate, self._damage)
 
     def _at(self, share: float, what: Callable[[], None]) -> None:
         self._clock.after(share * NIGHT_S, what)
@@ -73,6 +77,9 @@ class Faults:
             getattr(self._night, name).start()
             self._note(f'{name} started')
 
+    def _runs(self, step: str) -> Callable[[], bool]:
+        return lambda: self._night.loop.verb == step
+
     def _is_training(self) -> bool:
         step = self._night.learner.step
         return step is not None and isinstance(step.job, TrainJob) and not step.is_over
@@ -106,11 +113,21 @@ class Faults:
 
     def _fill_disk(self) -> None:
         self._note('disk of the store full')
-        self._night.learner.is_disk_full = True
-        self._clock.after(25 * MINUTE_S, self._free_disk)
+        learner = self._night.learner
+        learner.is_disk_full = True
+        known = len(learner.failures)
 
-    def _free_disk(self) -> None:
-        self._night.learner.is_disk_full = False
+        def look() -> None:
+            if len(learner.failures) == known:
+                self._clock.after(POLL_S, look)
+            else:
+                self._clock.after(15 * MINUTE_S, free)
+
+        def free() -> None:
+            self._note('disk of the store has room')
+            learner.is_disk_full = False
+
+        look()
 
     def _step_wall(self, by_s: float) -> None:
         self._note(f'system clock stepped by {by_s:g} s')
@@ -118,7 +135,17 @@ class Faults:
 
     def _poison(self) -> None:
         self._note('rounds are poisoned')
-        self._night.world.is_poisoned = True
+        world = self._night.world
+        world.is_poisoned = True
+
+        def look() -> None:
+            if world.poisoned & self._night.refused():
+                world.is_poisoned = False
+                self._note('a poisoned version was refused')
+            else:
+                self._clock.after(POLL_S, look)
+
+        look()
 
     # a version of which a byte changes behind its publication, before it is compared
 

@@ -43,6 +43,9 @@ DURATIONS_S: dict[type[Job], float] = {
 EPISODES_READ, ROWS_READ = 6, 4
 DISK_FULL_BYTES = 4096
 SHIFT = 2.0
+TRAINER = 'builtin: {{steps: {steps}, batch_size: 8, learning_rate: {rate}}}'
+# a few steps stay near the parent; wrong labels are learned in more
+SHORT, LONG = TRAINER.format(steps=6, rate=0.0003), TRAINER.format(steps=12, rate=0.003)
 
 
 class Silent(Reporter):
@@ -175,8 +178,10 @@ class NightLearner:
         for _ in range(2):
             if self.learner:
                 self.learner.turn()
-            if self.dies_publishing and isinstance(self.step and self.step.job, PublishJob):
-                self._die_publishing()
+            step = self.step
+            if self.dies_publishing and step and not step.is_over:
+                if isinstance(step.job, PublishJob):
+                    self._die_publishing(step.job)
 
     # what it hears
 
@@ -217,7 +222,9 @@ class NightLearner:
         shutil.rmtree(dataset, ignore_errors=True)
         count = min(len(job.bags), EPISODES_READ)
         write_dataset(dataset, [Episode(['person'] * ROWS_READ)] * count)
-        write_labels(dataset, shift=SHIFT if self._is_poisoned else 0.0)
+        # more bags give another dataset
+        write_labels(dataset, shift=(SHIFT if self._is_poisoned else 0.0) + len(job.bags) * 1e-4)
+        Path(self.settings.trainer).write_text(LONG if self._is_poisoned else SHORT)
         used = set(job.used)
         names = [(bag.client_id, bag.episode_id) for bag in job.bags]
         new = tuple(i for i, name in enumerate(names) if name not in used)
@@ -238,14 +245,14 @@ class NightLearner:
         except Exception as error:
             return Failed(str(error))
 
-    def _die_publishing(self) -> None:
+    def _die_publishing(self, job: PublishJob) -> None:
         """Copy a part of the policy into the store and be killed, with the learner."""
-        assert self.step
-        job, self.dies_publishing = self.step.job, False
-        assert isinstance(job, PublishJob)
+        self.dies_publishing = False
         child = os.fork()
         if not child:
-            publish_policy(job, lambda _: os.kill(os.getpid(), signal.SIGKILL), self._clock.wall)
-            os._exit(1)
+            try:
+                publish_policy(job, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         self.kill()

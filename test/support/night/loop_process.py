@@ -146,6 +146,8 @@ class NightLoop:
         self.conductor: Conductor | None = None
         self._journal: Journal | None = None
         self._is_busy = False
+        # the step of the verb that runs now
+        self.verb = ''
         self.log: list[str] = []
         self.start()
         clock.every(settings.period_s, self.look)
@@ -209,14 +211,16 @@ class NightLoop:
     # verbs
 
     def _run_verb(self, words: list[str], limit_s: float) -> VerbResult:
-        if words[0] == 'gate':
-            self._wait(GATE_S, lambda: False)
-            return run_in_process([*words, *ANY_LATENCY])
+        self.verb = words[0] if words[0] == 'gate' else words[1]
         try:
-            text = self._rollout(words)
+            if self.verb == 'gate':
+                self._wait(GATE_S, lambda: False)
+                return run_in_process([*words, *ANY_LATENCY])
+            return VerbResult(0, self._rollout(words), '')
         except (UserError, ResultUnknown) as error:
             return VerbResult(getattr(error, 'exit_status', 1), '', f'lerobot-serve: {error}\n')
-        return VerbResult(0, text, '')
+        finally:
+            self.verb = ''
 
     def _rollout(self, words: list[str]) -> str:
         """Run `rollout start` or `rollout finish` as its verb does. Raises UserError."""

@@ -18,7 +18,7 @@ from lerobot_serve_interfaces.msg import CanaryState
 from support.night.checks import Checks
 from support.night.clock import NightClock
 from support.night.faults import Faults, NIGHT_S
-from support.night.learner_process import NightLearner
+from support.night.learner_process import NightLearner, SHORT
 from support.night.loop_process import NightLoop
 from support.night.recordings import ANNOUNCED, HOST, Recorder
 from support.night.robots import EndedEpisode, NightRobot
@@ -28,12 +28,6 @@ from support.night.world import World
 from support.paths import REPOSITORY
 
 ROBOTS, EPISODES_A_ROUND, LOOP_PERIOD_S = 10, 25, 20.0
-TRAINER = """
-builtin:
-  steps: 6
-  batch_size: 8
-  learning_rate: 0.0003
-"""
 LIMITS = '\n'.join(
     f'  {name}.pos: {{joint: {name}, min: -3, max: 3, max_step: 0.6}}'
     for name in (
@@ -65,7 +59,7 @@ class Night:
         self.traces, self.journal = folder / 'traces', folder / 'loop'
         parent = folder / 'champion'
         shutil.copytree(REPOSITORY / 'config' / 'policies' / 'reach_v1', parent)
-        (folder / 'trainer.yaml').write_text(TRAINER)
+        (folder / 'trainer.yaml').write_text(SHORT)
         (folder / 'robot.yaml').write_text(ROBOT)
         self.gates.mkdir()
         Store.make(self.store)
@@ -180,6 +174,11 @@ class Night:
             for each in found
             if identity(each.id) not in records and identity(each.parent) == champion
         ]
+
+    def refused(self) -> set[str]:
+        """Return the digests that a gate has refused."""
+        records = observing.gate_records(self.gates, observing.versions(self.store))
+        return {digest for digest, record in records.items() if record.verdict == 'refused'}
 
     def _on_canary(self, message: CanaryState) -> None:
         self.checks.on_canary(message)
