@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-import time
 
 from lerobot_serve.router.canary.gate_record import GateRecord
 from lerobot_serve.router.canary.record import CanaryEvent
@@ -24,7 +23,7 @@ from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.trace.writing.open_trace import open_trace
+from lerobot_serve.trace.writing.open_trace import open_trace, wall_seconds
 from lerobot_serve.trace.writing.writer import TraceWriter
 from lerobot_serve.wire.chunk import ReplySummary
 from lerobot_serve.wire.execution_report import ExecutionReport, Halt
@@ -206,7 +205,9 @@ class RouterTraceRecorder(RequestObserver):
 
 
 def make_recorder(
-    parameters: RouterParameters, context: NodeContext, wall: Callable[[], float] = time.time
+    parameters: RouterParameters,
+    context: NodeContext,
+    wall: Callable[[], float] = wall_seconds,
 ) -> RouterTraceRecorder | None:
     """Return the recorder, None when tracing is disabled; `wall` is for the header."""
     writer = open_trace(

@@ -6,8 +6,9 @@ champion, and what waits for a person. Pure; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.loop.journal import (
@@ -47,6 +48,8 @@ COUNTED = {
     ROLLED_BACK: 'rolled back',
     FINISHED: 'made champion',
 }
+# what must have come before, while the loop was away
+IMPLIED = {WATCHED: (PROMOTED,), FINISHED: (PROMOTED,)}
 NO_CHAMPION = 'not known'
 
 
@@ -68,8 +71,18 @@ class Summary:
 
 
 def entry_text(event: str, version: str, text: str) -> str:
-    """Return an entry in words."""
-    return ': '.join(filter(None, (f'{event.replace("_", " ")} {version}'.strip(), text)))
+    """Return an entry in words; a text of the canary begins with its state."""
+    words = event.replace('_', ' ')
+    return ': '.join(filter(None, (f'{words} {version}'.strip(), text.removeprefix(f'{words}: '))))
+
+
+def entry_line(entry: Entry) -> str:
+    """Return an entry with its local time, as `rollout history` prints it."""
+    try:
+        at = f'{datetime.fromisoformat(entry.at).astimezone():%Y-%m-%d %H:%M:%S}'
+    except ValueError:
+        at = entry.at
+    return f'{at}  {entry_text(entry.event, entry.version, entry.text)}'
 
 
 def summarize(entries: Iterable[Entry], since: str) -> Summary:
@@ -95,8 +108,9 @@ def summarize(entries: Iterable[Entry], since: str) -> Summary:
 def _count(found: Summary, entry: Entry) -> None:
     found.starts += entry.event == LOOP_STARTED
     found.failures += entry.event.endswith(FAILED)
-    if entry.event in COUNTED:
-        found.counts.setdefault(entry.event, set()).add(identity(entry.version))
+    for event in (entry.event, *IMPLIED.get(entry.event, ())):
+        if event in COUNTED:
+            found.counts.setdefault(event, set()).add(identity(entry.version))
 
 
 def _keep_last(found: Summary, entry: Entry) -> None:
@@ -104,9 +118,8 @@ def _keep_last(found: Summary, entry: Entry) -> None:
     if entry.event in (CHAMPION, FINISHED):
         # versions that were trained from the one before are stale
         found.last.clear()
-    elif entry.version and entry.event not in STATES:
-        found.last[identity(entry.version)] = entry
-    elif entry.event == ROLLED_BACK:
+    elif entry.version and (entry.event not in STATES or entry.event == ROLLED_BACK):
+        # a step that failed for this version, and then did not
         found.last[identity(entry.version)] = entry
 
 
@@ -123,7 +136,7 @@ def summary_lines(found: Summary) -> list[str]:
         )
         lines.append(f'now: {text}')
     lines += _process_lines(found)
-    waiting = waiting_lines(found.last.values())
+    waiting = waiting_lines(found)
     lines.append('for a person:' if waiting else 'for a person: nothing')
     return [*lines, *(f'  {line}' for line in waiting)]
 
@@ -145,27 +158,26 @@ def _process_lines(found: Summary) -> list[str]:
     return lines
 
 
-def waiting_lines(entries: Iterable[Entry]) -> Sequence[str]:
+def waiting_lines(found: Summary) -> list[str]:
     """Return what waits for a person, each with what to type."""
-    return [line for entry in entries if (line := _waiting_line(entry))]
+    lines = [line for entry in found.last.values() if (line := _waiting_line(entry))]
+    if found.state and found.state.event == UNKNOWN:
+        lines.append('the router does not reply; see `lerobot-serve doctor`')
+    return lines
 
 
 def _waiting_line(entry: Entry) -> str:
     version = entry.version
     if entry.event == GATE_HELD:
         return (
-            f'{version} is held by its gate. To let it start: the command of `gate` above with '
-            '`--override GATE --reason TEXT`'
+            f'{version} is held by its gate, and may start with your reason: `lerobot-serve gate '
+            f'BAG... --candidate STORE/{version} --parent DIR --records FOLDER --override GATE '
+            '--reason TEXT`'
         )
     if entry.event == GATE_REFUSED:
         return (
-            f'{version} is refused by its gate, which nothing overrides. To see how it differs: '
-            f'`lerobot-serve versions show {version}`'
-        )
-    if entry.event == ROLLED_BACK:
-        return (
-            f'{version} was rolled back and is not tried again. To try it in spite of that: '
-            '`lerobot-serve rollout resume --reason TEXT`'
+            f'{version} is refused by its gate. Look at the episodes of its round; what it was '
+            f'trained on: `lerobot-serve versions show {version}`'
         )
     if entry.event.endswith(FAILED):
         step = entry.event.removesuffix(FAILED).replace('_', ' ')

@@ -16,6 +16,11 @@ from lerobot_serve.trace.format.run_files import run_name
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 
+def wall_seconds() -> float:
+    """Return the time of day, for header and name [s since 1970]."""
+    return time.time()
+
+
 class TraceParameters(Protocol):
     """The parameters of a node, including those of the trace."""
 
@@ -40,7 +45,7 @@ def open_trace(
     log_warning: Callable[[str], None],
     redaction: Redaction | None = None,
     extra_parameters: dict[str, Any] | None = None,
-    wall: Callable[[], float] = time.time,
+    wall: Callable[[], float] = wall_seconds,
 ) -> TraceWriter | None:
     """
     Return the writer of the trace; None without `trace_folder`. The caller runs `run` in a thread.

@@ -42,7 +42,7 @@ class Faults:
         self._when(chance.uniform(0.05, 0.5), self._is_training, lambda: self.kill('learner', 9.0))
         self._when(chance.uniform(0.05, 0.5), self._is_publishing, self._die_publishing)
         self._when(chance.uniform(0.05, 0.4), lambda: True, self._poison)
-        self._when(chance.uniform(0.05, 0.2), self._has_candidate, self._damage)
+        self._when(chance.uniform(0.02, 0.3), self._runs('gate'), self._damage)
 
     def _at(self, share: float, what: Callable[[], None]) -> None:
         self._clock.after(share * NIGHT_S, what)
@@ -147,12 +147,8 @@ class Faults:
 
         look()
 
-    # a version of which a byte changes behind its publication, before it is compared
-
-    def _has_candidate(self) -> bool:
-        return bool(self._night.ungated())
-
     def _damage(self) -> None:
+        """Change a byte of the version that is about to be compared."""
         version = self._night.ungated()[-1]
         file = self._night.store / version / 'model.safetensors'
         content = bytearray(file.read_bytes())

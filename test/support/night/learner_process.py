@@ -32,7 +32,7 @@ from lerobot_serve_interfaces.msg import CanaryState
 from support.learner.tiny_dataset import Episode, read_rows, write_dataset, write_rows
 from support.night.clock import NightClock
 
-TURN_S = 4.0
+TURN_S = 10.0
 DURATIONS_S: dict[type[Job], float] = {
     ScanJob: 2.0,
     ConvertJob: 40.0,

@@ -27,7 +27,7 @@ from support.night.servers import NightServer
 from support.night.world import World
 from support.paths import REPOSITORY
 
-ROBOTS, EPISODES_A_ROUND, LOOP_PERIOD_S = 10, 25, 20.0
+ROBOTS, EPISODES_A_ROUND, LOOP_PERIOD_S = 8, 30, 30.0
 LIMITS = '\n'.join(
     f'  {name}.pos: {{joint: {name}, min: -3, max: 3, max_step: 0.6}}'
     for name in (

@@ -23,7 +23,7 @@ from support.night.router_process import NightRouter
 from support.night.world import World
 
 EPISODE_S, BETWEEN_S, REPORT_S, RETRY_S = 40.0, 5.0, 2.0, 3.0
-REQUESTS, COMMANDS_A_REQUEST, REPORTS = 3, 60, 40
+REQUESTS, COMMANDS_A_REQUEST, REPORTS = 2, 90, 40
 STATE = np.zeros((1, 2), np.float32)
 
 

@@ -36,7 +36,7 @@ from support.night.servers import NightServer
 
 NAME = '/policy_router'
 # the servers of the fleet publish their status each second; here with each poll
-POLL_S, SLOW_POLL_S = 2.0, 10.0
+POLL_S, SLOW_POLL_S = 5.0, 20.0
 
 
 class Links(RequestObserver):

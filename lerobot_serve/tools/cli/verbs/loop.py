@@ -195,9 +195,7 @@ def print_history(options: argparse.Namespace) -> int:
         for entry in found:
             print(json.dumps(asdict(entry)))
         return 0
-    lines = [
-        f'{each.at}  {history.entry_text(each.event, each.version, each.text)}' for each in found
-    ]
+    lines = [history.entry_line(each) for each in found]
     if not found:
         lines = [f'nothing in the last {options.hours:g} hours in {folder}']
     if entries:
