@@ -11,7 +11,7 @@ from support.night.clock import NightClock
 from support.night.world import World
 
 # after every fault the loop goes on within this time: the longest step is the evidence of a trial
-PROGRESS_S = 2.5 * 3600.0
+PROGRESS_S = 2.0 * 3600.0
 # until a learner that starts has heard what the canary publishes
 HEARS_S = 30.0
 ON_TRIAL = (CanaryState.WAITING, CanaryState.RUNNING, CanaryState.UNDECIDED, CanaryState.PAUSED)
@@ -84,7 +84,7 @@ class Checks:
             self.champion = champion
 
     def on_count(self, count: int) -> None:
-        """So many entries are in the journal, and versions in the store."""
+        """So many steps are in the journal: comparisons, starts, and how they ended."""
         if count != self._count:
             self._count = count
             self._on_progress()

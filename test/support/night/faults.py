@@ -7,7 +7,7 @@ from collections.abc import Callable
 import random
 from typing import TYPE_CHECKING
 
-from lerobot_serve.learner.steps.jobs import PublishJob, TrainJob
+from lerobot_serve.learner.steps.jobs import TrainJob
 
 if TYPE_CHECKING:
     from support.night.night import Night
@@ -35,7 +35,9 @@ class Faults:
         # in a verb: it, or its router, ends half way
         self._when(chance.uniform(0.02, 0.3), self._runs('gate'), lambda: self.kill('loop', 60.0))
         self._when(chance.uniform(0.02, 0.3), self._runs('start'), lambda: self.kill('loop', 60.0))
-        self._when(chance.uniform(0.1, 0.4), self._runs('finish'), lambda: self.kill('router', 9.0))
+        self._when(
+            chance.uniform(0.1, 0.4), self._runs('finish'), lambda: self.kill('router', 9.0)
+        )
         for share, step_s in ((0.2, -HOUR_S), (0.45, HOUR_S), (0.7, HOUR_S), (0.85, -HOUR_S)):
             self._at(share + chance.uniform(-0.05, 0.05), lambda s=step_s: self._step_wall(s))
         # at the next moment of this kind after a time
@@ -47,9 +49,7 @@ class Faults:
     def _at(self, share: float, what: Callable[[], None]) -> None:
         self._clock.after(share * NIGHT_S, what)
 
-    def _when(
-        self, share: float, is_now: Callable[[], bool], what: Callable[[], None]
-    ) -> None:
+    def _when(self, share: float, is_now: Callable[[], bool], what: Callable[[], None]) -> None:
         def look() -> None:
             if is_now():
                 what()

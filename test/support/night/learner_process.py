@@ -83,9 +83,7 @@ class NightStep:
 
     has_more = False
 
-    def __init__(
-        self, job: Job, clock: NightClock, work: Callable[[Job], Report]
-    ) -> None:
+    def __init__(self, job: Job, clock: NightClock, work: Callable[[Job], Report]) -> None:
         self.job, self._clock, self._work = job, clock, work
         self._due_s = clock.monotonic_s() + DURATIONS_S[type(job)]
         self.is_over = False
@@ -178,10 +176,13 @@ class NightLearner:
         for _ in range(2):
             if self.learner:
                 self.learner.turn()
-            step = self.step
-            if self.dies_publishing and step and not step.is_over:
-                if isinstance(step.job, PublishJob):
-                    self._die_publishing(step.job)
+            if (
+                self.dies_publishing
+                and (step := self.step)
+                and not step.is_over
+                and isinstance(step.job, PublishJob)
+            ):
+                self._die_publishing(step.job)
 
     # what it hears
 

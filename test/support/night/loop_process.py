@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import io
+from pathlib import Path
 from typing import Any
 
 from lerobot_serve.errors import UserError
@@ -19,7 +20,7 @@ from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop.conductor import Conductor
 from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
-from lerobot_serve.tools.loop.journal import Journal
+from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
@@ -34,6 +35,7 @@ from support.night.router_process import NAME, NightRouter
 from support.night.servers import CHANGE_S, LOAD_S, NightServer
 
 GATE_S, STATE_LIMIT_S, ROBOT_LIMIT_S, POLL_S = 30.0, 10.0, 300.0, 1.0
+CUT_LINE = '{"at": "2026-'
 # the p99 of a policy of a millisecond is that of a busy machine
 ANY_LATENCY = ['--latency-ratio', '100000']
 
@@ -101,8 +103,6 @@ class FleetOfTheNight:
         return {name: values.get(name, '') for name in names}
 
     def set_parameters(self, server: str, values: Mapping[str, object]) -> str:
-        from pathlib import Path
-
         self._servers[server].path = Path(str(values['policy_path']))
         return ''
 
@@ -125,7 +125,9 @@ class FleetOfTheNight:
             raise NotReached(f'{name} does not run')
         values['plan'] = tuple(values.get('plan', ()))
         try:
-            return True, self._router.command(getattr(ControlSlot.Request, command), reason, **values)
+            return True, self._router.command(
+                getattr(ControlSlot.Request, command), reason, **values
+            )
         except SlotCommandRejected as error:
             return False, str(error)
 
@@ -171,7 +173,12 @@ class NightLoop:
         )
 
     def kill(self) -> None:
-        """End as SIGKILL does; the lock of the journal goes with the process."""
+        """End as SIGKILL does, while a line is written; the lock goes with the process."""
+        self.stop()
+        with (self._settings.folder / JOURNAL_FILE).open('a') as file:
+            file.write(CUT_LINE)
+
+    def stop(self) -> None:
         self.conductor = None
         if self._journal:
             self._journal.__exit__(None, None, None)
@@ -229,9 +236,7 @@ class NightLoop:
         if words[1] == 'finish':
             if not checked(rollouts.finish_rule(before)):
                 return 'nothing to do'
-            return rollouts.finish(
-                self._fleet, before, progress=LoadProgress(), **options
-            ).text
+            return rollouts.finish(self._fleet, before, progress=LoadProgress(), **options).text
         (plan,) = [word.removeprefix('--plan=') for word in words if word.startswith('--plan=')]
         steps = rollouts.parsed_plan(plan)
         checked(rollouts.start_rule(before, words[2], steps))

@@ -11,6 +11,7 @@ from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
 from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.loop import observing
+from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.store import Store
@@ -28,6 +29,10 @@ from support.night.world import World
 from support.paths import REPOSITORY
 
 ROBOTS, EPISODES_A_ROUND, LOOP_PERIOD_S = 8, 30, 30.0
+STEPS = (
+    *('gate_admitted', 'gate_refused', 'rollout_started', 'promoted', 'watched', 'rolled_back'),
+    'finished',
+)
 LIMITS = '\n'.join(
     f'  {name}.pos: {{joint: {name}, min: -3, max: 3, max_step: 0.6}}'
     for name in (
@@ -67,9 +72,10 @@ class Night:
         self.world = World(self.first, seed)
         self.damaged: set[str] = set()
         self.checks = Checks(self.clock, self.world, self.gates, self.first)
-        self.servers = {each.name: each for each in (
-            NightServer('/a', 'a', parent), NightServer('/b', 'b', parent)
-        )}
+        self.servers = {
+            each.name: each
+            for each in (NightServer('/a', 'a', parent), NightServer('/b', 'b', parent))
+        }
         self.recorder = Recorder(folder / 'bags', self.clock, random.Random(seed + 1))
         # before the router, which publishes as soon as it starts
         self.learner: NightLearner | None = None
@@ -94,6 +100,8 @@ class Night:
         self.faults = Faults(self, random.Random(seed + 2))
         self.clock.after_event = self._check
         self._learner_since_s = 0.0
+        # size of the journal, and steps in it
+        self._steps = 0, 0
         self._was_learning = True
 
     def _router_parameters(self) -> RouterParameters:
@@ -149,7 +157,7 @@ class Night:
 
     def close(self) -> None:
         """End all processes in an orderly way."""
-        self.loop.kill()
+        self.loop.stop()
         assert self.learner
         self.learner.stop()
         self.router.stop()
@@ -194,11 +202,17 @@ class Night:
         if episode and self.learner:
             self.learner.on_recorded(episode)
 
+    def _count_steps(self) -> int:
+        """Return how many entries of the journal are steps forward; restarts are none."""
+        size = (self.journal / JOURNAL_FILE).stat().st_size
+        if size != self._steps[0]:
+            found = [each for each in read_journal(self.journal) if each.event in STEPS]
+            self._steps = size, len(found)
+        return self._steps[1]
+
     def _check(self) -> None:
         self.checks.on_champion(self.router.champion)
-        file = self.journal / 'journal.jsonl'
-        versions = sum(1 for _ in self.store.iterdir())
-        self.checks.on_count(file.stat().st_size + versions)
+        self.checks.on_count(self._count_steps())
         learner = self.learner.learner if self.learner else None
         if learner and not self._was_learning:
             self._learner_since_s = self.clock.elapsed_s

@@ -87,9 +87,7 @@ class NightRobot:
         self._actions += COMMANDS_A_REQUEST
         report = wire_executed.encode(ExecutionReport(actions=self._actions))
         flags = Flag.NONE if self._policies else Flag.EPISODE_START
-        header = Header(
-            self._seq, 0, self._epoch, self._episode, 1, MsgType.OBSERVATION, flags
-        )
+        header = Header(self._seq, 0, self._epoch, self._episode, 1, MsgType.OBSERVATION, flags)
         raw = wire_observation.encode(
             Observation(header, self.client_id, self.episode_id, STATE, extensions=(report,))
         )

@@ -75,10 +75,10 @@ class NightServer:
     @property
     def status(self) -> SimpleNamespace:
         """What it publishes of itself."""
-        told = status(self.name, self.policy, self.slot)
-        told.state, told.text = STATES[self.state], self.text
-        told.max_sessions = 64
-        return told
+        found = status(self.name, self.policy, self.slot)
+        found.state, found.text = STATES[self.state], self.text
+        found.max_sessions = 64
+        return found
 
     def reply(self, raw: bytes) -> bytes | None:
         """Return the chunk for a request; None where no session is open."""

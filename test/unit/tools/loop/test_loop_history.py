@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`loop history`: what it says of versions, champion, processes, and of what waits for a person."""
+"""`loop history`: what it says of versions, champion and processes, and what waits."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_waits_for_a_person(event, said):
 @pytest.mark.parametrize(
     'later', [ADMITTED[-1:], [('champion', V3, '')], [('rolled_back', V2, 'worse')]]
 )
-def test_what_went_on_waits_for_nobody(later):
+def test_what_went_on_waits_for_no_person(later):
     assert lines(*BEGAN, ('gate_failed', V2, 'full'), *later)[-1] == 'for a person: nothing'
 
 
@@ -115,7 +115,10 @@ def test_the_verb_prints_the_events_and_the_summary(tmp_path, capsys, monkeypatc
     words = ['loop', 'history', '--folder', str(tmp_path), '--hours', '5']
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line[21:] for line in printed[:2]] == [f'on trial {V2}: running', f'rolled back {V2}: worse']
+    assert [line[21:] for line in printed[:2]] == [
+        f'on trial {V2}: running',
+        f'rolled back {V2}: worse',
+    ]
     assert printed[2] == ''
     assert f'champion: {V1}, unchanged' in printed
     assert main([*words, '--json']) == 0
