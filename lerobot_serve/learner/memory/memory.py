@@ -228,8 +228,31 @@ class Memory:
             promoted = self._database.change('INSERT OR IGNORE INTO promoted VALUES (?)', digest)
         return bool(lifted or promoted)
 
+    def follow(self, champion: str, watched: str) -> bool:
+        """
+        Keep that slot a serves a policy, and that versions of later rounds do not have its place,
+        but for the one that is `watched`; return whether that is new.
+        """
+        rounds = {digest_of(each.id): each.round for each in self.versions()}
+        digest = digest_of(champion)
+        first = rounds.get(digest, 0)
+        later = {each for each, number in rounds.items() if number > first}
+        later -= {digest_of(watched)}
+        with self._database.transaction():
+            dropped = sum(
+                self._database.change('DELETE FROM promoted WHERE digest = ?', each)
+                for each in sorted(later & self.promoted())
+            )
+            added = digest in rounds and self._database.change(
+                'INSERT OR IGNORE INTO promoted VALUES (?)', digest
+            )
+        return bool(dropped or added)
+
     def promoted(self) -> frozenset[str]:
-        """Return the digests of policies that were promoted, rolled back later or not."""
+        """
+        Return the digests of policies that were promoted and may still have all episodes, rolled
+        back later or not.
+        """
         return frozenset(digest for (digest,) in self._database.rows('SELECT * FROM promoted'))
 
     # the intent of a person

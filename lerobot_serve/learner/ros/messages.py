@@ -24,10 +24,14 @@ TEXT_LIMIT = 1024
 
 
 def news_of(message: CanaryState) -> CanaryNews | None:
-    """Return the verdict of a canary, None for none."""
+    """Return the verdict and the champion of a canary; None for neither."""
     state = STATES[message.state] if message.state < len(STATES) else ''
     return canary_news(
-        state, message.planned_policy, message.candidate_policy, message.text[:TEXT_LIMIT]
+        state,
+        message.planned_policy,
+        message.candidate_policy,
+        message.text[:TEXT_LIMIT],
+        message.champion_policy,
     )
 
 

@@ -49,7 +49,7 @@ from lerobot_serve.learner.steps.reports import (
     TrainDone,
 )
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.versions.verdicts import CanaryNews, digest_of, Verdict
 
 # each may wait for the disk, and a person waits for the answer of a service
 DEPOSITS_A_TURN = 50
@@ -98,6 +98,8 @@ class Learner:
         self._record: RoundRecord | None = None
         # of the policy of the parameter parent; None before the first search
         self._fallback: str | None = None
+        # the champion and the watched policy that were heard last
+        self._followed = ('', '')
         self._is_asked = self._is_stopping = False
         self._failures, self._failure = 0, ''
         self._advance = Advance()
@@ -213,6 +215,10 @@ class Learner:
     def _on_news(self, news: CanaryNews) -> None:
         """Keep a verdict; a running round whose parent is rejected is begun again."""
         with self._keeping():
+            if news.champion:
+                self._follow(news)
+            if news.verdict is Verdict.NONE:
+                return
             if news.verdict is Verdict.ACCEPTED:
                 if self._memory.accept(news.policy):
                     self._listener.log_info(f'{news.policy} was promoted: rounds may build on it')
@@ -224,6 +230,21 @@ class Learner:
             )
             if self._record and self._phase in RUNNING and self._is_barred(self._record.parent):
                 self._begin_again()
+
+    def _follow(self, news: CanaryNews) -> None:
+        """
+        Build on what slot a serves: while this learner was away, a version may have become the
+        champion, or a promoted one may have been rolled back. A policy of others changes nothing.
+        """
+        watched = news.policy if news.verdict is Verdict.ACCEPTED else ''
+        champion = digest_of(news.champion)
+        is_own = any(digest_of(each.id) == champion for each in self._memory.versions())
+        is_fallback = champion == digest_of(self._fallback or '')
+        if (news.champion, watched) == self._followed or not (is_own or is_fallback):
+            return
+        if self._memory.follow(news.champion, watched):
+            self._listener.log_info(f'slot a serves {news.champion}: rounds build on it')
+        self._followed = news.champion, watched
 
     def _is_barred(self, version_id: str) -> bool:
         return is_barred(version_id, self._memory.versions(), self._memory.rejected())

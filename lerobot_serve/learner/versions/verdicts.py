@@ -32,20 +32,29 @@ VERDICTS: dict[str, Verdict] = {
 
 
 class CanaryNews(NamedTuple):
-    """A verdict on a policy, by its fingerprint, with the reason."""
+    """
+    A verdict on a policy, by its fingerprint, with the reason; `champion` is the policy of slot a,
+    empty if it is not known.
+    """
 
     verdict: Verdict
     policy: str
     text: str
+    champion: str = ''
 
 
-def canary_news(state: str, planned: str, candidate: str, text: str) -> CanaryNews | None:
-    """Return the verdict of a canary state; None for none. An unknown state has none."""
+def canary_news(
+    state: str, planned: str, candidate: str, text: str, champion: str = ''
+) -> CanaryNews | None:
+    """
+    Return the verdict of a canary state and the champion; None for neither. An unknown state has
+    no verdict.
+    """
     policy = planned or candidate
-    verdict = VERDICTS.get(state, Verdict.NONE)
-    if verdict is Verdict.NONE or not policy:
-        return None
-    return CanaryNews(verdict, policy, text)
+    verdict = VERDICTS.get(state, Verdict.NONE) if policy else Verdict.NONE
+    if verdict is not Verdict.NONE:
+        return CanaryNews(verdict, policy, text, champion)
+    return CanaryNews(Verdict.NONE, '', '', champion) if champion else None
 
 
 def digest_of(fingerprint: str) -> str:

@@ -226,7 +226,8 @@ class CanaryController:
             state=PHASE_CODES[canary.state],
             slot=CANDIDATE,
             candidate_policy=record.policies['candidate'],
-            champion_policy=record.policies['champion'],
+            # what slot a serves now, also without a plan: a learner builds on it
+            champion_policy=self._facts.champion.policy or record.policies['champion'],
             step=canary.step,
             step_count=len(plan.steps) if plan else 0,
             share_percent=canary.share_percent or 0,

@@ -23,7 +23,7 @@ from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.trace.writing.open_trace import open_trace
+from lerobot_serve.trace.writing.open_trace import open_trace, wall_seconds
 from lerobot_serve.trace.writing.writer import TraceWriter
 from lerobot_serve.wire.chunk import ReplySummary
 from lerobot_serve.wire.execution_report import ExecutionReport, Halt
@@ -205,15 +205,18 @@ class RouterTraceRecorder(RequestObserver):
 
 
 def make_recorder(
-    parameters: RouterParameters, context: NodeContext
+    parameters: RouterParameters,
+    context: NodeContext,
+    wall: Callable[[], float] = wall_seconds,
 ) -> RouterTraceRecorder | None:
-    """Return the recorder, None when tracing is disabled."""
+    """Return the recorder, None when tracing is disabled; `wall` is for the header."""
     writer = open_trace(
         parameters,
         node=context.name,
         role='router',
         clock=context.clock,
         log_warning=context.log_warning,
+        wall=wall,
     )
     return RouterTraceRecorder(writer, context.clock) if writer else None
 

@@ -16,7 +16,14 @@ from lerobot_serve.versions.publishing import Details, policy_paths, publish
 from lerobot_serve.versions.store import Store
 
 
-def publish_policy(job: PublishJob, report: Callable[[Report], None]) -> PublishDone:
+def utc_now() -> datetime:
+    """Return the time of day, for people."""
+    return datetime.now(timezone.utc)
+
+
+def publish_policy(
+    job: PublishJob, report: Callable[[Report], None], now: Callable[[], datetime] = utc_now
+) -> PublishDone:
     """Copy a policy, whole or not at all; a version that is there is the result. VersionError."""
     policy = Path(job.policy)
     total_bytes = sum((policy / path).stat().st_size for path in policy_paths(policy)[0])
@@ -34,7 +41,7 @@ def publish_policy(job: PublishJob, report: Callable[[Report], None]) -> Publish
             'the round again'
         )
     details = Details(
-        created=datetime.now(timezone.utc).strftime(TIME_FORMAT),
+        created=now().strftime(TIME_FORMAT),
         parent=job.parent,
         dataset_sha256=job.dataset_sha256,
         note=job.note,

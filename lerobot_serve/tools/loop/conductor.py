@@ -24,8 +24,20 @@ from lerobot_serve.tools.loop.decisions import (
     Step,
     STEPS,
     TOO_FEW,
+    Version,
 )
-from lerobot_serve.tools.loop.journal import Journal, ROLLED_BACK
+from lerobot_serve.tools.loop.history import entry_text
+from lerobot_serve.tools.loop.journal import (
+    CHAMPION,
+    FINISHED,
+    GATE_HELD,
+    GATE_REFUSED,
+    Journal,
+    LOOP_ENDED,
+    LOOP_STARTED,
+    NEW_VERSION,
+    ROLLED_BACK,
+)
 from lerobot_serve.tools.loop.settings import (
     GATE_LIMIT_S,
     LoopSettings,
@@ -45,7 +57,8 @@ EVENTS = {
     Rollout.PROMOTED: 'watched',
 }
 # exit statuses of `gate` that are results, and no failures
-GATE_RESULTS = {0: 'admitted', 3: 'refused', 4: TOO_FEW}
+HELD, TOO_FEW_STATUS = 'held', 4
+GATE_RESULTS = {0: 'gate_admitted', 3: GATE_REFUSED, TOO_FEW_STATUS: f'gate_{TOO_FEW}'}
 RunVerb = Callable[[list[str], float], VerbResult]
 
 
@@ -77,16 +90,17 @@ class Conductor:
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
-        self._add('loop_started', text=f'store {self._settings.store}')
+        self._add(LOOP_STARTED, text=f'store {self._settings.store}')
         while not stop.is_set():
             if self.take_step() is Step.WAIT:
                 stop.wait(self._settings.period_s)
-        self._add('loop_ended')
+        self._add(LOOP_ENDED)
 
     def take_step(self) -> Step:
         """Look, decide, and take one step; return it, WAIT if nothing was done."""
         facts = self._look()
         found = observing.versions(self._settings.store)
+        self._note_new(found)
         records = observing.gate_records(self._settings.gates, found)
         choice = choose(found, facts.champion, records, self._journal.rolled_back)
         self._note_passed_over(choice)
@@ -104,8 +118,16 @@ class Conductor:
         self._before = facts
         return facts
 
+    def _note_new(self, found: list[Version]) -> None:
+        """Record the versions that have come to the store."""
+        for version in found:
+            if identity(version.id) not in self._journal.versions:
+                self._add(NEW_VERSION, version.id, f'trained from {version.parent or "nothing"}')
+
     def _note_changes(self, before: RolloutFacts, now: RolloutFacts) -> None:
-        """Record what happened to the candidate since the last look."""
+        """Record what happened to champion and candidate since the last look."""
+        if now.champion and identity(now.champion) != self._journal.champion:
+            self._add(CHAMPION, now.champion, 'slot a serves it')
         if before.stage == now.stage:
             return
         if now.phase != ROLLED_BACK:
@@ -139,11 +161,11 @@ class Conductor:
             self._add(f'{step.value}_failed', version, f'{failure} (again in {wait_s:g} s)')
             return False
         if step is Step.GATE:
-            self._add(f'gate_{GATE_RESULTS[result.status]}', version, _gate_text(result))
-            if GATE_RESULTS[result.status] == TOO_FEW:
+            self._add(self._gate_event(version, result), version, _gate_text(result))
+            if result.status == TOO_FEW_STATUS:
                 self._too_few = (version, self._recordings())
         else:
-            self._add({Step.START: 'rollout_started', Step.FINISH: 'finished'}[step], version)
+            self._add({Step.START: 'rollout_started', Step.FINISH: FINISHED}[step], version)
         return True
 
     def _failure(self, step: Step, version: str, facts: RolloutFacts, result: VerbResult) -> str:
@@ -160,6 +182,12 @@ class Conductor:
                 f'which {settings.store} has not; give its folder with --champion'
             )
         return ''
+
+    def _gate_event(self, version: str, result: VerbResult) -> str:
+        record = observing.gate_record(self._settings.gates, version)
+        # the same exit status; a person may let one of them start
+        is_held = record is not None and record.verdict == HELD
+        return GATE_HELD if is_held else GATE_RESULTS[result.status]
 
     def _count_attempt(self, step: Step, version: str) -> float:
         """Return the time until this step may be taken again for this version [s]."""
@@ -207,11 +235,6 @@ class Conductor:
     def _add(self, event: str, version: str = '', text: str = '') -> None:
         entry = self._journal.add(event, version, text)
         self._say(entry_text(entry.event, entry.version, entry.text))
-
-
-def entry_text(event: str, version: str, text: str) -> str:
-    """Return an entry in words."""
-    return ': '.join(filter(None, (f'{event.replace("_", " ")} {version}'.strip(), text)))
 
 
 def _last_line(result: VerbResult) -> str:

@@ -6,7 +6,7 @@ again. One process writes at a time; any may read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, UTC
 import fcntl
@@ -22,6 +22,15 @@ JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
 # an event that keeps its version from the robots, also after a restart
 ROLLED_BACK = 'rolled_back'
+# what is recorded once, also after a restart: a version of the store, and the policy of slot a
+NEW_VERSION, CHAMPION = 'new_version', 'champion'
+LOOP_STARTED, LOOP_ENDED, FINISHED = 'loop_started', 'loop_ended', 'finished'
+GATE_REFUSED, GATE_HELD = 'gate_refused', 'gate_held'
+
+
+def utc_now() -> datetime:
+    """Return the time of day, for people."""
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,9 @@ def _entry(line: bytes) -> Entry | None:
 class Journal:
     """Open for one conductor. A context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now: Callable[[], datetime] = utc_now) -> None:
         """Raises UserError if another conductor has it, or it cannot be written."""
+        self._now = now
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # not inherited: a verb would keep the lock
@@ -80,9 +90,12 @@ class Journal:
                 f'another loop uses {folder}; end it, or name another --folder'
             ) from None
         self._close_cut_line()
-        self.rolled_back = {
-            identity(entry.version) for entry in read_journal(folder) if entry.event == ROLLED_BACK
-        }
+        # digests
+        self.rolled_back: set[str] = set()
+        self.versions: set[str] = set()
+        self.champion = ''
+        for entry in read_journal(folder):
+            self._remember(entry)
         # of lines that the disk did not take
         self.lost = 0
 
@@ -94,16 +107,24 @@ class Journal:
 
     def add(self, event: str, version: str = '', text: str = '') -> Entry:
         """Append an entry and write it through; a full disk loses it, and it is counted."""
-        at = datetime.now(UTC).isoformat(timespec='seconds')
+        at = self._now().isoformat(timespec='seconds')
         entry = Entry(at, event, version, text[:TEXT_LIMIT])
-        if event == ROLLED_BACK:
-            self.rolled_back.add(identity(version))
+        self._remember(entry)
         try:
             os.write(self._handle, (json.dumps(asdict(entry)) + '\n').encode())
             os.fsync(self._handle)
         except OSError:
             self.lost += 1
         return entry
+
+    def _remember(self, entry: Entry) -> None:
+        digest = identity(entry.version)
+        if entry.event == ROLLED_BACK:
+            self.rolled_back.add(digest)
+        elif entry.event == NEW_VERSION:
+            self.versions.add(digest)
+        elif entry.event == CHAMPION:
+            self.champion = digest
 
     def __enter__(self) -> Journal:
         return self

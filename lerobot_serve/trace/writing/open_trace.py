@@ -16,6 +16,11 @@ from lerobot_serve.trace.format.run_files import run_name
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 
+def wall_seconds() -> float:
+    """Return the time of day, for header and name [s since 1970]."""
+    return time.time()
+
+
 class TraceParameters(Protocol):
     """The parameters of a node, including those of the trace."""
 
@@ -40,11 +45,13 @@ def open_trace(
     log_warning: Callable[[str], None],
     redaction: Redaction | None = None,
     extra_parameters: dict[str, Any] | None = None,
+    wall: Callable[[], float] = wall_seconds,
 ) -> TraceWriter | None:
     """
     Return the writer of the trace; None without `trace_folder`. The caller runs `run` in a thread.
 
-    The header contains `extra_parameters` besides the parameters of the node. Raises ValueError.
+    The header contains `extra_parameters` besides the parameters of the node. `wall` returns the
+    seconds since 1970, for header and name. Raises ValueError.
     """
     if not node_parameters.trace_folder:
         return None
@@ -53,13 +60,13 @@ def open_trace(
         node=node,
         role=role,
         version=__version__,
-        wall_s=time.time(),
+        wall_s=wall(),
         now_ns=clock(),
         parameters=redaction.values(parameters) if redaction else parameters,
     )
     return TraceWriter(
         Path(node_parameters.trace_folder).expanduser(),
-        run_name(node.strip('/').replace('/', '.'), time.time()),
+        run_name(node.strip('/').replace('/', '.'), wall()),
         header,
         limit_bytes=node_parameters.trace_file_limit_mb * 1_000_000,
         keep_files=node_parameters.trace_max_files,

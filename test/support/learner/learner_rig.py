@@ -182,6 +182,12 @@ class LearnerRig:
         self.learner.requests.put(CanaryNews(Verdict.ACCEPTED, version_id, ''))
         self.turn()
 
+    def serves(self, champion: str, watched: str = '') -> None:
+        """Slot a serves a policy, maybe while a promoted one is watched."""
+        verdict = Verdict.ACCEPTED if watched else Verdict.NONE
+        self.learner.requests.put(CanaryNews(verdict, watched, '', champion))
+        self.turn()
+
     def report(self, *reports: Report) -> None:
         assert self.step
         self.step.reports += reports

@@ -146,6 +146,16 @@ def test_the_report_tells_all_that_was_seen(rig):
     assert state.text
 
 
+def test_the_report_has_what_slot_a_serves_also_without_a_plan(tmp_path):
+    """A learner that was away while a version became the champion builds on it."""
+    rig = Rig(tmp_path, TWO)
+    rig.world.change('champion', policy=NEW)
+    rig.poll()
+    state = rig.state()
+    assert (state.state, state.champion_policy) == (CanaryState.OFF, NEW)
+    rig.intent.writer.close()
+
+
 def test_an_operators_word_is_followed_at_once_and_told_once(rig):
     rig.poll()
     assert 'too early' in rig.watch.run_command('rollback', 'too early', rig.world.now_ns)

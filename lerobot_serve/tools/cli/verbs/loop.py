@@ -178,21 +178,27 @@ def journal_folder(options: argparse.Namespace) -> Path:
 def print_history(options: argparse.Namespace) -> int:
     """Print the events of the last hours. Raises UserError."""
     from dataclasses import asdict
-    from datetime import datetime, timedelta, UTC
+    from datetime import timedelta
     import json
 
-    from lerobot_serve.tools.loop.conductor import entry_text
-    from lerobot_serve.tools.loop.journal import read_journal
+    from lerobot_serve.tools.loop import history
+    from lerobot_serve.tools.loop.journal import read_journal, utc_now
     from lerobot_serve.tools.output.text import without_controls
 
     if not 0 < options.hours <= HOURS_LIMIT:
         raise WrongCommandLine(f'--hours must be above 0, at most {HOURS_LIMIT:g}')
-    since = (datetime.now(UTC) - timedelta(hours=options.hours)).isoformat(timespec='seconds')
+    since = (utc_now() - timedelta(hours=options.hours)).isoformat(timespec='seconds')
     folder = journal_folder(options)
-    found = [entry for entry in read_journal(folder) if entry.at >= since]
-    for entry in found:
-        text = f'{entry.at}  {entry_text(entry.event, entry.version, entry.text)}'
-        print(json.dumps(asdict(entry)) if options.json else without_controls(text))
-    if not found and not options.json:
-        print(f'nothing in the last {options.hours:g} hours in {folder}')
+    entries = list(read_journal(folder))
+    found = [entry for entry in entries if entry.at >= since]
+    if options.json:
+        for entry in found:
+            print(json.dumps(asdict(entry)))
+        return 0
+    lines = [history.entry_line(each) for each in found]
+    if not found:
+        lines = [f'nothing in the last {options.hours:g} hours in {folder}']
+    if entries:
+        lines += ['', *history.summary_lines(history.summarize(entries, since))]
+    print('\n'.join(map(without_controls, lines)))
     return 0

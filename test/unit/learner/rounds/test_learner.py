@@ -551,3 +551,57 @@ def test_announcements_come_again_at_start(ready):
     ready.announced.clear()
     ready.restart()
     assert ready.announced == [first]
+
+
+def following(tmp_path) -> LearnerRig:
+    rig = LearnerRig(tmp_path, builds_on_promoted=True)
+    rig.finish(ScanJob)
+    return rig
+
+
+def next_parent(rig: LearnerRig, *numbers: int) -> str:
+    """Run a round on some episodes; return what it builds on."""
+    rig.announce(*numbers)
+    rig.finish(ScanJob)
+    parent = rig.learner.shown.parent
+    for kind in (ConvertJob, TrainJob, PublishJob):
+        rig.finish(kind)
+    return parent
+
+
+def test_a_promotion_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
+    rig = following(tmp_path)
+    assert next_parent(rig, 1, 2, 3) == PARENT
+    first = rig.learner.shown.latest
+    # it was away while the version was promoted, watched and finished
+    rig.serves(first)
+    assert next_parent(rig, 4, 5, 6) == first
+    rig.restart()
+    rig.finish(ScanJob)
+    assert rig.learner.shown.parent == first
+    rig.learner.end()
+
+
+def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
+    rig = following(tmp_path)
+    next_parent(rig, 1, 2, 3)
+    first = rig.learner.shown.latest
+    rig.accept(first)
+    assert rig.learner.shown.parent == first
+    # the candidate is watched, and slot a serves what it served
+    rig.serves(PARENT, watched=first)
+    assert rig.learner.shown.parent == first
+    # another rollout runs: the first one was rolled back meanwhile
+    rig.serves(PARENT)
+    assert next_parent(rig, 4, 5, 6) == PARENT
+    rig.learner.end()
+
+
+def test_a_policy_of_others_in_slot_a_changes_nothing(tmp_path):
+    rig = following(tmp_path)
+    next_parent(rig, 1, 2, 3)
+    first = rig.learner.shown.latest
+    rig.accept(first)
+    rig.serves('other@00000000000000ff')
+    assert rig.learner.shown.parent == first
+    rig.learner.end()

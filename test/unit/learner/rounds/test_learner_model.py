@@ -111,6 +111,12 @@ class LearnerLife(RuleBasedStateMachine):
         if versions:
             self.rig.accept(versions[which % len(versions)])
 
+    @rule(which=st.integers(0, 20), is_watched=st.booleans())
+    def serve(self, which: int, is_watched: bool) -> None:
+        """Slot a serves a version, or the parent; maybe while the newest one is watched."""
+        policies = [PARENT, *(each.id for each in self.rig.memory.versions())]
+        self.rig.serves(policies[which % len(policies)], policies[-1] if is_watched else '')
+
     @rule()
     def time_passes(self) -> None:
         self.rig.now_s += LONGEST_RETRY_S

@@ -41,6 +41,7 @@ class Fleet:
     compared_with: str = ''
     writes_records: bool = True
     changes_nothing: bool = False
+    verdict: str = ''
     now_s: float = 0.0
 
     def run(self, words: list[str], limit_s: float) -> VerbResult:
@@ -61,7 +62,7 @@ class Fleet:
 
     def gate(self, words: list[str]) -> VerbResult:
         candidate = Path(words[words.index('--candidate') + 1]).name
-        verdict = {0: 'passed', 3: 'refused', 4: 'too_few'}[self.gate_status]
+        verdict = self.verdict or {0: 'passed', 3: 'refused', 4: 'too_few'}[self.gate_status]
         parent = self.compared_with or self.slots['a']
         record = GateRecord(candidate, parent, verdict, 'why', 30, 100, '', '')
         if self.writes_records:
@@ -150,8 +151,8 @@ def test_a_version_goes_from_the_store_to_all_robots(fleet, settings, conduct):
     assert steps(conductor, 2) == [Step.FINISH, Step.WAIT]
     assert fleet.slots == {'a': V2, 'b': V2}
     assert events(settings) == [
-        *('idle', 'gate_admitted', 'rollout_started', 'on_trial', 'promoted', 'watched'),
-        *('finished', 'idle'),
+        *('champion', 'idle', 'new_version', 'gate_admitted', 'rollout_started', 'on_trial'),
+        *('promoted', 'watched', 'finished', 'champion', 'idle'),
     ]
 
 
@@ -171,6 +172,25 @@ def test_one_that_its_gate_refuses_drives_nobody(fleet, settings, conduct):
     # and it is not compared again after a restart
     assert conduct().take_step() is Step.WAIT
     assert [words[0] for words in fleet.ran] == ['gate']
+
+
+def test_a_version_that_its_gate_holds_is_not_recorded_as_refused(fleet, settings, conduct):
+    fleet.versions, fleet.gate_status, fleet.verdict = [Version(V2, V1, '1')], 3, 'held'
+    assert steps(conduct(), 2) == [Step.GATE, Step.WAIT]
+    assert 'gate_held' in events(settings) and 'gate_refused' not in events(settings)
+
+
+def test_versions_and_champion_are_recorded_once_also_after_a_restart(fleet, settings, conduct):
+    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 3
+    for _ in range(3):
+        steps(conduct(), 2)
+    found = events(settings)
+    assert (found.count('new_version'), found.count('champion')) == (1, 1)
+    fleet.versions.append(Version(V3, V1, '2'))
+    fleet.slots['a'] = V2
+    steps(conduct(), 2)
+    found = events(settings)
+    assert (found.count('new_version'), found.count('champion')) == (2, 2)
 
 
 def test_with_too_few_episodes_it_waits_for_more(fleet, settings, conduct):
@@ -276,7 +296,9 @@ def test_without_a_router_nothing_moves(fleet, settings, conduct):
     assert conductor.take_step() is Step.GATE
     fleet.is_there = False
     assert conductor.take_step() is Step.WAIT
-    assert events(settings) == ['idle', 'gate_admitted', 'router_unknown']
+    assert events(settings) == [
+        *('new_version', 'champion', 'idle', 'gate_admitted', 'router_unknown')
+    ]
 
 
 def test_without_recordings_it_waits(fleet, settings, conduct):

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`loop history`: what it says of versions, champion and processes, and what waits."""
+
+from __future__ import annotations
+
+from datetime import datetime, UTC
+import json
+
+import pytest
+
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.loop import journal
+from lerobot_serve.tools.loop.history import entry_text, summarize, summary_lines
+from lerobot_serve.tools.loop.journal import Entry, Journal
+
+V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
+BEGAN = [('loop_started', '', 'store /s'), ('champion', V1, ''), ('idle', '', 'off')]
+ADMITTED = [('new_version', V2, f'trained from {V1}'), ('gate_admitted', V2, '40 episodes')]
+STARTED = [*ADMITTED, ('rollout_started', V2, ''), ('on_trial', V2, 'running')]
+PROMOTED = [*STARTED, ('promoted', V2, 'promoted: all')]
+FINISHED = [*PROMOTED, ('watched', V2, ''), ('finished', V2, ''), ('champion', V2, '')]
+
+
+def entries(*events: tuple[str, str, str], hour: int = 1) -> list[Entry]:
+    return [
+        Entry(f'2026-06-01T{hour:02}:{number:02}:00+00:00', *each)
+        for number, each in enumerate(events)
+    ]
+
+
+def lines(*events: tuple[str, str, str]) -> list[str]:
+    return summary_lines(summarize(entries(*events), ''))
+
+
+def test_a_night_in_which_a_version_became_the_champion():
+    versions, champion, now, waiting = lines(*BEGAN, *FINISHED)
+    assert versions == (
+        'versions: 1 trained, 1 admitted by the gate, 0 refused, 0 held, 1 started, 1 promoted, '
+        '0 rolled back, 1 made champion'
+    )
+    assert champion == f'champion: {V2}; before: {V1}'
+    assert now == f'now: {V2} is the champion, no rollout'
+    assert waiting == 'for a person: nothing'
+
+
+@pytest.mark.parametrize(
+    ('events', 'now'),
+    [
+        (STARTED, f'{V2} is on trial'),
+        (PROMOTED, f'{V2} has all new episodes, and is watched'),
+        ([*PROMOTED, ('rolled_back', V2, 'worse')], f'no rollout; {V2} was rolled back'),
+        ([('router_unknown', '', 'no router')], 'the router is not known: no router'),
+    ],
+)
+def test_what_the_rollout_is_now(events, now):
+    assert f'now: {now}' in lines(*BEGAN, *events)
+    assert f'champion: {V1}, unchanged' in lines(*BEGAN, *events)
+
+
+@pytest.mark.parametrize(
+    ('event', 'said'),
+    [
+        (('gate_held', V2, 'similarity: low'), '--override GATE --reason TEXT'),
+        (('gate_refused', V2, 'cage: 100 %'), f'lerobot-serve versions show {V2}'),
+        (('gate_failed', V2, 'damaged (again in 600 s)'), 'failed last: damaged'),
+        (('finish_failed', V2, 'no server'), f'finish of {V2} failed last: no server'),
+        (('router_unknown', '', 'no router'), 'lerobot-serve doctor'),
+    ],
+)
+def test_what_waits_for_a_person(event, said):
+    found = lines(*BEGAN, event)
+    at = found.index('for a person:')
+    assert said in found[at + 1]
+
+
+@pytest.mark.parametrize(
+    'later', [ADMITTED[-1:], [('champion', V3, '')], [('rolled_back', V2, 'worse')]]
+)
+def test_what_went_on_waits_for_no_person(later):
+    assert lines(*BEGAN, ('gate_failed', V2, 'full'), *later)[-1] == 'for a person: nothing'
+
+
+def test_a_promotion_that_the_loop_did_not_see_counts():
+    (versions, *_) = lines(*BEGAN, *STARTED, ('watched', V2, ''))
+    assert '1 promoted' in versions
+
+
+def test_ends_that_nothing_recorded_and_a_clock_that_was_set_back_are_said():
+    begun = ('loop_started', '', '')
+    found = lines(begun, ('idle', '', ''), begun, ('loop_ended', '', ''), begun)
+    assert any('started 3 times, 1 times after an end that it did not record' in f for f in found)
+    back = [*entries(*BEGAN, hour=3), *entries(('idle', '', ''), hour=2)]
+    assert any('set back 1 times' in each for each in summary_lines(summarize(back, '')))
+    assert not any('set back' in each for each in lines(*BEGAN))
+
+
+def test_events_before_the_time_give_the_champion_alone():
+    old, new = entries(*BEGAN, *FINISHED, hour=1), entries(('idle', '', 'off'), hour=5)
+    found = summary_lines(summarize([*old, *new], '2026-06-01T04'))
+    assert found[0].startswith('versions: 0 trained')
+    assert f'champion: {V2}, unchanged' in found
+
+
+def test_a_text_does_not_repeat_its_event():
+    assert entry_text('rolled_back', V2, 'rolled back: worse') == f'rolled back {V2}: worse'
+    assert entry_text('idle', '', 'off') == 'idle: off'
+
+
+def test_the_verb_prints_the_events_and_the_summary(tmp_path, capsys, monkeypatch):
+    times = iter(datetime(2026, 6, 1, hour, tzinfo=UTC) for hour in (1, 5, 6))
+    with Journal(tmp_path, lambda: next(times)) as opened:
+        for event, version, text in (BEGAN[1], STARTED[-1], ('rolled_back', V2, 'worse')):
+            opened.add(event, version, text)
+    monkeypatch.setattr(journal, 'utc_now', lambda: datetime(2026, 6, 1, 9, tzinfo=UTC))
+    words = ['loop', 'history', '--folder', str(tmp_path), '--hours', '5']
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line[21:] for line in printed[:2]] == [
+        f'on trial {V2}: running',
+        f'rolled back {V2}: worse',
+    ]
+    assert printed[2] == ''
+    assert f'champion: {V1}, unchanged' in printed
+    assert main([*words, '--json']) == 0
+    shown = [json.loads(line)['event'] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ['on_trial', 'rolled_back']
+    assert main(['loop', 'history', '--folder', str(tmp_path / 'none')]) == 0
+    assert 'nothing in the last 24 hours' in capsys.readouterr().out
