@@ -32,6 +32,8 @@ class Rollout(Enum):
     IDLE = 'idle'
     # waiting, running, undecided or paused by an operator
     ON_TRIAL = 'on trial'
+    # slot b serves another policy than the one of the plan, as after a restart of its server
+    LOST = 'lost'
     # promoted, and rolled back by itself if it is worse after all
     WATCHED = 'watched'
     PROMOTED = 'promoted'
@@ -53,6 +55,8 @@ class Step(Enum):
     GATE = 'gate'
     START = 'start'
     FINISH = 'finish'
+    # the champion back into a server of slot a, which serves the policy of its start again
+    RESTORE = 'restore'
 
 
 STEPS: dict[tuple[Rollout, Candidate], Step] = {
@@ -66,6 +70,10 @@ STEPS: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.ON_TRIAL, Candidate.NONE): Step.WAIT,
     (Rollout.ON_TRIAL, Candidate.UNGATED): Step.WAIT,
     (Rollout.ON_TRIAL, Candidate.ADMITTED): Step.WAIT,
+    # its evidence is lost, too: it begins again, or the one that is newer now
+    (Rollout.LOST, Candidate.NONE): Step.WAIT,
+    (Rollout.LOST, Candidate.UNGATED): Step.GATE,
+    (Rollout.LOST, Candidate.ADMITTED): Step.START,
     # a champion to go back to is worth more than the next candidate
     (Rollout.WATCHED, Candidate.NONE): Step.WAIT,
     (Rollout.WATCHED, Candidate.UNGATED): Step.WAIT,
@@ -78,13 +86,18 @@ STEPS: dict[tuple[Rollout, Candidate], Step] = {
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """What a router says: the policies of its slots, and the phase and text of its rollout."""
+    """
+    What a router says: the policies of its slots, and the phase and text of its rollout; `planned`
+    is the policy of the plan, `servers` are those of slot a with their policies.
+    """
 
     rollout: Rollout = Rollout.UNKNOWN
     phase: str = ''
     text: str = ''
     champion: str = ''
     candidate: str = ''
+    planned: str = ''
+    servers: tuple[tuple[str, str], ...] = ()
 
     @property
     def stage(self) -> tuple[Rollout, bool, str]:
@@ -123,6 +136,8 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
         canary.text,
         served,
         canary.candidate or (candidate.policy if candidate else ''),
+        canary.planned,
+        tuple((each.server, each.policy) for each in champion.replicas) if champion else (),
     )
 
 
@@ -132,8 +147,30 @@ def _rollout(canary: CanaryView) -> Rollout:
         return Rollout.IDLE
     if phase is CanaryPhase.PROMOTED:
         return Rollout.WATCHED if canary.is_watched else Rollout.PROMOTED
+    if canary.waits_for_start:
+        return Rollout.LOST
     is_trial = phase in (CanaryPhase.WAITING, *ON_TRIAL)
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
+
+
+# slot a is not in the midst of a change, which `rollout finish` is
+SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
+
+
+def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> str:
+    """
+    Return a server of slot a that serves the policy of its start instead of the `champion`, which
+    was finished before; empty for none. Only a restart does that: a person who puts another policy
+    there names one.
+    """
+    if facts.rollout not in SETTLED or not start_policy or not champion:
+        return ''
+    if identity(champion) == identity(start_policy):
+        return ''
+    return next(
+        (server for server, policy in facts.servers if identity(policy) == identity(start_policy)),
+        '',
+    )
 
 
 def choose(

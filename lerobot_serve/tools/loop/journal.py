@@ -22,6 +22,8 @@ JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
 # an event that keeps its version from the robots, also after a restart
 ROLLED_BACK = 'rolled_back'
+# events after which slot a serves a version: its servers forget it when they start again
+CHAMPION_EVENTS = ('finished', 'champion')
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,11 @@ class Journal:
                 f'another loop uses {folder}; end it, or name another --folder'
             ) from None
         self._close_cut_line()
-        self.rolled_back = {
-            identity(entry.version) for entry in read_journal(folder) if entry.event == ROLLED_BACK
-        }
+        self.rolled_back: set[str] = set()
+        # the newest version that slot a was given; empty before the first one
+        self.champion = ''
+        for entry in read_journal(folder):
+            self._remember(entry)
         # of lines that the disk did not take
         self.lost = 0
 
@@ -96,14 +100,19 @@ class Journal:
         """Append an entry and write it through; a full disk loses it, and it is counted."""
         at = datetime.now(UTC).isoformat(timespec='seconds')
         entry = Entry(at, event, version, text[:TEXT_LIMIT])
-        if event == ROLLED_BACK:
-            self.rolled_back.add(identity(version))
+        self._remember(entry)
         try:
             os.write(self._handle, (json.dumps(asdict(entry)) + '\n').encode())
             os.fsync(self._handle)
         except OSError:
             self.lost += 1
         return entry
+
+    def _remember(self, entry: Entry) -> None:
+        if entry.event == ROLLED_BACK:
+            self.rolled_back.add(identity(entry.version))
+        elif entry.event in CHAMPION_EVENTS:
+            self.champion = entry.version
 
     def __enter__(self) -> Journal:
         return self

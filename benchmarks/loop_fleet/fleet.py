@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`lerobot-serve loop up` with two servers, a router, two robots, a recorder, a learner and the loop.
+
+Its policy reaches its targets, and its training changes one bit of a weight, so that a round takes
+seconds and each version passes its gate. Main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+import time
+
+from benchmarks.harness.processes import child
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.processes.node_processes import executable_path
+
+PIXELS, ATTEMPT_S, TRAINING_S, EPISODES_A_ROUND = 64, 4.0, 2.0, 20
+POLL_S = 0.05
+TRAINING = """
+import pathlib, random, shutil, sys, time
+parent, result = map(pathlib.Path, sys.argv[1:3])
+time.sleep(float(sys.argv[3]))
+shutil.copytree(parent, result, ignore=shutil.ignore_patterns('version.json'))
+file = result / 'model.safetensors'
+file.chmod(0o644)
+data = bytearray(file.read_bytes())
+data[-4 * random.randrange(1, 5000)] ^= 1
+file.write_bytes(data)
+"""
+# process -> words of its command line, all of which only it has
+COMMANDS = {
+    'learner': ('/learner',),
+    'server_a': ('/policy_server', '__ns:=/a'),
+    'server_b': ('/policy_server', '__ns:=/b'),
+    'router': ('/policy_router',),
+    'recorder': ('/lerobot-serve', 'record'),
+    'loop': ('/lerobot-serve', 'loop', 'run'),
+}
+PROCESSES = tuple(COMMANDS)
+
+
+class LoopFleet:
+    """A fleet that runs; `home` is its ROS_HOME."""
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, log: Path) -> None:
+        self._process, self.home, self._log = process, home, log
+
+    @property
+    def traces(self) -> Path:
+        return self.home / 'traces'
+
+    @property
+    def bags(self) -> Path:
+        return self.home / 'bags'
+
+    @property
+    def store(self) -> Path:
+        return self.home / 'versions'
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors='replace')
+
+    def pid(self, name: str) -> int | None:
+        """Return the process that runs for a name now; None between an end and a restart."""
+        for pid in children(self._process.pid):
+            words = command_of(pid)
+            if all(any(word.endswith(each) for word in words) for each in COMMANDS[name]):
+                return pid
+        return None
+
+    def check(self) -> None:
+        """Raise UserError if the fleet has ended."""
+        if self._process.poll() is not None:
+            lines = self.log.splitlines()[-3:]
+            raise UserError(f'the fleet has ended: {" / ".join(lines)}; see {self._log}')
+
+    def wait(self, holds: Callable[[], object], limit_s: float) -> bool:
+        """Wait until a condition holds; return whether it does. Raises UserError."""
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            self.check()
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+
+@contextlib.contextmanager
+def loop_fleet(home: Path, **settings: object) -> Iterator[LoopFleet]:
+    """Run a fleet with a folder of its own, which must not exist yet."""
+    home.mkdir(parents=True)
+    file = write_fleet(home, **settings)
+    command = [str(executable_path('lerobot-serve')), 'loop', 'up', str(file)]
+    environment = {**os.environ, 'ROS_HOME': str(home / 'ros'), 'OMP_NUM_THREADS': '1'}
+    with child(command, home / 'up.log', environment) as process:
+        yield LoopFleet(process, home, home / 'up.log')
+
+
+def write_fleet(
+    home: Path,
+    *,
+    robots: int = 2,
+    episodes_per_round: int = EPISODES_A_ROUND,
+    trainer: dict[str, object] | None = None,
+) -> Path:
+    """Write the fleet file and what it needs; return it. `trainer` is a trainer file."""
+    (home / 'trainer.yaml').write_text(json.dumps(trainer or bit_trainer(home)))
+    server = {
+        'policy': str(shared_file('config/policies/reach')),
+        'policy_root': str(home / 'versions'),
+        'cpu_threads': 1,
+    }
+    (home / 'versions').mkdir()
+    content = {
+        'servers': {name: {**server, 'slot': name} for name in ('a', 'b')},
+        'router': {
+            'split_percent': 100,
+            'gate_folder': str(home / 'gates'),
+            'trace_folder': str(home / 'traces'),
+            'canary': CANARY,
+        },
+        'robots': {f'robot_{number}': robot(home) for number in range(1, robots + 1)},
+        'record': {'folder': str(home / 'bags'), 'strategy': 'episodic', 'outcome_wait': 0.5},
+        'learner': {
+            'store': str(home / 'versions'),
+            'trainer': str(home / 'trainer.yaml'),
+            'episodes_per_round': episodes_per_round,
+        },
+        'loop': {'plan': '50:2,100', 'period_s': 0.5, 'gate_recordings': 30},
+    }
+    file = home / 'fleet.yaml'
+    file.write_text(json.dumps(content, indent=2))
+    return file
+
+
+def bit_trainer(home: Path) -> dict[str, object]:
+    """Write a program that changes a bit; return the trainer file that runs it."""
+    program = home / 'train.py'
+    program.write_text(TRAINING)
+    words = [sys.executable, str(program), '{parent}', '{output}', str(TRAINING_S)]
+    return {'command': words, 'result': '{output}'}
+
+
+def robot(home: Path) -> dict[str, object]:
+    return {
+        'simulated': True,
+        'task': 'reach the target',
+        'trace_folder': str(home / 'traces'),
+        'simulation': {
+            'attempt_timeout_s': ATTEMPT_S,
+            'image_height': PIXELS,
+            'image_width': PIXELS,
+        },
+    }
+
+
+# all versions are equal: a few episodes decide, and no guard of a busy machine
+CANARY = {
+    'minimum_step_s': 1.0,
+    'margin': 0.5,
+    'false_promotion': 0.5,
+    'block_episodes': 1,
+    'minimum_replies': 20,
+    'minimum_commands': 100,
+    'max_latency_ratio': 0.0,
+    'max_failed_percent': 100.0,
+    'max_trip_percent': 100.0,
+    'max_fallback_percent': 100.0,
+    'max_halted_percent': 0.0,
+    'watch_episodes': 2,
+    'watch_hours': 0.0005,
+}
+
+
+def children(pid: int, *, every_thread: bool = False) -> list[int]:
+    """Return the processes that the main thread of a process, or any thread, has started."""
+    found: list[int] = []
+    for task in Path(f'/proc/{pid}/task').glob('*' if every_thread else str(pid)):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in (task / 'children').read_text().split()]
+    return found
+
+
+def command_of(pid: int) -> list[str]:
+    try:
+        return Path(f'/proc/{pid}/cmdline').read_bytes().decode(errors='replace').split('\0')
+    except OSError:
+        return []

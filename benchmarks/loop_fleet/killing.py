@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kills one process of a loop at a random moment of a stage, and waits for the next champion.
+
+Main thread. A fleet that does not come to its next champion is ended, and a new one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+from dataclasses import dataclass, field
+import os
+from pathlib import Path
+import random
+import signal
+import time
+
+from benchmarks.loop_fleet import judging
+from benchmarks.loop_fleet.fleet import loop_fleet, LoopFleet, PROCESSES
+from benchmarks.loop_fleet.stages import LONGEST_S, LoopStage, running_verb, Seen, stages_of
+from benchmarks.loop_fleet.witness import Witness, witness
+
+# from the start to the first champion, from a champion to the next stage, from a kill to the next
+# champion; a version that is rolled back for the kill needs a round more
+START_LIMIT_S, STAGE_LIMIT_S, NEXT_LIMIT_S = 600.0, 600.0, 600.0
+RESTART_LIMIT_S = 60.0
+LOG_LINES = 60
+
+
+@dataclass(slots=True)
+class Kill:
+    """One run: what was killed when, and what followed. `why_not` is empty for one that is ok."""
+
+    stage: LoopStage
+    process: str
+    after_s: float = 0.0
+    next_champion_s: float = 0.0
+    why_not: str = ''
+
+
+@dataclass(slots=True)
+class KillResults:
+    """All runs, and what the fleets left: faults, and how much was read for them."""
+
+    kills: list[Kill] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    champions: int = 0
+    versions: int = 0
+    replies: int = 0
+    episodes: int = 0
+
+
+def pairs(count: int, draw: random.Random) -> Iterator[tuple[LoopStage, str]]:
+    """Yield stages and processes: all pairs before the first one comes again."""
+    while count > 0:
+        every = [(stage, name) for stage in LoopStage for name in PROCESSES]
+        draw.shuffle(every)
+        yield from every[:count]
+        count -= len(every)
+
+
+def kill_often(
+    folder: Path, planned: Sequence[tuple[LoopStage, str]], draw: random.Random
+) -> KillResults:
+    """Do the planned kills, in as many fleets as it takes. Raises UserError."""
+    results, left, number = KillResults(), list(planned), 0
+    while left:
+        number += 1
+        home = folder / f'loop_{number}'
+        with witness() as seen:
+            with loop_fleet(home) as fleet:
+                run = FleetRun(fleet, seen, draw)
+                run.kill_all(left, results)
+            run.judge(results)
+    return results
+
+
+class FleetRun:
+    """One fleet from its start to its end."""
+
+    def __init__(self, fleet: LoopFleet, seen: Witness, draw: random.Random) -> None:
+        self._fleet, self._seen, self._draw = fleet, seen, draw
+        self._champions: list[str] = []
+
+    def kill_all(self, left: list[tuple[LoopStage, str]], results: KillResults) -> None:
+        """Take kills from `left` until none is left, or the loop does not go on."""
+        if not self._next_champion(START_LIMIT_S):
+            results.faults.append(f'{self._fleet.home}: no champion within {START_LIMIT_S:g} s')
+            left.clear()
+            return
+        while left:
+            kill = Kill(*left.pop(0))
+            results.kills.append(kill)
+            self._run(kill)
+            print(f'  {len(results.kills)}: {as_line(kill)}', flush=True)
+            if kill.why_not:
+                lines = self._fleet.log.splitlines()[-LOG_LINES:]
+                (self._fleet.home / 'stuck.txt').write_text('\n'.join(lines))
+                return
+        # the one after the last kill, so that each kill has a whole round after it
+        if not self._next_champion(NEXT_LIMIT_S):
+            results.faults.append(f'{self._fleet.home}: no round after the last kill')
+
+    def _run(self, kill: Kill) -> None:
+        if not self._fleet.wait(lambda: kill.stage in self._stages(), STAGE_LIMIT_S):
+            kill.why_not = f'{kill.stage.value} did not come within {STAGE_LIMIT_S:g} s'
+            return
+        kill.after_s = self._draw.uniform(0.0, LONGEST_S[kill.stage])
+        time.sleep(kill.after_s)
+        begin_s = time.monotonic()
+        if not self._kill(kill.process):
+            kill.why_not = f'{kill.process} does not run'
+        elif not self._next_champion(NEXT_LIMIT_S):
+            kill.why_not = f'no next champion within {NEXT_LIMIT_S:g} s'
+        kill.next_champion_s = time.monotonic() - begin_s
+
+    def _stages(self) -> set[LoopStage]:
+        seen = self._seen
+        return stages_of(Seen(seen.learner, seen.canary, running_verb(self._fleet.log)))
+
+    def _kill(self, name: str) -> bool:
+        """Kill a process; one that is being restarted a moment later."""
+        if not self._fleet.wait(lambda: self._fleet.pid(name), RESTART_LIMIT_S):
+            return False
+        pid = self._fleet.pid(name)
+        with contextlib.suppress(ProcessLookupError):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _next_champion(self, limit_s: float) -> bool:
+        """Wait until slot a serves a version that it has not served before."""
+        before = len(self._champions)
+
+        def is_there() -> bool:
+            # the first policy is that of the start
+            first, *others = self._seen.served['a'] or ['']
+            known = {first, *self._champions}
+            self._champions += [policy for policy in others if policy not in known]
+            return len(self._champions) > before
+
+        return self._fleet.wait(is_there, limit_s)
+
+    def judge(self, results: KillResults) -> None:
+        """Read what the ended fleet has left."""
+        fleet, served = self._fleet, self._seen.policies
+        first = self._seen.served['a'][0] if self._seen.served['a'] else ''
+        of_bags, replies = judging.faults_of_bags(fleet.bags)
+        of_traces, episodes = judging.faults_of_traces(fleet.traces)
+        results.faults += judging.faults_of_store(fleet.store, served, first) + of_bags + of_traces
+        results.replies += replies
+        results.episodes += episodes
+        results.versions += len(list(fleet.store.glob('*@*')))
+        results.champions += len(self._champions)
+
+
+def as_line(kill: Kill) -> str:
+    how = kill.why_not or f'next champion after {kill.next_champion_s:.0f} s'
+    return f'{kill.process} killed {kill.after_s:.1f} s into {kill.stage.value}: {how}'

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Hears a loop: the states of learner, canary and servers, and each reply that reaches a robot.
+
+The executor thread deposits; the main thread reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from dataclasses import dataclass, field
+from functools import partial
+
+from benchmarks.harness.nodes import spinning_node
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import CanaryState, LearnerState, ServerStatus
+
+SERVERS = ('a', 'b')
+ROUTER = '/policy_router'
+
+
+@dataclass(slots=True)
+class Witness:
+    """
+    The newest states, what each server has served (`served`, in order), and `champions`, the
+    policies of slot a.
+    """
+
+    learner: int = 0
+    round: int = 0
+    canary: int = 0
+    served: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in SERVERS})
+
+    def on_learner(self, message: LearnerState) -> None:
+        self.learner, self.round = message.state, message.round
+
+    def on_canary(self, message: CanaryState) -> None:
+        self.canary = message.state
+
+    def on_status(self, server: str, message: ServerStatus) -> None:
+        known = self.served[server]
+        if message.policy and message.policy not in known[-1:]:
+            known.append(message.policy)
+
+    @property
+    def policies(self) -> set[str]:
+        """All policies that a server has served."""
+        return {policy for served in self.served.values() for policy in served}
+
+
+@contextlib.contextmanager
+def witness() -> Iterator[Witness]:
+    """Hear the loop of this ROS domain."""
+    found = Witness()
+    with spinning_node('bench_loop_witness') as node:
+        node.create_subscription(LearnerState, '/learner/state', found.on_learner, qos.STATE)
+        node.create_subscription(CanaryState, f'{ROUTER}/canary', found.on_canary, qos.STATE)
+        for name in SERVERS:
+            topic = f'/{name}/policy_server/status'
+            node.create_subscription(
+                ServerStatus, topic, partial(found.on_status, name), qos.STATE
+            )
+        yield found
