@@ -16,7 +16,7 @@ from pathlib import Path
 import random
 import shutil
 
-from benchmarks.loop_fleet.fleet import EPISODES_A_ROUND, PIXELS, PROCESSES
+from benchmarks.loop_fleet.fleet import PIXELS, PROCESSES
 from benchmarks.loop_fleet.killing import Kill, kill_often, KillResults, pairs
 from benchmarks.loop_fleet.stages import LoopStage
 from benchmarks.results.report import Case
@@ -24,9 +24,8 @@ from benchmarks.results.report import Case
 ABOUT = 'processes of a learning loop are killed in each of its stages: it goes on, and whole'
 KILLS, SEED, SHOWN = 12, 1, 20
 PARAMETERS: dict[str, object] = {
-    'robots': 2,
+    'robots': 1,
     'cameras': f'2 x {PIXELS}x{PIXELS} raw',
-    'episodes_a_round': EPISODES_A_ROUND,
     'first_seed': SEED,
 }
 

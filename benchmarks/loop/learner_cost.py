@@ -74,7 +74,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     windows = max(LEAST_WINDOWS, rounds // ROUNDS_A_WINDOW)
     with (
         witness() as (node, seen),
-        loop_fleet(home, robots=1, episodes_per_round=EPISODES, trainer=TRAINER) as fleet,
+        loop_fleet(
+            home, robots=1, episodes_per_round=EPISODES, trainer=TRAINER, hurries=False
+        ) as fleet,
     ):
         return [compare(fleet, node, seen, windows)]
 

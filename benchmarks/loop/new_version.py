@@ -17,7 +17,7 @@ import shutil
 import time
 
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.loop_fleet.fleet import EPISODES_A_ROUND, loop_fleet, LoopFleet, PIXELS
+from benchmarks.loop_fleet.fleet import GATE_RECORDINGS, loop_fleet, LoopFleet, PIXELS
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
@@ -27,12 +27,13 @@ from lerobot_serve_interfaces.msg import ExecutedAction, PolicyVersion
 
 ABOUT = "from the end of a learner's round to the first episode with its version"
 ROUNDS_A_VERSION, LEAST_VERSIONS, ROBOTS = 50, 3, 2
+EPISODES_A_ROUND = 40
 FIRST_LIMIT_S, LIMIT_S = 900.0, 600.0
 PARAMETERS = {
     'robots': ROBOTS,
     'cameras': f'2 x {PIXELS}x{PIXELS} raw',
     'episodes_a_round': EPISODES_A_ROUND,
-    'gate_recordings': 30,
+    'gate_recordings': GATE_RECORDINGS,
 }
 GATED, STARTED, EPISODE = 'round to gate record', 'gate record to start', 'start to episode'
 WHOLE = 'round to first episode'
@@ -62,7 +63,10 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         return [Case('not measured', {'why': 'lerobot is not installed, which writes datasets'})]
     home = folder / 'new_version'
     shutil.rmtree(home, ignore_errors=True)
-    with witness() as seen, loop_fleet(home, robots=ROBOTS) as fleet:
+    with (
+        witness() as seen,
+        loop_fleet(home, robots=ROBOTS, episodes_per_round=EPISODES_A_ROUND) as fleet,
+    ):
         return [follow(fleet, seen, max(LEAST_VERSIONS, rounds // ROUNDS_A_VERSION))]
 
 

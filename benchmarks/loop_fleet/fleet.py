@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`lerobot-serve loop up` with two servers, a router, two robots, a recorder, a learner and the loop.
+`lerobot-serve loop up` with two servers, a router, a robot, a recorder, a learner and the loop.
 
 Its policy reaches its targets, and its training changes one bit of a weight, so that a round takes
 seconds and each version passes its gate. Main thread.
@@ -22,8 +22,10 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 
-PIXELS, ATTEMPT_S, TRAINING_S, EPISODES_A_ROUND = 64, 4.0, 2.0, 20
-POLL_S = 0.05
+PIXELS, RATE_HZ, ATTEMPT_S, TRAINING_S = 64, 15.0, 4.0, 2.0
+# a person asks for each round: no version of a round that ran beside a rollout is stale
+NO_ROUND, GATE_RECORDINGS = 1_000_000, 30
+POLL_S = 0.1
 TRAINING = """
 import pathlib, random, shutil, sys, time
 parent, result = map(pathlib.Path, sys.argv[1:3])
@@ -50,8 +52,12 @@ PROCESSES = tuple(COMMANDS)
 class LoopFleet:
     """A fleet that runs; `home` is its ROS_HOME."""
 
-    def __init__(self, process: subprocess.Popen[bytes], home: Path, log: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], home: Path, log: Path, *, hurries: bool
+    ) -> None:
         self._process, self.home, self._log = process, home, log
+        self._hurries = hurries
+        self._followed = 0
 
     @property
     def traces(self) -> Path:
@@ -69,6 +75,14 @@ class LoopFleet:
     def log(self) -> str:
         return self._log.read_text(errors='replace')
 
+    def news(self) -> str:
+        """Return what it printed since the last call."""
+        with self._log.open('rb') as file:
+            file.seek(self._followed)
+            found = file.read()
+        self._followed += len(found)
+        return found.decode(errors='replace')
+
     def pid(self, name: str) -> int | None:
         """Return the process that runs for a name now; None between an end and a restart."""
         for pid in children(self._process.pid):
@@ -76,6 +90,17 @@ class LoopFleet:
             if all(any(word.endswith(each) for word in words) for each in COMMANDS[name]):
                 return pid
         return None
+
+    def hurry(self) -> None:
+        """
+        Give the steps of the learner an ordinary priority, where this user may: on a machine that
+        others use they would get next to nothing.
+        """
+        pid = self.pid('learner')
+        for step in children(pid, every_thread=True) if pid else ():
+            # it lowers its priority itself, at any time after its start
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, step, 0)
 
     def check(self) -> None:
         """Raise UserError if the fleet has ended."""
@@ -88,6 +113,8 @@ class LoopFleet:
         deadline_s = time.monotonic() + limit_s
         while not holds():
             self.check()
+            if self._hurries:
+                self.hurry()
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(POLL_S)
@@ -95,24 +122,30 @@ class LoopFleet:
 
 
 @contextlib.contextmanager
-def loop_fleet(home: Path, **settings: object) -> Iterator[LoopFleet]:
-    """Run a fleet with a folder of its own, which must not exist yet."""
+def loop_fleet(
+    home: Path,
+    *,
+    robots: int = 1,
+    episodes_per_round: int = NO_ROUND,
+    trainer: dict[str, object] | None = None,
+    hurries: bool = True,
+) -> Iterator[LoopFleet]:
+    """
+    Run a fleet with a folder of its own, which must not exist yet. `trainer` is a trainer file,
+    `hurries` is whether a wait hurries the learner.
+    """
     home.mkdir(parents=True)
-    file = write_fleet(home, **settings)
+    file = write_fleet(home, robots, episodes_per_round, trainer)
     command = [str(executable_path('lerobot-serve')), 'loop', 'up', str(file)]
     environment = {**os.environ, 'ROS_HOME': str(home / 'ros'), 'OMP_NUM_THREADS': '1'}
     with child(command, home / 'up.log', environment) as process:
-        yield LoopFleet(process, home, home / 'up.log')
+        yield LoopFleet(process, home, home / 'up.log', hurries=hurries)
 
 
 def write_fleet(
-    home: Path,
-    *,
-    robots: int = 2,
-    episodes_per_round: int = EPISODES_A_ROUND,
-    trainer: dict[str, object] | None = None,
+    home: Path, robots: int, episodes_per_round: int, trainer: dict[str, object] | None
 ) -> Path:
-    """Write the fleet file and what it needs; return it. `trainer` is a trainer file."""
+    """Write the fleet file and what it needs; return it."""
     (home / 'trainer.yaml').write_text(json.dumps(trainer or bit_trainer(home)))
     server = {
         'policy': str(shared_file('config/policies/reach')),
@@ -135,7 +168,7 @@ def write_fleet(
             'trainer': str(home / 'trainer.yaml'),
             'episodes_per_round': episodes_per_round,
         },
-        'loop': {'plan': '50:2,100', 'period_s': 0.5, 'gate_recordings': 30},
+        'loop': {'plan': '75:2,100', 'period_s': 0.5, 'gate_recordings': GATE_RECORDINGS},
     }
     file = home / 'fleet.yaml'
     file.write_text(json.dumps(content, indent=2))
@@ -156,6 +189,7 @@ def robot(home: Path) -> dict[str, object]:
         'task': 'reach the target',
         'trace_folder': str(home / 'traces'),
         'simulation': {
+            'rate_hz': RATE_HZ,
             'attempt_timeout_s': ATTEMPT_S,
             'image_height': PIXELS,
             'image_width': PIXELS,

@@ -7,7 +7,7 @@ Main thread. A fleet that does not come to its next champion is ended, and a new
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import os
@@ -17,14 +17,15 @@ import signal
 import time
 
 from benchmarks.loop_fleet import judging
-from benchmarks.loop_fleet.fleet import loop_fleet, LoopFleet, PROCESSES
-from benchmarks.loop_fleet.stages import LONGEST_S, LoopStage, running_verb, Seen, stages_of
+from benchmarks.loop_fleet.fleet import GATE_RECORDINGS, loop_fleet, LoopFleet, PROCESSES
+from benchmarks.loop_fleet.stages import LONGEST_S, LoopStage, Seen, stages_of, VerbFollower
 from benchmarks.loop_fleet.witness import Witness, witness
 
 # from the start to the first champion, from a champion to the next stage, from a kill to the next
 # champion; a version that is rolled back for the kill needs a round more
 START_LIMIT_S, STAGE_LIMIT_S, NEXT_LIMIT_S = 600.0, 600.0, 600.0
 RESTART_LIMIT_S = 60.0
+QUIET_S, LONG_QUIET_S = 4.0, 60.0
 LOG_LINES = 60
 
 
@@ -82,6 +83,9 @@ class FleetRun:
     def __init__(self, fleet: LoopFleet, seen: Witness, draw: random.Random) -> None:
         self._fleet, self._seen, self._draw = fleet, seen, draw
         self._champions: list[str] = []
+        self._verbs = VerbFollower()
+        # since when nothing but gathering goes on, and when a round was asked for
+        self._quiet_s, self._asked_s = 0.0, 0.0
 
     def kill_all(self, left: list[tuple[LoopStage, str]], results: KillResults) -> None:
         """Take kills from `left` until none is left, or the loop does not go on."""
@@ -103,7 +107,7 @@ class FleetRun:
             results.faults.append(f'{self._fleet.home}: no round after the last kill')
 
     def _run(self, kill: Kill) -> None:
-        if not self._fleet.wait(lambda: kill.stage in self._stages(), STAGE_LIMIT_S):
+        if not self._wait(lambda: kill.stage in self._stages(), STAGE_LIMIT_S):
             kill.why_not = f'{kill.stage.value} did not come within {STAGE_LIMIT_S:g} s'
             return
         kill.after_s = self._draw.uniform(0.0, LONGEST_S[kill.stage])
@@ -115,9 +119,31 @@ class FleetRun:
             kill.why_not = f'no next champion within {NEXT_LIMIT_S:g} s'
         kill.next_champion_s = time.monotonic() - begin_s
 
+    def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Wait as a person who asks for a round whenever nothing goes on."""
+
+        def holds_now() -> bool:
+            self._ask_when_quiet(time.monotonic())
+            return holds()
+
+        return self._fleet.wait(holds_now, limit_s)
+
+    def _ask_when_quiet(self, now_s: float) -> None:
+        stages = self._stages()
+        if stages - {LoopStage.GATHERING}:
+            self._quiet_s = now_s
+        # a rollout that waits may go on by itself
+        quiet_s = QUIET_S if stages else LONG_QUIET_S
+        if now_s - max(self._quiet_s, self._asked_s) < quiet_s:
+            return
+        if len(list(self._fleet.bags.glob('*/metadata.yaml'))) >= GATE_RECORDINGS:
+            self._asked_s = now_s
+            self._seen.ask_for_round()
+
     def _stages(self) -> set[LoopStage]:
         seen = self._seen
-        return stages_of(Seen(seen.learner, seen.canary, running_verb(self._fleet.log)))
+        self._verbs.add(self._fleet.news())
+        return stages_of(Seen(seen.learner, seen.canary, self._verbs.verb))
 
     def _kill(self, name: str) -> bool:
         """Kill a process; one that is being restarted a moment later."""
@@ -140,7 +166,7 @@ class FleetRun:
             self._champions += [policy for policy in others if policy not in known]
             return len(self._champions) > before
 
-        return self._fleet.wait(is_there, limit_s)
+        return self._wait(is_there, limit_s)
 
     def judge(self, results: KillResults) -> None:
         """Read what the ended fleet has left."""

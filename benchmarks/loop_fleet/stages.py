@@ -9,10 +9,12 @@ import re
 
 # LearnerState.state and CanaryState.state
 WAITING, CONVERTING, TRAINING, PUBLISHING = 1, 2, 3, 4
-RUNNING, UNDECIDED, PROMOTED = 2, 3, 5
+TRIAL_WAITS, RUNNING, UNDECIDED, PROMOTED = 1, 2, 3, 5
 # what the conductor prints before it runs a verb, and after it
 STEP = re.compile(r'loop: (gate|start|finish) \S+@\S+: lerobot-serve ')
-RESULT = re.compile(r'loop: (gate admitted|gate \w+|rollout started|finished|\w+ failed) ?')
+RESULT = re.compile(
+    r'loop: (gate (admitted|refused|too few)|rollout started|finished|\w+ failed|loop started)'
+)
 
 
 class LoopStage(Enum):
@@ -31,7 +33,7 @@ class LoopStage(Enum):
 
 # about how long each lasts on a busy machine [s]: a kill comes within it, from its begin
 LONGEST_S: dict[LoopStage, float] = {
-    LoopStage.GATHERING: 5.0,
+    LoopStage.GATHERING: 3.0,
     LoopStage.CONVERTING: 6.0,
     LoopStage.TRAINING: 2.0,
     LoopStage.PUBLISHING: 0.5,
@@ -72,14 +74,22 @@ def stages_of(seen: Seen) -> set[LoopStage]:
         found.add(LoopStage.TRIAL)
     elif seen.canary == PROMOTED:
         found.add(LoopStage.WATCH)
-    if not found and seen.learner == WAITING:
+    if not found and seen.learner == WAITING and seen.canary != TRIAL_WAITS:
         found.add(LoopStage.GATHERING)
     return found
 
 
-def running_verb(log: str) -> str:
-    """Return the verb that the conductor runs, by what the fleet printed; empty for none."""
-    steps, results = list(STEP.finditer(log)), list(RESULT.finditer(log))
-    if not steps or (results and results[-1].start() > steps[-1].start()):
-        return ''
-    return steps[-1][1]
+class VerbFollower:
+    """Follows what a fleet prints; `verb` is the one that its conductor runs, empty for none."""
+
+    def __init__(self) -> None:
+        self.verb, self._cut = '', ''
+
+    def add(self, text: str) -> None:
+        """Read a piece of the output, which may end within a line."""
+        *lines, self._cut = (self._cut + text).split('\n')
+        for line in lines:
+            if found := STEP.search(line):
+                self.verb = found[1]
+            elif RESULT.search(line):
+                self.verb = ''

@@ -7,10 +7,12 @@ The executor thread deposits; the main thread reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass, field
 from functools import partial
+
+from std_srvs.srv import Trigger
 
 from benchmarks.harness.nodes import spinning_node
 from lerobot_serve.ros import qos
@@ -23,14 +25,15 @@ ROUTER = '/policy_router'
 @dataclass(slots=True)
 class Witness:
     """
-    The newest states, what each server has served (`served`, in order), and `champions`, the
-    policies of slot a.
+    The newest states, and what each server has served, in order; `ask_for_round` asks the learner
+    and waits for no answer.
     """
 
     learner: int = 0
     round: int = 0
     canary: int = 0
     served: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in SERVERS})
+    ask_for_round: Callable[[], object] = lambda: None
 
     def on_learner(self, message: LearnerState) -> None:
         self.learner, self.round = message.state, message.round
@@ -61,4 +64,6 @@ def witness() -> Iterator[Witness]:
             node.create_subscription(
                 ServerStatus, topic, partial(found.on_status, name), qos.STATE
             )
+        client = node.create_client(Trigger, '/learner/start_round')
+        found.ask_for_round = lambda: client.call_async(Trigger.Request())
         yield found

@@ -26,7 +26,7 @@ TOO_FEW = 'too_few'
 class Rollout(Enum):
     """The rollout, as far as the loop is concerned."""
 
-    # no router replies, or it serves no policy in slot a yet
+    # no router replies, or it serves no policy in slot a yet and none is promoted
     UNKNOWN = 'unknown'
     # none, or one that was rolled back
     IDLE = 'idle'
@@ -130,8 +130,12 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
     champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
     canary = router.canary
     served = champion.policy if champion else ''
+    rollout = _rollout(canary)
+    if not served and rollout is not Rollout.PROMOTED:
+        # an interrupted `rollout finish` may have left slot a without a policy: it goes on
+        rollout = Rollout.UNKNOWN
     return RolloutFacts(
-        _rollout(canary) if served else Rollout.UNKNOWN,
+        rollout,
         canary.phase.value,
         canary.text,
         served,

@@ -112,6 +112,15 @@ def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
     assert rollout_facts(RouterView('/policy_router')).rollout is Rollout.UNKNOWN
 
 
+def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
+    facts = rollout_facts(router(CanaryPhase.PROMOTED, a=''))
+    assert facts.rollout is Rollout.PROMOTED
+    assert STEPS[facts.rollout, Candidate.NONE] is Step.FINISH
+    for is_watched, phase in ((True, CanaryPhase.PROMOTED), (False, CanaryPhase.RUNNING)):
+        found = rollout_facts(router(phase, is_watched=is_watched, a=''))
+        assert found.rollout is Rollout.UNKNOWN
+
+
 def test_the_newest_child_of_the_champion_is_the_candidate():
     versions = [Version(V2, V1, '1'), Version(V3, V1, '2')]
     found = choose(versions, V1, {}, ())
