@@ -25,7 +25,7 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 PIXELS, RATE_HZ, ATTEMPT_S, TRAINING_S = 64, 15.0, 4.0, 2.0
 # a person asks for each round: no version of a round that ran beside a rollout is stale
 NO_ROUND, GATE_RECORDINGS = 1_000_000, 30
-POLL_S = 0.1
+POLL_S, NICENESS = 0.1, -5
 TRAINING = """
 import pathlib, random, shutil, sys, time
 parent, result = map(pathlib.Path, sys.argv[1:3])
@@ -93,14 +93,15 @@ class LoopFleet:
 
     def hurry(self) -> None:
         """
-        Give the steps of the learner an ordinary priority, where this user may: on a machine that
-        others use they would get next to nothing.
+        Give the steps of learner and loop a high priority, where this user may: on a machine that
+        others use, those of the learner would get next to nothing.
         """
-        pid = self.pid('learner')
-        for step in children(pid, every_thread=True) if pid else ():
-            # it lowers its priority itself, at any time after its start
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, step, 0)
+        for name in ('learner', 'loop'):
+            pid = self.pid(name)
+            for step in children(pid, every_thread=True) if pid else ():
+                # a step of the learner lowers its priority itself, some time after its start
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, step, NICENESS)
 
     def check(self) -> None:
         """Raise UserError if the fleet has ended."""
@@ -132,7 +133,7 @@ def loop_fleet(
 ) -> Iterator[LoopFleet]:
     """
     Run a fleet with a folder of its own, which must not exist yet. `trainer` is a trainer file,
-    `hurries` is whether a wait hurries the learner.
+    `hurries` is whether a wait hurries its steps.
     """
     home.mkdir(parents=True)
     file = write_fleet(home, robots, episodes_per_round, trainer)
