@@ -19,6 +19,7 @@ import time
 
 from benchmarks.harness.processes import child
 from lerobot_serve.errors import UserError
+from lerobot_serve.learner.trainers.process.guard import share_niceness
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 
@@ -102,6 +103,7 @@ class LoopFleet:
                 # a step of the learner lowers its priority itself, some time after its start
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, step, NICENESS)
+                share_niceness(step)
 
     def check(self) -> None:
         """Raise UserError if the fleet has ended."""

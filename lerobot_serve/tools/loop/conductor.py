@@ -148,7 +148,10 @@ class Conductor:
 
     def _note_passed_over(self, choice: Choice) -> None:
         if choice.why_not and choice.why_not != self._passed_over_text:
-            self._say(f'no candidate: {choice.why_not}')
+            if choice.stale:
+                self._add('stale', choice.stale, choice.why_not.partition(': ')[2])
+            else:
+                self._say(f'no candidate: {choice.why_not}')
         self._passed_over_text = choice.why_not
 
     # steps

@@ -20,7 +20,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     RouterView,
 )
 
-TOO_FEW = 'too_few'
+TOO_FEW, STALE = 'too_few', 'was trained from'
 
 
 class Rollout(Enum):
@@ -118,11 +118,15 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate; `why_not` says of the newest version why it is none."""
+    """
+    A candidate; `why_not` says of the newest version why it is none, and `stale` is that version
+    if it was trained from another one than the champion.
+    """
 
     candidate: Candidate = Candidate.NONE
     version: str = ''
     why_not: str = ''
+    stale: str = ''
 
 
 def rollout_facts(router: RouterView) -> RolloutFacts:
@@ -190,13 +194,15 @@ def choose(
     """
     if not champion:
         return Choice()
-    first_reason = ''
+    none = Choice()
     for version in reversed(list(versions)):
         reason, candidate = _judge(version, champion, records, passed_over)
         if not reason:
             return Choice(candidate, version.id)
-        first_reason = first_reason or f'{version.id}: {reason}'
-    return Choice(why_not=first_reason)
+        if not none.why_not:
+            stale = version.id if reason.startswith(STALE) else ''
+            none = Choice(why_not=f'{version.id}: {reason}', stale=stale)
+    return none
 
 
 def _judge(
@@ -212,9 +218,11 @@ def _judge(
     if digest in passed_over:
         return 'was rolled back', Candidate.NONE
     if identity(version.parent) != identity(champion):
-        return f'was trained from {version.parent or "nothing"}, and not from {champion}', (
-            Candidate.NONE
+        text = (
+            f'{STALE} {version.parent or "nothing"}, and not from {champion}: the next round may '
+            'build on it; to try this one all the same: `lerobot-serve rollout start`'
         )
+        return text, Candidate.NONE
     record = records.get(digest)
     if record is None or identity(record.parent) != identity(champion):
         return '', Candidate.UNGATED

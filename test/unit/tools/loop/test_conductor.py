@@ -420,6 +420,16 @@ def test_another_policy_that_a_person_put_into_slot_a_stays(fleet, settings, con
     assert steps(conductor, 2) == [Step.WAIT] * 2
 
 
+def test_a_stale_version_is_refused_once_with_what_to_do(fleet, settings, conduct):
+    fleet.versions = [Version(V3, V2, '1')]
+    assert steps(conduct(), 3) == [Step.WAIT] * 3
+    (refused,) = [entry for entry in read_journal(settings.folder) if entry.event == 'stale']
+    assert refused.version == V3
+    assert f'was trained from {V2}, and not from {V1}' in refused.text
+    assert 'to try this one all the same: `lerobot-serve rollout start`' in refused.text
+    assert not fleet.ran
+
+
 def test_it_ends_when_it_is_asked_to(fleet, settings, conduct):
     stop = threading.Event()
     stop.set()
