@@ -16,7 +16,7 @@ from pathlib import Path
 import random
 import shutil
 
-from benchmarks.loop_fleet.fleet import PIXELS, PROCESSES
+from benchmarks.loop_fleet.fleet import CORRECTED_A_ROUND, PIXELS, PROCESSES
 from benchmarks.loop_fleet.killing import Kill, kill_often, KillResults, pairs
 from benchmarks.loop_fleet.stages import LoopStage
 from benchmarks.results.report import Case
@@ -26,6 +26,7 @@ KILLS, SEED, SHOWN = 12, 1, 20
 PARAMETERS: dict[str, object] = {
     'robots': 1,
     'cameras': f'2 x {PIXELS}x{PIXELS} raw',
+    'corrected_a_round': CORRECTED_A_ROUND,
     'first_seed': SEED,
 }
 

@@ -75,7 +75,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with (
         witness() as (node, seen),
         loop_fleet(
-            home, robots=1, episodes_per_round=EPISODES, trainer=TRAINER, hurries=False
+            home, episodes_per_round=EPISODES, filters=('success',), trainer=TRAINER, hurries=False
         ) as fleet,
     ):
         return [compare(fleet, node, seen, windows)]

@@ -65,7 +65,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     shutil.rmtree(home, ignore_errors=True)
     with (
         witness() as seen,
-        loop_fleet(home, robots=ROBOTS, episodes_per_round=EPISODES_A_ROUND) as fleet,
+        loop_fleet(
+            home, robots=ROBOTS, episodes_per_round=EPISODES_A_ROUND, filters=('success',)
+        ) as fleet,
     ):
         return [follow(fleet, seen, max(LEAST_VERSIONS, rounds // ROUNDS_A_VERSION))]
 

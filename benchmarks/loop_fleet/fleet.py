@@ -8,7 +8,7 @@ seconds and each version passes its gate. Main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import os
@@ -24,8 +24,9 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 PIXELS, RATE_HZ, ATTEMPT_S, TRAINING_S = 64, 15.0, 4.0, 2.0
-# a person asks for each round: no version of a round that ran beside a rollout is stale
-NO_ROUND, GATE_RECORDINGS = 1_000_000, 30
+# only what a person corrected is learned: a round has few episodes, and begins when they are asked
+# for, so that no version of a round beside a rollout is stale
+CORRECTED_A_ROUND, GATE_RECORDINGS = 2, 30
 POLL_S, NICENESS = 0.1, -5
 TRAINING = """
 import pathlib, random, shutil, sys, time
@@ -129,7 +130,8 @@ def loop_fleet(
     home: Path,
     *,
     robots: int = 1,
-    episodes_per_round: int = NO_ROUND,
+    episodes_per_round: int = CORRECTED_A_ROUND,
+    filters: Sequence[str] = ('success', 'intervention'),
     trainer: dict[str, object] | None = None,
     hurries: bool = True,
 ) -> Iterator[LoopFleet]:
@@ -138,7 +140,7 @@ def loop_fleet(
     `hurries` is whether a wait hurries its steps.
     """
     home.mkdir(parents=True)
-    file = write_fleet(home, robots, episodes_per_round, trainer)
+    file = write_fleet(home, robots, episodes_per_round, filters, trainer)
     command = [str(executable_path('lerobot-serve')), 'loop', 'up', str(file)]
     environment = {**os.environ, 'ROS_HOME': str(home / 'ros'), 'OMP_NUM_THREADS': '1'}
     with child(command, home / 'up.log', environment) as process:
@@ -146,7 +148,11 @@ def loop_fleet(
 
 
 def write_fleet(
-    home: Path, robots: int, episodes_per_round: int, trainer: dict[str, object] | None
+    home: Path,
+    robots: int,
+    episodes_per_round: int,
+    filters: Sequence[str],
+    trainer: dict[str, object] | None,
 ) -> Path:
     """Write the fleet file and what it needs; return it."""
     (home / 'trainer.yaml').write_text(json.dumps(trainer or bit_trainer(home)))
@@ -169,6 +175,7 @@ def write_fleet(
         'learner': {
             'store': str(home / 'versions'),
             'trainer': str(home / 'trainer.yaml'),
+            'episode_filters': list(filters),
             'episodes_per_round': episodes_per_round,
         },
         'loop': {'plan': '75:2,100', 'period_s': 0.5, 'gate_recordings': GATE_RECORDINGS},
@@ -192,6 +199,7 @@ def robot(home: Path) -> dict[str, object]:
         'task': 'reach the target',
         'trace_folder': str(home / 'traces'),
         'simulation': {
+            'leader': True,
             'rate_hz': RATE_HZ,
             'attempt_timeout_s': ATTEMPT_S,
             'image_height': PIXELS,

@@ -25,7 +25,7 @@ from benchmarks.loop_fleet.witness import Witness, witness
 # champion; a version that is rolled back for the kill needs a round more
 START_LIMIT_S, STAGE_LIMIT_S, NEXT_LIMIT_S = 600.0, 600.0, 600.0
 RESTART_LIMIT_S = 60.0
-QUIET_S, LONG_QUIET_S = 4.0, 60.0
+QUIET_S, LONG_QUIET_S, AGAIN_S, LOST_S = 3.0, 60.0, 2.0, 20.0
 LOG_LINES = 60
 
 
@@ -84,8 +84,9 @@ class FleetRun:
         self._fleet, self._seen, self._draw = fleet, seen, draw
         self._champions: list[str] = []
         self._verbs = VerbFollower()
-        # since when nothing but gathering goes on, and when a round was asked for
-        self._quiet_s, self._asked_s = 0.0, 0.0
+        # since when nothing but gathering goes on, when the person acted, and whether it corrects
+        self._quiet_s = self._called_s = 0.0
+        self._corrects = False
 
     def kill_all(self, left: list[tuple[LoopStage, str]], results: KillResults) -> None:
         """Take kills from `left` until none is left, or the loop does not go on."""
@@ -120,25 +121,28 @@ class FleetRun:
         kill.next_champion_s = time.monotonic() - begin_s
 
     def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Wait as a person who asks for a round whenever nothing goes on."""
+        """Wait beside a person who corrects the robot whenever nothing else goes on."""
 
         def holds_now() -> bool:
-            self._ask_when_quiet(time.monotonic())
+            self._correct_when_quiet(time.monotonic())
             return holds()
 
         return self._fleet.wait(holds_now, limit_s)
 
-    def _ask_when_quiet(self, now_s: float) -> None:
+    def _correct_when_quiet(self, now_s: float) -> None:
+        """Take the robot over when only episodes are gathered, and hand it back afterwards."""
         stages = self._stages()
         if stages - {LoopStage.GATHERING}:
             self._quiet_s = now_s
         # a rollout that waits may go on by itself
-        quiet_s = QUIET_S if stages else LONG_QUIET_S
-        if now_s - max(self._quiet_s, self._asked_s) < quiet_s:
+        is_quiet = now_s - self._quiet_s >= (QUIET_S if stages else LONG_QUIET_S)
+        # again, if the robot did not hear it
+        is_done = is_quiet == self._corrects and (not is_quiet or now_s < self._called_s + LOST_S)
+        if is_done or now_s - self._called_s < AGAIN_S:
             return
-        if len(list(self._fleet.bags.glob('*/metadata.yaml'))) >= GATE_RECORDINGS:
-            self._asked_s = now_s
-            self._seen.ask_for_round()
+        if not is_quiet or count_bags(self._fleet.bags) >= GATE_RECORDINGS:
+            self._called_s, self._corrects = now_s, is_quiet
+            self._seen.call('take_over' if is_quiet else 'hand_back')
 
     def _stages(self) -> set[LoopStage]:
         seen = self._seen
@@ -179,6 +183,10 @@ class FleetRun:
         results.episodes += episodes
         results.versions += len(list(fleet.store.glob('*@*')))
         results.champions += len(self._champions)
+
+
+def count_bags(folder: Path) -> int:
+    return len(list(folder.glob('*/metadata.yaml')))
 
 
 def as_line(kill: Kill) -> str:

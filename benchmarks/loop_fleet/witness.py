@@ -19,21 +19,22 @@ from lerobot_serve.ros import qos
 from lerobot_serve_interfaces.msg import CanaryState, LearnerState, ServerStatus
 
 SERVERS = ('a', 'b')
+EDGE, SERVICES = '/robot_1/edge_controller', ('take_over', 'hand_back')
 ROUTER = '/policy_router'
 
 
 @dataclass(slots=True)
 class Witness:
     """
-    The newest states, and what each server has served, in order; `ask_for_round` asks the learner
-    and waits for no answer.
+    The newest states, and what each server has served, in order; `call` calls one of SERVICES of
+    the robot, and waits for no answer.
     """
 
     learner: int = 0
     round: int = 0
     canary: int = 0
     served: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in SERVERS})
-    ask_for_round: Callable[[], object] = lambda: None
+    call: Callable[[str], object] = lambda name: None
 
     def on_learner(self, message: LearnerState) -> None:
         self.learner, self.round = message.state, message.round
@@ -64,6 +65,6 @@ def witness() -> Iterator[Witness]:
             node.create_subscription(
                 ServerStatus, topic, partial(found.on_status, name), qos.STATE
             )
-        client = node.create_client(Trigger, '/learner/start_round')
-        found.ask_for_round = lambda: client.call_async(Trigger.Request())
+        clients = {name: node.create_client(Trigger, f'{EDGE}/{name}') for name in SERVICES}
+        found.call = lambda name: clients[name].call_async(Trigger.Request())
         yield found
