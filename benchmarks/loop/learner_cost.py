@@ -30,6 +30,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
+from lerobot_serve.tools.learning.program import NICE
 from lerobot_serve_interfaces.msg import ExecutedAction, LearnerState
 
 ABOUT = 'the control period of a robot while a learner trains beside it, and while it is paused'
@@ -75,7 +76,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with (
         witness() as (node, seen),
         loop_fleet(
-            home, episodes_per_round=EPISODES, filters=('success',), trainer=TRAINER, hurries=False
+            home, episodes_per_round=EPISODES, filters=('success',), trainer=TRAINER
         ) as fleet,
     ):
         return [compare(fleet, node, seen, windows)]
@@ -99,7 +100,11 @@ def compare(fleet: LoopFleet, node: Node, seen: ControlWitness, windows: int) ->
     for number in range(windows):
         if number:
             call(node, 'resume')
+        # the steps before it are not measured
+        fleet.hurries = True
         reach(fleet, seen, Phase.TRAINING)
+        fleet.hurries = False
+        fleet.hurry(NICE)
         niceness.append(niceness_of_step(fleet))
         periods[WITH].append(window(seen))
         call(node, 'pause')

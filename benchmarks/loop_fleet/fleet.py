@@ -26,8 +26,8 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 PIXELS, RATE_HZ, ATTEMPT_S, TRAINING_S = 64, 15.0, 4.0, 2.0
 # only what a person corrected is learned: a round has few episodes, and begins when they are asked
 # for, so that no version of a round beside a rollout is stale
-CORRECTED_A_ROUND, GATE_RECORDINGS = 2, 30
-POLL_S, NICENESS = 0.1, -5
+CORRECTED_A_ROUND, GATE_RECORDINGS = 4, 30
+POLL_S, HURRIED = 0.1, -5
 TRAINING = """
 import pathlib, random, shutil, sys, time
 parent, result = map(pathlib.Path, sys.argv[1:3])
@@ -52,13 +52,13 @@ PROCESSES = tuple(COMMANDS)
 
 
 class LoopFleet:
-    """A fleet that runs; `home` is its ROS_HOME."""
+    """A fleet that runs, with its files in `home`; `hurries`: see `hurry`."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], home: Path, log: Path, *, hurries: bool
     ) -> None:
         self._process, self.home, self._log = process, home, log
-        self._hurries = hurries
+        self.hurries = hurries
         self._followed = 0
 
     @property
@@ -93,7 +93,7 @@ class LoopFleet:
                 return pid
         return None
 
-    def hurry(self) -> None:
+    def hurry(self, niceness: int = HURRIED) -> None:
         """
         Give the steps of learner and loop a high priority, where this user may: on a machine that
         others use, those of the learner would get next to nothing.
@@ -103,7 +103,7 @@ class LoopFleet:
             for step in children(pid, every_thread=True) if pid else ():
                 # a step of the learner lowers its priority itself, some time after its start
                 with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, step, NICENESS)
+                    os.setpriority(os.PRIO_PROCESS, step, niceness)
                 share_niceness(step)
 
     def check(self) -> None:
@@ -117,7 +117,7 @@ class LoopFleet:
         deadline_s = time.monotonic() + limit_s
         while not holds():
             self.check()
-            if self._hurries:
+            if self.hurries:
                 self.hurry()
             if time.monotonic() > deadline_s:
                 return False
