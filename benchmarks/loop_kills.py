@@ -17,7 +17,7 @@ import random
 import shutil
 
 from benchmarks.loop_fleet.fleet import CORRECTED_A_ROUND, PIXELS, PROCESSES
-from benchmarks.loop_fleet.killing import Kill, kill_often, KillResults, pairs
+from benchmarks.loop_fleet.killing import Kill, kill_often, KillResults, KILLS_A_ROUND, pairs
 from benchmarks.loop_fleet.stages import LoopStage
 from benchmarks.results.report import Case
 
@@ -27,6 +27,7 @@ PARAMETERS: dict[str, object] = {
     'robots': 1,
     'cameras': f'2 x {PIXELS}x{PIXELS} raw',
     'corrected_a_round': CORRECTED_A_ROUND,
+    'kills_a_round': KILLS_A_ROUND,
     'first_seed': SEED,
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kills one process of a loop at a random moment of a stage, and waits for the next champion.
+Kills processes of a loop at random moments of its stages, some in each round, and waits for the
+next champion.
 
 Main thread. A fleet that does not come to its next champion is ended, and a new one begins.
 """
@@ -25,13 +26,16 @@ from benchmarks.loop_fleet.witness import Witness, witness
 # champion; a version that is rolled back for the kill needs a round more
 START_LIMIT_S, STAGE_LIMIT_S, NEXT_LIMIT_S = 600.0, 600.0, 600.0
 RESTART_LIMIT_S = 60.0
+# in one round, each in another stage or of another process
+KILLS_A_ROUND = 3
+ORDER = {stage: number for number, stage in enumerate(LoopStage)}
 QUIET_S, LONG_QUIET_S, AGAIN_S, LOST_S = 3.0, 60.0, 2.0, 20.0
 LOG_LINES = 60
 
 
 @dataclass(slots=True)
 class Kill:
-    """One run: what was killed when, and what followed. `why_not` is empty for one that is ok."""
+    """What was killed when, and what followed. `why_not` is empty for one that is ok."""
 
     stage: LoopStage
     process: str
@@ -95,11 +99,15 @@ class FleetRun:
             left.clear()
             return
         while left:
-            kill = Kill(*left.pop(0))
-            results.kills.append(kill)
-            self._run(kill)
-            print(f'  {len(results.kills)}: {as_line(kill)}', flush=True)
-            if kill.why_not:
+            kills = sorted(
+                (Kill(*each) for each in left[:KILLS_A_ROUND]), key=lambda kill: ORDER[kill.stage]
+            )
+            del left[:KILLS_A_ROUND]
+            results.kills += kills
+            self._run(kills)
+            for kill in kills:
+                print(f'  {as_line(kill)}', flush=True)
+            if any(kill.why_not for kill in kills):
                 lines = self._fleet.log.splitlines()[-LOG_LINES:]
                 (self._fleet.home / 'stuck.txt').write_text('\n'.join(lines))
                 return
@@ -107,18 +115,29 @@ class FleetRun:
         if not self._next_champion(NEXT_LIMIT_S):
             results.faults.append(f'{self._fleet.home}: no round after the last kill')
 
-    def _run(self, kill: Kill) -> None:
+    def _run(self, kills: Sequence[Kill]) -> None:
+        """Do the kills of one round, in the order of its stages; wait for the next champion."""
+        before, times_s = len(self._champions), []
+        for number, kill in enumerate(kills):
+            kill.why_not = self._do(kill)
+            if kill.why_not:
+                for later in kills[number + 1 :]:
+                    later.why_not = 'not done'
+                return
+            times_s.append(time.monotonic())
+        # it may have come before the last kill of the round
+        is_there = self._next_champion(NEXT_LIMIT_S, before)
+        for kill, killed_s in zip(kills, times_s, strict=True):
+            kill.next_champion_s = time.monotonic() - killed_s
+            kill.why_not = '' if is_there else f'no next champion within {NEXT_LIMIT_S:g} s'
+
+    def _do(self, kill: Kill) -> str:
+        """Kill a process in a stage; return why that was not possible."""
         if not self._wait(lambda: kill.stage in self._stages(), STAGE_LIMIT_S):
-            kill.why_not = f'{kill.stage.value} did not come within {STAGE_LIMIT_S:g} s'
-            return
+            return f'{kill.stage.value} did not come within {STAGE_LIMIT_S:g} s'
         kill.after_s = self._draw.uniform(0.0, LONGEST_S[kill.stage])
         time.sleep(kill.after_s)
-        begin_s = time.monotonic()
-        if not self._kill(kill.process):
-            kill.why_not = f'{kill.process} does not run'
-        elif not self._next_champion(NEXT_LIMIT_S):
-            kill.why_not = f'no next champion within {NEXT_LIMIT_S:g} s'
-        kill.next_champion_s = time.monotonic() - begin_s
+        return '' if self._kill(kill.process) else f'{kill.process} does not run'
 
     def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
         """Wait beside a person who corrects the robot whenever nothing else goes on."""
@@ -159,9 +178,12 @@ class FleetRun:
                 os.kill(pid, signal.SIGKILL)
         return True
 
-    def _next_champion(self, limit_s: float) -> bool:
-        """Wait until slot a serves a version that it has not served before."""
-        before = len(self._champions)
+    def _next_champion(self, limit_s: float, known_before: int | None = None) -> bool:
+        """
+        Wait until slot a serves a version that it has not served before, or not when its
+        `known_before` first ones were known.
+        """
+        before = len(self._champions) if known_before is None else known_before
 
         def is_there() -> bool:
             # the first policy is that of the start
