@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The control period of a robot while a learner on the same machine trains, and while it is paused.
+The control period of a robot while a learner on the same machine trains, and while its training is
+stopped, by turns.
 
 Real processes on one machine, which is the worst case: a simulated arm, its edge controller, a
 server, and a learner whose training computes all the time, at the lowest priority. Main thread.
@@ -16,11 +17,10 @@ from itertools import pairwise
 import os
 from pathlib import Path
 import shutil
+import signal
 import time
 
 import numpy as np
-from rclpy.node import Node
-from std_srvs.srv import Trigger
 
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.loop_fleet.fleet import children, loop_fleet, LoopFleet, PIXELS
@@ -29,17 +29,16 @@ from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.learning.program import NICE
 from lerobot_serve_interfaces.msg import ExecutedAction, LearnerState
 
-ABOUT = 'the control period of a robot while a learner trains beside it, and while it is paused'
-ROUNDS_A_WINDOW, LEAST_WINDOWS, WINDOW_S = 50, 3, 15.0
-LIMIT_S, CALL_S = 600.0, 30.0
+ABOUT = 'the control period of a robot while a learner trains beside it, and while it is stopped'
+ROUNDS_A_WINDOW, LEAST_WINDOWS, WINDOW_S = 20, 4, 10.0
+LIMIT_S = 600.0
 # it never ends by itself here
 TRAINER: dict[str, object] = {'builtin': {'steps': 1_000_000, 'batch_size': 32, 'cpu_threads': 1}}
 EPISODES = 4
-WITH, WITHOUT = 'period, a learner trains', 'period, it is paused'
+WITH, WITHOUT = 'period, a learner trains', 'period, it is stopped'
 MOST_RATIO = 1.5
 PARAMETERS = {
     'rate_hz': 30,
@@ -74,48 +73,45 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     shutil.rmtree(home, ignore_errors=True)
     windows = max(LEAST_WINDOWS, rounds // ROUNDS_A_WINDOW)
     with (
-        witness() as (node, seen),
+        witness() as seen,
         loop_fleet(
             home, episodes_per_round=EPISODES, filters=('success',), trainer=TRAINER
         ) as fleet,
     ):
-        return [compare(fleet, node, seen, windows)]
+        return [compare(fleet, seen, windows)]
 
 
 @contextlib.contextmanager
-def witness() -> Iterator[tuple[Node, ControlWitness]]:
+def witness() -> Iterator[ControlWitness]:
     """Hear the control steps and the learner."""
     seen = ControlWitness()
     with spinning_node('bench_learner_cost') as node:
         topic = '/robot_1/edge_controller/executed_action'
         node.create_subscription(ExecutedAction, topic, seen.on_executed, qos.EXECUTED_ACTION)
         node.create_subscription(LearnerState, '/learner/state', seen.on_state, qos.STATE)
-        yield node, seen
+        yield seen
 
 
-def compare(fleet: LoopFleet, node: Node, seen: ControlWitness, windows: int) -> Case:
+def compare(fleet: LoopFleet, seen: ControlWitness, windows: int) -> Case:
     """Measure so many windows with and without a training, by turns. Raises UserError."""
+    if not fleet.wait(lambda: seen.phase == Phase.TRAINING.value, LIMIT_S):
+        raise UserError(f'the learner does not train within {LIMIT_S:g} s; see {fleet.home}')
+    # only the steps before it were hurried
+    fleet.hurries = False
+    fleet.hurry(NICE)
+    (step,) = training_of(fleet)
+    niceness = os.getpriority(os.PRIO_PROCESS, step)
     periods: dict[str, list[list[float]]] = {WITH: [], WITHOUT: []}
-    niceness = []
-    for number in range(windows):
-        if number:
-            call(node, 'resume')
-        # the steps before it are not measured
-        fleet.hurries = True
-        reach(fleet, seen, Phase.TRAINING)
-        fleet.hurries = False
-        fleet.hurry(NICE)
-        niceness.append(niceness_of_step(fleet))
-        periods[WITH].append(window(seen))
-        call(node, 'pause')
-        reach(fleet, seen, Phase.PAUSED)
-        periods[WITHOUT].append(window(seen))
+    for _ in range(windows):
+        for name, number in ((WITHOUT, signal.SIGSTOP), (WITH, signal.SIGCONT)):
+            os.kill(step, number)
+            periods[name].append(window(seen))
     p99 = {name: [float(np.percentile(each, 99)) for each in periods[name]] for name in periods}
     median = {name: [float(np.median(each)) for each in periods[name]] for name in periods}
     ratio = pairwise_ratio(p99[WITH], p99[WITHOUT])
     return Case(
         'control period beside a training',
-        {'niceness of the training': min(niceness)},
+        {'niceness of the training': niceness},
         {'windows': windows},
         {name: [value for each in periods[name] for value in each] for name in periods},
         {
@@ -126,20 +122,10 @@ def compare(fleet: LoopFleet, node: Node, seen: ControlWitness, windows: int) ->
     )
 
 
-def call(node: Node, name: str) -> None:
-    """Ask the learner. Raises UserError."""
-    client = node.create_client(Trigger, f'/learner/{name}')
-    try:
-        answer = call_service(client, Trigger.Request(), CALL_S)
-    finally:
-        node.destroy_client(client)
-    if not answer.success:
-        raise UserError(f'/learner/{name}: {answer.message}')
-
-
-def reach(fleet: LoopFleet, seen: ControlWitness, phase: Phase) -> None:
-    if not fleet.wait(lambda: seen.phase == phase.value, LIMIT_S):
-        raise UserError(f'the learner is not {phase.name} within {LIMIT_S:g} s; see {fleet.home}')
+def training_of(fleet: LoopFleet) -> list[int]:
+    """Return the process that trains."""
+    pid = fleet.pid('learner')
+    return children(pid, every_thread=True) if pid else []
 
 
 def window(seen: ControlWitness) -> list[float]:
@@ -150,10 +136,3 @@ def window(seen: ControlWitness) -> list[float]:
     if len(steps_s) < 2:
         raise UserError('the robot does not move')
     return [1e3 * (after - before) for before, after in pairwise(steps_s)]
-
-
-def niceness_of_step(fleet: LoopFleet) -> int:
-    """Return the priority of the process that trains, as nice has it."""
-    pid = fleet.pid('learner')
-    steps = children(pid, every_thread=True) if pid else []
-    return min((os.getpriority(os.PRIO_PROCESS, step) for step in steps), default=0)
