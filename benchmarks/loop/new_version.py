@@ -2,7 +2,7 @@
 """
 From the end of a learner's round to the first episode with its version, step by step.
 
-Real processes: two simulated robots, recorder, learner, gate, router and the loop, whose training
+Real processes: a simulated robot, recorder, learner, gate, router and the loop, whose training
 changes one bit, so that each version passes its gate. Main thread.
 """
 
@@ -22,12 +22,12 @@ from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.router.canary.gate_record import identity
-from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
+from lerobot_serve.tools.loop.journal import read_journal
 from lerobot_serve_interfaces.msg import ExecutedAction, PolicyVersion
 
 ABOUT = "from the end of a learner's round to the first episode with its version"
-ROUNDS_A_VERSION, LEAST_VERSIONS, ROBOTS = 50, 3, 2
-EPISODES_A_ROUND = 40
+ROUNDS_A_VERSION, LEAST_VERSIONS, ROBOTS = 50, 3, 1
+EPISODES_A_ROUND = 35
 FIRST_LIMIT_S, LIMIT_S = 900.0, 600.0
 PARAMETERS = {
     'robots': ROBOTS,
@@ -112,9 +112,8 @@ def follow(fleet: LoopFleet, seen: RoundWitness, count: int) -> Case:
 
 def note_events(fleet: LoopFleet, steps: dict[str, dict[str, float]]) -> None:
     """Keep when each event of the journal was first seen."""
-    for journal in fleet.home.glob(f'ros/**/{JOURNAL_FILE}'):
-        for entry in read_journal(journal.parent):
-            steps.setdefault(identity(entry.version), {}).setdefault(entry.event, time.monotonic())
+    for entry in read_journal(fleet.journal):
+        steps.setdefault(identity(entry.version), {}).setdefault(entry.event, time.monotonic())
 
 
 def followed(seen: RoundWitness, steps: dict[str, dict[str, float]]) -> list[str]:

@@ -74,6 +74,10 @@ class LoopFleet:
         return self.home / 'versions'
 
     @property
+    def journal(self) -> Path:
+        return self.home / 'ros' / 'lerobot_serve' / 'loop'
+
+    @property
     def log(self) -> str:
         return self._log.read_text(errors='replace')
 
