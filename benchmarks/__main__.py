@@ -34,6 +34,7 @@ NAMES = (
     'trace_cost',
     'batching',
     'loop',
+    'loop_kills',
     'control_loop',
     'dashboard',
     'recording',
@@ -46,8 +47,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
 COUNT_LIMIT = 10**9
-# option -> the one benchmark that takes it
-SPECIFIC = {'steps': 'hunt', 'seed': 'hunt', 'mutations': 'pickles'}
+# option -> the benchmarks that take it; each takes only its own
+SPECIFIC = {
+    'steps': ('hunt',),
+    'seed': ('hunt', 'loop_kills'),
+    'mutations': ('pickles',),
+    'kills': ('loop_kills',),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
     parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
-    parser.add_argument('--seed', type=int, help='hunt only: the first seed (1)')
+    parser.add_argument('--seed', type=int, help='hunt and loop_kills: the first seed (1)')
+    parser.add_argument(
+        '--kills', type=int, help='loop_kills only: processes to kill, one after the other (12)'
+    )
     parser.add_argument(
         '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'
     )
@@ -111,12 +120,15 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def specific_options(options: argparse.Namespace) -> dict[str, int]:
-    """Return what one benchmark alone takes. Raises UserError."""
+    """Return the options that only some benchmarks take. Raises UserError."""
     found = {n: value for n in SPECIFIC if (value := getattr(options, n)) is not None}
     for name, value in found.items():
-        if options.names != [SPECIFIC[name]]:
-            only = SPECIFIC[name]
-            raise UserError(f'--{name} is for {only}: make bench BENCH="{only} --{name} {value}"')
+        takers = SPECIFIC[name]
+        if len(options.names) != 1 or options.names[0] not in takers:
+            raise UserError(
+                f'--{name} is for {" or ".join(takers)}: '
+                f'make bench BENCH="{takers[0]} --{name} {value}"'
+            )
         if name != 'seed' and not 1 <= value <= COUNT_LIMIT:
             raise UserError(f'--{name} must be in [1, {COUNT_LIMIT}], got {value}')
     return found

@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 
+from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
@@ -23,7 +24,6 @@ from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
 from lerobot_serve.tools.bags.reader import Bag
@@ -33,22 +33,29 @@ from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedActi
 ABOUT = 'a recorder is killed at random instants'
 KILLS, RATE_HZ, LOST_S, START_LIMIT_S = 100, 30.0, 1.0, 30.0
 PARAMETERS = {'strategy': 'episodic', 'rate_hz': RATE_HZ, 'may_be_lost_s': LOST_S}
-EDGE = '/bench_kill/edge_controller'
+ROBOT = '/bench_kill'
 
 
 class PlayedRobot:
-    """Publishes what an edge does, in a thread of its own; `sent` has the time of each step."""
+    """
+    Publishes what an edge does, in a thread of its own; `sent` has the time of each step. The last
+    part of `namespace` is its client_id.
+    """
 
-    def __init__(self, node: SteadyClockNode, draw: random.Random) -> None:
+    def __init__(
+        self, node: Node, draw: random.Random, namespace: str = ROBOT, longest_steps: int = 90
+    ) -> None:
         self._draw, self._node = draw, node
+        self._client_id, self._longest_steps = namespace.rpartition('/')[2], longest_steps
+        edge = f'{namespace}/edge_controller'
         self._actions = node.create_publisher(
-            ExecutedAction, f'{EDGE}/executed_action', qos.EXECUTED_ACTION
+            ExecutedAction, f'{edge}/executed_action', qos.EXECUTED_ACTION
         )
-        self._states = node.create_publisher(EdgeState, f'{EDGE}/state', qos.STATE)
-        self._files = node.create_publisher(String, f'{EDGE}/robot_file', qos.STATE)
-        self._joints = node.create_publisher(JointState, '/bench_kill/joint_states', qos.SENSOR)
+        self._states = node.create_publisher(EdgeState, f'{edge}/state', qos.STATE)
+        self._files = node.create_publisher(String, f'{edge}/robot_file', qos.STATE)
+        self._joints = node.create_publisher(JointState, f'{namespace}/joint_states', qos.SENSOR)
         self._outcomes = node.create_publisher(
-            EpisodeOutcome, '/bench_kill/episode_outcome', qos.OUTCOME
+            EpisodeOutcome, f'{namespace}/episode_outcome', qos.OUTCOME
         )
         self.sent: dict[int, float] = {}
         self.episodes = 0
@@ -67,10 +74,10 @@ class PlayedRobot:
         while not self._stop.is_set():
             self.episodes += 1
             episode_id = f'episode-{self.episodes}'
-            for _ in range(self._draw.randrange(1, 90)):
+            for _ in range(self._draw.randrange(1, self._longest_steps)):
                 self._step(episode_id)
             self._outcomes.publish(
-                EpisodeOutcome(client_id='bench', episode_id=episode_id, outcome=1)
+                EpisodeOutcome(client_id=self._client_id, episode_id=episode_id, outcome=1)
             )
             self._report('')
             self._stop.wait(self._draw.uniform(0.0, 0.5))
@@ -82,7 +89,7 @@ class PlayedRobot:
         self.sent[number] = time.monotonic()
         self._actions.publish(
             ExecutedAction(
-                stamp=stamp, control_step=number, client_id='bench', episode_id=episode_id
+                stamp=stamp, control_step=number, client_id=self._client_id, episode_id=episode_id
             )
         )
         if number % 6 == 0:
@@ -91,7 +98,9 @@ class PlayedRobot:
 
     def _report(self, episode_id: str) -> None:
         stamp = self._node.get_clock().now().to_msg()
-        self._states.publish(EdgeState(stamp=stamp, client_id='bench', episode_id=episode_id))
+        self._states.publish(
+            EdgeState(stamp=stamp, client_id=self._client_id, episode_id=episode_id)
+        )
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

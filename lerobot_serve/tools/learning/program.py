@@ -16,6 +16,7 @@ from pathlib import Path
 import signal
 import sys
 import threading
+import time
 import traceback
 
 from lerobot_serve.entry_points import SIGNALS
@@ -23,9 +24,10 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.learner.steps import jobs, reports
 from lerobot_serve.learner.steps.jobs import ConvertJob, Job, PublishJob, ScanJob, TrainJob
 from lerobot_serve.learner.steps.reports import Failed, Report
+from lerobot_serve.learner.trainers.process.guard import share_niceness
 from lerobot_serve.parameters import ParameterError
 
-NICE = 19
+NICE, ATTEMPTS, AGAIN_S = 19, 40, 0.05
 OUT_OF_MEMORY_SCORE = '1000'
 # after the end of the learner, or its request
 GRACE_S = 10.0
@@ -90,6 +92,11 @@ def lower_priority() -> None:
     """Let every other process go first. What is not allowed is left out."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    # not the session of a terminal, in which others work
+    for _ in range(ATTEMPTS if os.getsid(0) == os.getpid() else 0):
+        if share_niceness(os.getpid()):
+            break
+        time.sleep(AGAIN_S)
     with contextlib.suppress(OSError):
         Path('/proc/self/oom_score_adj').write_text(OUT_OF_MEMORY_SCORE)
 

@@ -7,7 +7,7 @@ Main thread: a verb is bound to the thread that starts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 import json
 from pathlib import Path
 import shlex
@@ -21,6 +21,8 @@ from lerobot_serve.tools.loop.decisions import (
     choose,
     Rollout,
     RolloutFacts,
+    server_to_restore,
+    SETTLED,
     Step,
     STEPS,
     TOO_FEW,
@@ -28,6 +30,7 @@ from lerobot_serve.tools.loop.decisions import (
 )
 from lerobot_serve.tools.loop.history import entry_text
 from lerobot_serve.tools.loop.journal import (
+    ADOPTED,
     CHAMPION,
     FINISHED,
     GATE_HELD,
@@ -53,9 +56,12 @@ EVENTS = {
     Rollout.UNKNOWN: 'router_unknown',
     Rollout.IDLE: 'idle',
     Rollout.ON_TRIAL: 'on_trial',
+    Rollout.LOST: 'candidate_lost',
     Rollout.WATCHED: 'promoted',
     Rollout.PROMOTED: 'watched',
 }
+# what is recorded when a verb has done its step
+DONE = {Step.START: 'rollout_started', Step.FINISH: FINISHED, Step.RESTORE: 'restored'}
 # exit statuses of `gate` that are results, and no failures
 HELD, TOO_FEW_STATUS = 'held', 4
 GATE_RESULTS = {0: 'gate_admitted', 3: GATE_REFUSED, TOO_FEW_STATUS: f'gate_{TOO_FEW}'}
@@ -87,6 +93,7 @@ class Conductor:
         self._attempts, self._again_at_s = 0, 0.0
         # version and bags of a gate with too few episodes
         self._too_few: tuple[str, list[Path]] = ('', [])
+        self._start_policy = observing.fingerprint(settings.champion)
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
@@ -102,13 +109,25 @@ class Conductor:
         found = observing.versions(self._settings.store)
         self._note_new(found)
         records = observing.gate_records(self._settings.gates, found)
+        self._note_champion(facts, found)
         choice = choose(found, facts.champion, records, self._journal.rolled_back)
         self._note_passed_over(choice)
-        step = STEPS[facts.rollout, choice.candidate]
-        version = facts.candidate if step is Step.FINISH else choice.version
+        step, version = self._next(facts, found, choice)
         if step is Step.WAIT or not self._is_due(step, version):
             return Step.WAIT
         return step if self._take(step, version, facts) else Step.WAIT
+
+    def _next(
+        self, facts: RolloutFacts, found: Sequence[Version], choice: Choice
+    ) -> tuple[Step, str]:
+        if self._server_to_restore(facts, found):
+            return Step.RESTORE, self._journal.champion
+        rollout = facts.rollout
+        if rollout is Rollout.LOST and not _has(found, facts.planned):
+            # of a rollout that a person has started
+            rollout = Rollout.ON_TRIAL
+        step = STEPS[rollout, choice.candidate]
+        return step, facts.candidate if step is Step.FINISH else choice.version
 
     # what is there
 
@@ -126,7 +145,7 @@ class Conductor:
 
     def _note_changes(self, before: RolloutFacts, now: RolloutFacts) -> None:
         """Record what happened to champion and candidate since the last look."""
-        if now.champion and identity(now.champion) != self._journal.champion:
+        if now.champion and identity(now.champion) != self._journal.served:
             self._add(CHAMPION, now.champion, 'slot a serves it')
         if before.stage == now.stage:
             return
@@ -136,9 +155,25 @@ class Conductor:
         elif identity(now.candidate) not in self._journal.rolled_back:
             self._add(ROLLED_BACK, now.candidate, now.text)
 
+    def _note_champion(self, facts: RolloutFacts, found: Sequence[Version]) -> None:
+        """Record a version in slot a that this conductor saw no `finish` of, or did not end."""
+        digest = identity(facts.champion)
+        is_news = digest not in (identity(self._journal.champion), identity(self._start_policy))
+        if facts.rollout in SETTLED and is_news and _has(found, facts.champion):
+            self._add(ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
+
+    def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Version]) -> str:
+        champion = self._journal.champion
+        if identity(champion) in self._journal.rolled_back or not _has(found, champion):
+            return ''
+        return server_to_restore(facts, self._start_policy, champion)
+
     def _note_passed_over(self, choice: Choice) -> None:
         if choice.why_not and choice.why_not != self._passed_over_text:
-            self._say(f'no candidate: {choice.why_not}')
+            if choice.stale:
+                self._add('stale', choice.stale, choice.why_not.partition(': ')[2])
+            else:
+                self._say(f'no candidate: {choice.why_not}')
         self._passed_over_text = choice.why_not
 
     # steps
@@ -165,7 +200,7 @@ class Conductor:
             if result.status == TOO_FEW_STATUS:
                 self._too_few = (version, self._recordings())
         else:
-            self._add({Step.START: 'rollout_started', Step.FINISH: FINISHED}[step], version)
+            self._add(DONE[step], version)
         return True
 
     def _failure(self, step: Step, version: str, facts: RolloutFacts, result: VerbResult) -> str:
@@ -201,6 +236,9 @@ class Conductor:
 
     def _words(self, step: Step, version: str, facts: RolloutFacts) -> list[str] | None:
         settings = self._settings
+        if step is Step.RESTORE:
+            server = server_to_restore(facts, self._start_policy, version)
+            return ['swap', server, version, '--wait', '--yes']
         if step is Step.FINISH:
             return self._rollout('finish', '--yes', f'--reason={REASON}')
         folder = str(settings.store / version)
@@ -248,3 +286,8 @@ def _gate_text(result: VerbResult) -> str:
         return str(json.loads(result.output)['text'])
     except (ValueError, KeyError, TypeError):
         return _last_line(result)
+
+
+def _has(versions: Iterable[Version], fingerprint: str) -> bool:
+    """Return whether a policy is one of these versions."""
+    return any(identity(each.id) == identity(fingerprint) for each in versions)

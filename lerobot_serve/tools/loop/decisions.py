@@ -20,18 +20,20 @@ from lerobot_serve.tools.operate.fleet_state import (
     RouterView,
 )
 
-TOO_FEW = 'too_few'
+TOO_FEW, STALE = 'too_few', 'was trained from'
 
 
 class Rollout(Enum):
     """The rollout, as far as the loop is concerned."""
 
-    # no router replies, or it serves no policy in slot a yet
+    # no router replies, or it serves no policy in slot a yet and none is promoted
     UNKNOWN = 'unknown'
     # none, or one that was rolled back
     IDLE = 'idle'
     # waiting, running, undecided or paused by an operator
     ON_TRIAL = 'on trial'
+    # slot b serves another policy than the one of the plan, as after a restart of its server
+    LOST = 'lost'
     # promoted, and rolled back by itself if it is worse after all
     WATCHED = 'watched'
     PROMOTED = 'promoted'
@@ -53,6 +55,8 @@ class Step(Enum):
     GATE = 'gate'
     START = 'start'
     FINISH = 'finish'
+    # the champion back into a server of slot a, which serves the policy of its start again
+    RESTORE = 'restore'
 
 
 STEPS: dict[tuple[Rollout, Candidate], Step] = {
@@ -66,6 +70,10 @@ STEPS: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.ON_TRIAL, Candidate.NONE): Step.WAIT,
     (Rollout.ON_TRIAL, Candidate.UNGATED): Step.WAIT,
     (Rollout.ON_TRIAL, Candidate.ADMITTED): Step.WAIT,
+    # its evidence is lost, too: it begins again, or the one that is newer now
+    (Rollout.LOST, Candidate.NONE): Step.WAIT,
+    (Rollout.LOST, Candidate.UNGATED): Step.GATE,
+    (Rollout.LOST, Candidate.ADMITTED): Step.START,
     # a champion to go back to is worth more than the next candidate
     (Rollout.WATCHED, Candidate.NONE): Step.WAIT,
     (Rollout.WATCHED, Candidate.UNGATED): Step.WAIT,
@@ -78,13 +86,18 @@ STEPS: dict[tuple[Rollout, Candidate], Step] = {
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """What a router says: the policies of its slots, and the phase and text of its rollout."""
+    """
+    What a router says: the policies of its slots, and the phase and text of its rollout; `planned`
+    is the policy of the plan, `servers` are those of slot a with their policies.
+    """
 
     rollout: Rollout = Rollout.UNKNOWN
     phase: str = ''
     text: str = ''
     champion: str = ''
     candidate: str = ''
+    planned: str = ''
+    servers: tuple[tuple[str, str], ...] = ()
 
     @property
     def stage(self) -> tuple[Rollout, bool, str]:
@@ -105,11 +118,15 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate; `why_not` says of the newest version why it is none."""
+    """
+    A candidate; `why_not` says of the newest version why it is none, and `stale` is that version
+    if it was trained from another one than the champion.
+    """
 
     candidate: Candidate = Candidate.NONE
     version: str = ''
     why_not: str = ''
+    stale: str = ''
 
 
 def rollout_facts(router: RouterView) -> RolloutFacts:
@@ -117,12 +134,18 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
     champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
     canary = router.canary
     served = champion.policy if champion else ''
+    rollout = _rollout(canary)
+    if not served and rollout is not Rollout.PROMOTED:
+        # an interrupted `rollout finish` may have left slot a without a policy: it goes on
+        rollout = Rollout.UNKNOWN
     return RolloutFacts(
-        _rollout(canary) if served else Rollout.UNKNOWN,
+        rollout,
         canary.phase.value,
         canary.text,
         served,
         canary.candidate or (candidate.policy if candidate else ''),
+        canary.planned,
+        tuple((each.server, each.policy) for each in champion.replicas) if champion else (),
     )
 
 
@@ -132,8 +155,30 @@ def _rollout(canary: CanaryView) -> Rollout:
         return Rollout.IDLE
     if phase is CanaryPhase.PROMOTED:
         return Rollout.WATCHED if canary.is_watched else Rollout.PROMOTED
+    if canary.waits_for_start:
+        return Rollout.LOST
     is_trial = phase in (CanaryPhase.WAITING, *ON_TRIAL)
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
+
+
+# slot a is not in the midst of a change, which `rollout finish` is
+SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
+
+
+def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> str:
+    """
+    Return a server of slot a that serves the policy of its start instead of the `champion`, which
+    was finished before; empty for none. Only a restart does that: a person who puts another policy
+    there names one.
+    """
+    if facts.rollout not in SETTLED or not start_policy or not champion:
+        return ''
+    if identity(champion) == identity(start_policy):
+        return ''
+    return next(
+        (server for server, policy in facts.servers if identity(policy) == identity(start_policy)),
+        '',
+    )
 
 
 def choose(
@@ -149,13 +194,15 @@ def choose(
     """
     if not champion:
         return Choice()
-    first_reason = ''
+    none = Choice()
     for version in reversed(list(versions)):
         reason, candidate = _judge(version, champion, records, passed_over)
         if not reason:
             return Choice(candidate, version.id)
-        first_reason = first_reason or f'{version.id}: {reason}'
-    return Choice(why_not=first_reason)
+        if not none.why_not:
+            stale = version.id if reason.startswith(STALE) else ''
+            none = Choice(why_not=f'{version.id}: {reason}', stale=stale)
+    return none
 
 
 def _judge(
@@ -171,9 +218,11 @@ def _judge(
     if digest in passed_over:
         return 'was rolled back', Candidate.NONE
     if identity(version.parent) != identity(champion):
-        return f'was trained from {version.parent or "nothing"}, and not from {champion}', (
-            Candidate.NONE
+        text = (
+            f'{STALE} {version.parent or "nothing"}, and not from {champion}: the next round may '
+            'build on it; to try this one all the same: `lerobot-serve rollout start`'
         )
+        return text, Candidate.NONE
     record = records.get(digest)
     if record is None or identity(record.parent) != identity(champion):
         return '', Candidate.UNGATED

@@ -24,8 +24,8 @@ from lerobot_serve.tools.loop.journal import (
 )
 
 FAILED, PROMOTED, STARTED, TOO_FEW = '_failed', 'promoted', 'rollout_started', 'gate_too_few'
-ADMITTED, UNKNOWN, IDLE, ON_TRIAL, WATCHED = (
-    *('gate_admitted', 'router_unknown', 'idle', 'on_trial', 'watched'),
+ADMITTED, UNKNOWN, IDLE, ON_TRIAL, WATCHED, LOST = (
+    *('gate_admitted', 'router_unknown', 'idle', 'on_trial', 'watched', 'candidate_lost'),
 )
 # events that say what the rollout is from then on, in words for "now"
 STATES = {
@@ -35,6 +35,7 @@ STATES = {
     WATCHED: '{version} has passed its watch, and becomes the champion',
     ROLLED_BACK: 'no rollout; {version} was rolled back',
     UNKNOWN: 'the router is not known: {text}',
+    LOST: '{version} was on trial, and slot b serves it no more: it starts again',
     FINISHED: '{version} is the champion, no rollout',
 }
 # event -> its count in the line of versions, in this order

@@ -26,6 +26,10 @@ ROLLED_BACK = 'rolled_back'
 NEW_VERSION, CHAMPION = 'new_version', 'champion'
 LOOP_STARTED, LOOP_ENDED, FINISHED = 'loop_started', 'loop_ended', 'finished'
 GATE_REFUSED, GATE_HELD = 'gate_refused', 'gate_held'
+# a version in slot a whose `finish` the loop did not see
+ADOPTED = 'adopted'
+# events after which slot a serves a version: its servers forget it when they start again
+GIVEN_EVENTS = (FINISHED, ADOPTED)
 
 
 def utc_now() -> datetime:
@@ -90,9 +94,11 @@ class Journal:
                 f'another loop uses {folder}; end it, or name another --folder'
             ) from None
         self._close_cut_line()
-        # digests
+        # digests; `served` is the policy that slot a had at last
         self.rolled_back: set[str] = set()
         self.versions: set[str] = set()
+        self.served = ''
+        # the newest version that slot a was given; empty before the first one
         self.champion = ''
         for entry in read_journal(folder):
             self._remember(entry)
@@ -124,7 +130,9 @@ class Journal:
         elif entry.event == NEW_VERSION:
             self.versions.add(digest)
         elif entry.event == CHAMPION:
-            self.champion = digest
+            self.served = digest
+        elif entry.event in GIVEN_EVENTS:
+            self.champion = entry.version
 
     def __enter__(self) -> Journal:
         return self

@@ -13,7 +13,8 @@ from lerobot_serve.router.canary.gate_record import (
     record_path,
 )
 from lerobot_serve.tools.loop.decisions import Version
-from lerobot_serve.versions.errors import VersionError
+from lerobot_serve.tools.versions.identity import identify
+from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.store import Store
 
 METADATA_FILE = 'metadata.yaml'
@@ -34,6 +35,13 @@ def version_folder(store: Path, fingerprint: str) -> Path | None:
     """Return the folder of the version with this digest; None without one."""
     digest = identity(fingerprint)
     return next((store / each.id for each in versions(store) if identity(each.id) == digest), None)
+
+
+def fingerprint(folder: Path) -> str:
+    """Return the fingerprint of the policy in a folder; empty if it has none."""
+    with contextlib.suppress(PublishError, OSError):
+        return identify(folder).fingerprint
+    return ''
 
 
 def gate_records(folder: Path, found: list[Version]) -> dict[str, GateRecord]:

@@ -7,8 +7,8 @@ Run a command and end all that it started: a program of its own, which imports t
 The bytes of its standard input are signals for the process group of the command: I for SIGINT, T
 for SIGTERM, K for SIGKILL of every process below this one. The end of the input, which is the end
 of the learner however it died, means K. Orphans come back to this process, so that workers with
-sessions of their own, as those of torchrun, are found. Its exit status is that of the command, as
-a shell has it. Main thread.
+sessions of their own, as those of torchrun, are found; each session gets the niceness of its
+processes. Its exit status is that of the command, as a shell has it. Main thread.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ NOT_STARTED, BY_SIGNAL = 127, 128
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
 SIGNALS = {b'I': signal.SIGINT, b'T': signal.SIGTERM}
 KILL = b'K'
+# a worker that begins a session of its own is found after so long
+LOOK_S = 5.0
 
 
 def main(words: list[str]) -> int:
@@ -54,6 +56,26 @@ def die_with_parent() -> None:
     set_process_option(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
+def share_niceness(process: int) -> bool:
+    """
+    Give the session of a process the niceness of the process; return whether nothing is left to
+    do. Linux shares the CPU among sessions first, and a niceness counts within one only
+    (`man 7 sched`: autogroup).
+    """
+    group = Path(f'/proc/{process}/autogroup')
+    try:
+        wanted = os.getpriority(os.PRIO_PROCESS, process)
+        if int(group.read_text().split()[-1]) != wanted:
+            group.write_text(f'{wanted}\n')
+    except BlockingIOError:
+        # the kernel allows it ten times a second
+        return False
+    except (OSError, ValueError, IndexError):
+        # without autogroups, or an ended process
+        return True
+    return True
+
+
 def set_process_option(option: int, value: int) -> None:
     """Call prctl, where the system has it."""
     with contextlib.suppress(OSError, AttributeError):
@@ -64,7 +86,9 @@ def wait(process: int, woken: int) -> int:
     """Return the exit status of the command; forward signals until then."""
     listened = [sys.stdin.fileno(), woken]
     while True:
-        ready, _, _ = select.select(listened, [], [])
+        for one in descendants():
+            share_niceness(one)
+        ready, _, _ = select.select(listened, [], [], LOOK_S)
         if woken in ready:
             os.read(woken, 4096)
         if sys.stdin.fileno() in ready:

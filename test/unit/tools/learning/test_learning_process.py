@@ -134,11 +134,22 @@ def is_alive(pid: int) -> bool:
     return state != 'Z'
 
 
+def niceness_of_session(pid: int) -> int:
+    """Return the niceness of the session of a process; 19 where the kernel has none."""
+    try:
+        return int(Path(f'/proc/{pid}/autogroup').read_text().split()[-1])
+    except OSError:
+        return 19
+
+
 def test_it_has_the_lowest_priority_and_ends_on_request_with_its_children(start, tmp_path):
     step = start(training(tmp_path))
     child = child_of(tmp_path)
     assert os.getpriority(os.PRIO_PROCESS, step.pid) == 19
     assert os.getpriority(os.PRIO_PROCESS, child) == 19
+    # the kernel shares the CPU among sessions first
+    assert niceness_of_session(step.pid) == 19
+    wait_for(lambda: niceness_of_session(child) == 19)
     assert Path(f'/proc/{step.pid}/oom_score_adj').read_text().strip() == '1000'
     step.request_end()
     wait_for(step.has_ended)

@@ -16,6 +16,8 @@ from lerobot_serve.tools.loop.decisions import (
     choose,
     Rollout,
     rollout_facts,
+    RolloutFacts,
+    server_to_restore,
     Step,
     STEPS,
     Version,
@@ -53,7 +55,7 @@ def test_nothing_moves_without_a_router_in_a_trial_or_while_a_way_back_is_kept()
 
 def test_a_version_starts_only_behind_its_gate():
     starting = {state for state, step in STEPS.items() if step is Step.START}
-    assert starting == {(Rollout.IDLE, Candidate.ADMITTED)}
+    assert starting == {(Rollout.IDLE, Candidate.ADMITTED), (Rollout.LOST, Candidate.ADMITTED)}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,32 @@ def test_each_phase_of_a_canary_is_known(phase, is_watched, rollout):
     assert (facts.rollout, facts.champion, facts.candidate) == (rollout, V1, V2)
 
 
+def test_a_candidate_that_slot_b_no_longer_serves_is_lost():
+    canary = CanaryView(CanaryPhase.WAITING, candidate=V1, champion=V1, planned=V2)
+    slots = (SlotView('a', policy=V1), SlotView('b', policy=V1))
+    facts = rollout_facts(RouterView('/policy_router', slots=slots, canary=canary))
+    assert (facts.rollout, facts.planned) == (Rollout.LOST, V2)
+
+
+def test_a_server_of_slot_a_with_the_policy_of_its_start_is_restored():
+    servers = (('/a1', V2), ('/a2', f'renamed@{V1[-16:]}'))
+    facts = RolloutFacts(Rollout.IDLE, champion=V2, servers=servers)
+    assert server_to_restore(facts, V1, V2) == '/a2'
+    # nothing was finished, or its policy of the start is the champion
+    assert server_to_restore(facts, V1, '') == ''
+    assert server_to_restore(facts, V1, V1) == ''
+    # another policy is what a person put there
+    assert server_to_restore(facts, V3, V2) == ''
+    assert server_to_restore(facts, '', V2) == ''
+
+
+@pytest.mark.parametrize('rollout', Rollout)
+def test_no_server_is_restored_in_the_midst_of_a_finish(rollout):
+    facts = RolloutFacts(rollout, champion=V1, servers=(('/a1', V1),))
+    expected = '/a1' if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST) else ''
+    assert server_to_restore(facts, V1, V2) == expected
+
+
 def test_every_phase_is_in_the_test_above():
     assert len(CanaryPhase) == 7
 
@@ -82,6 +110,15 @@ def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
     assert rollout_facts(router(UnknownPhase(99))).rollout is Rollout.UNKNOWN
     assert rollout_facts(router(CanaryPhase.OFF, a='')).rollout is Rollout.UNKNOWN
     assert rollout_facts(RouterView('/policy_router')).rollout is Rollout.UNKNOWN
+
+
+def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
+    facts = rollout_facts(router(CanaryPhase.PROMOTED, a=''))
+    assert facts.rollout is Rollout.PROMOTED
+    assert STEPS[facts.rollout, Candidate.NONE] is Step.FINISH
+    for is_watched, phase in ((True, CanaryPhase.PROMOTED), (False, CanaryPhase.RUNNING)):
+        found = rollout_facts(router(phase, is_watched=is_watched, a=''))
+        assert found.rollout is Rollout.UNKNOWN
 
 
 def test_the_newest_child_of_the_champion_is_the_candidate():

@@ -99,6 +99,28 @@ def test_signals_reach_the_command(tmp_path, sent, number):
     wait_for_end(processes)
 
 
+def niceness_of_session(process: int) -> int:
+    return int(Path(f'/proc/{process}/autogroup').read_text().split()[-1])
+
+
+@pytest.mark.skipif(not Path('/proc/self/autogroup').exists(), reason='a kernel without autogroup')
+def test_each_session_below_it_has_the_niceness_of_its_learner(tmp_path):
+    nice = ['nice', '-n', '7', sys.executable, '-c', LEARNER]
+    words = [*nice, *python(WORKERS)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path) as learner:
+        assert learner.stdout
+        processes = [int(word) for word in learner.stdout.readline().split()]
+        try:
+            wait_until(
+                lambda: {niceness_of_session(each) for each in processes} == {7},
+                'both sessions have its niceness',
+                LIMIT_S,
+            )
+        finally:
+            learner.kill()
+    wait_for_end(processes)
+
+
 def test_a_stubborn_command_ends_by_kill_only(tmp_path):
     with started(python(WORKERS, 'stubborn'), tmp_path) as process:
         processes = first_line(process)
