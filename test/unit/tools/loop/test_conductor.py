@@ -412,7 +412,7 @@ def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, c
 def test_a_champion_is_known_also_if_its_finish_was_not_recorded(fleet, settings, conduct):
     fleet.versions, fleet.slots['a'] = [Version(V2, V1, '1')], V2
     assert conduct().take_step() is Step.WAIT
-    assert events(settings) == ['idle', 'champion']
+    assert events(settings) == ['champion', 'idle', 'new_version', 'adopted']
     fleet.restart('a')
     conductor = conduct()
     assert conductor.take_step() is Step.RESTORE
