@@ -72,6 +72,9 @@ class NightRobot:
             self._end()
             return
         is_replied = self._ask()
+        if not is_replied:
+            # the router has closed the session of a robot that was silent: open another one
+            self._has_session = None
         duration_s = EPISODE_S / REQUESTS * self._world.chance.uniform(0.8, 1.2)
         # without a reply the robot asks again, and its episode waits
         self._clock.after(
