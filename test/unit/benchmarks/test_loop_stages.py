@@ -25,6 +25,7 @@ from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import DONE, entry_text, GATE_RESULTS
 from lerobot_serve.tools.loop.decisions import Step
+from lerobot_serve.tools.loop.journal import GATE_HELD
 from lerobot_serve.wire.chunk import ReplySummary
 from lerobot_serve.wire.header import Envelope, Header
 from lerobot_serve.wire.schema import Flag, Status
@@ -69,10 +70,7 @@ def test_each_stage_is_seen(seen, expected):
 
 @pytest.mark.parametrize('step', [Step.GATE, Step.START, Step.FINISH])
 def test_a_verb_runs_from_its_command_to_its_result(step):
-    if step is Step.GATE:
-        results = [f'gate_{name}' for name in GATE_RESULTS.values()]
-    else:
-        results = [DONE[step]]
+    results = [*GATE_RESULTS.values(), GATE_HELD] if step is Step.GATE else [DONE[step]]
     for event in (*results, f'{step.value}_failed', 'loop_started'):
         follower = VerbFollower()
         follower.add(f'loop        | loop: {step.value} {V1}: lerobot-serve ')
