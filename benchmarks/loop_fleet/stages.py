@@ -13,7 +13,8 @@ TRIAL_WAITS, RUNNING, UNDECIDED, PROMOTED = 1, 2, 3, 5
 # what the conductor prints before it runs a verb, and after it
 STEP = re.compile(r'loop: (gate|start|finish) \S+@\S+: lerobot-serve ')
 RESULT = re.compile(
-    r'loop: (gate (admitted|refused|held|too few)|rollout started|finished|\w+ failed|loop started)'
+    r'loop: (gate (admitted|refused|held|too few)|rollout started|finished|\w+ failed'
+    r'|loop started)'
 )
 
 
