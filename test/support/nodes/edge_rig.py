@@ -27,6 +27,7 @@ from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedActi
 from support.nodes.played_robot import Body, ROBOT, robot_yaml
 from support.nodes.service_asking import ask as ask_service
 from support.processes.in_executor import in_executor
+from support.processes.native_stacks import print_stacks
 
 EDGE = f'{ROBOT}/edge_controller'
 LIMIT_S = 60.0
@@ -138,6 +139,7 @@ class EdgeRig:
             if value := holds():
                 return value
             time.sleep(0.005)
+        print_stacks(self.fleet.processes)
         states = '; '.join(f'{each.state} {each.reason}' for each in self.seen.states[-8:])
         return pytest.fail(f'{what}: not within {limit_s:g} s; the last states: {states}')
 

@@ -40,6 +40,7 @@ from lerobot_serve_interfaces.srv import ControlSlot, ReportOutcome
 from support.nodes.service_asking import ask as ask_service
 from support.nodes.small_client import SmallClient
 from support.nodes.steering import Steering
+from support.processes.native_stacks import print_stacks
 from support.processes.stopped_process import halt
 
 ROUTER = '/policy_router'
@@ -209,6 +210,7 @@ class RouterRig:
             if value:
                 return value
             time.sleep(0.005)
+        print_stacks(self.fleet.processes)
         return pytest.fail(f'{what}: not within {limit_s:g} s')
 
     def ask(self, kind: type, service: str, request: Any) -> Any:
