@@ -30,6 +30,8 @@ from lerobot_serve.wire.cdr import CdrWriter
 
 EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
 SECOND_NS = 10**9
+# more than the schemas of a bag, of which the first flush brings some
+WRITTEN_BYTES = 100_000
 LATCHED = (OfferedProfile(durability='transient_local'),)
 ROBOT_FILE = """
 name: arm
@@ -180,3 +182,12 @@ def messages(bag: Path, kind: str = '') -> Iterator[BagMessage]:
     found = Bag(bag)
     yield from (each for each in found.read() if not kind or each.type == kind)
     assert found.is_complete, found.damage
+
+
+def has_messages(root: Path, episode_id: str) -> bool:
+    """Return whether an episode, or most of it, is on the disk."""
+    files = root.glob(f'*_{episode_id}_*/*.mcap')
+    return any(
+        not file.parent.name.endswith('.recording') or file.stat().st_size > WRITTEN_BYTES
+        for file in files
+    )

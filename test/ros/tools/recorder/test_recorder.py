@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 import json
 from pathlib import Path
 import random
@@ -17,7 +18,7 @@ from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
 from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
 from support.nodes.service_asking import ask as ask_service
-from support.tools.recorder_rig import bags, messages
+from support.tools.recorder_rig import bags, has_messages, messages
 
 from lerobot_serve.shared_memory.ports import ports_of
 from lerobot_serve.tools.bags.mcap_file import read_stored
@@ -105,6 +106,8 @@ def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, t
         with recorder(root, '--strategy', 'episodic', '--outcome-wait', '0.5') as process:
             wait_until_heard(rig, process)
             run_episode(rig, f'ended-{number}')
+            # a recorder that is behind its robot, as on busy cores, has not written it yet
+            rig.wait(partial(has_messages, root, f'ended-{number}'), 'the episode is written')
             run = rig.run(episode_id=f'cut-{number}')
             rig.wait_for_play(draw.randrange(1, 60))
             process.kill()

@@ -18,7 +18,7 @@ from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
 from support.nodes.recorder_process import Recorder, recorder, wait_until_recorded
 from support.tools.episode_bags import complete_at, file_of, sha256sum, whole_episodes
-from support.tools.recorder_rig import bags
+from support.tools.recorder_rig import bags, has_messages
 
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.long
 TOPIC = '/recorded_episodes'
 EPISODIC = '--strategy', 'episodic'
 KILLS = 6
-# more than the schemas of a bag, of which the first flush brings some
-WRITTEN_BYTES = 100_000
 
 
 class Learner:
@@ -74,15 +72,6 @@ def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUC
     rig.wait_for_play(10)
     rig.judge(outcome, episode_id)
     run.result()
-
-
-def has_messages(root: Path, episode_id: str) -> bool:
-    """Return whether an episode, or most of it, is on the disk."""
-    files = root.glob(f'*_{episode_id}_*/*.mcap')
-    return any(
-        not file.parent.name.endswith('.recording') or file.stat().st_size > WRITTEN_BYTES
-        for file in files
-    )
 
 
 def check_against_disk(learner: Learner) -> None:
