@@ -146,9 +146,12 @@ class ActContext:
     def set_simulation(self, **values: float | bool) -> None:
         """Change parameters of all simulated robots, as their world changes. Raises UserError."""
         for name in self.board.robots:
-            node = f'/{name}/sim_robot'
-            if rejected := self.client.set_parameters(node, values):
-                raise UserError(f'{node} rejects {values}: {rejected}')
+            self.set_parameters(f'/{name}/sim_robot', **values)
+
+    def set_parameters(self, node: str, **values: float | bool) -> None:
+        """Set parameters of a node. Raises UserError."""
+        if rejected := self.client.set_parameters(node, values):
+            raise UserError(f'{node} rejects {values}: {rejected}')
 
     # recording
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.process_specs import LEARNER
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_context import ActContext
 from lerobot_serve.demo.tour.fleet_files import POLICIES
@@ -189,6 +190,7 @@ def make_round(
         context.wait(has_begun, GATHER_S, f'round {number} begins')
         begun_s = steady_time.now_s()
         context.add_event(f'round {number} begins', mark=f'round {number}')
+        context.set_parameters(LEARNER, episodes_per_round=learning_fleet.LATER_EPISODES)
     before = learner.learner.latest if learner.learner else ''
 
     def is_published() -> bool:

@@ -16,7 +16,7 @@ from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name, S
 from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, TRACES, write_policy
 from lerobot_serve.demo.tour.link import DemoLink
 
-LEARNING_FILE, TRAINER_FILE = 'loop.yaml', 'trainer.yaml'
+LEARNING_FILE = 'loop.yaml'
 VERSIONS, GATES, BAGS, LEARNER, LOOP = 'versions', 'gates', 'bags', 'learner', 'loop'
 FOLDERS = (VERSIONS, GATES, BAGS, LEARNER, LOOP)
 SLOT_SERVERS = ('a', 'b')
@@ -27,7 +27,8 @@ PARENT, REGRESSING = 'reach', 'aside'
 PIXELS, ATTEMPT_S = 64, 5.0
 # the parent aims 17 mm beside its targets
 REACH_M = 0.01
-EPISODES_PER_ROUND = 24
+# corrected ones; of the later rounds, in which there is less to correct
+FIRST_EPISODES, LATER_EPISODES = 60, 20
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
 GATE_RECORDINGS = 40
@@ -36,19 +37,16 @@ LEARNING_HEAD = """\
 # The fleet of the learning acts of `lerobot-serve demo`: one policy in both slots, a router,
 # robots that a person corrects, a recorder, a learner and the loop (docs/learning_loop.md).
 """
-TRAINER_HEAD = '# Fewer steps than the default, for the small pictures of these robots.\n'
-TRAINER = {'builtin': {'steps': 400, 'batch_size': 32}}
 
 
 def write_learning_files(
     folder: Path, shipped: Path, robots: Iterable[str], seed: int, plan: str, link: DemoLink
 ) -> None:
-    """Write the policies, of those that are shipped, the fleet file and the trainer file."""
+    """Write the policies, of those that are shipped, and the fleet file."""
     for name in (PARENT, REGRESSING):
         write_policy(shipped / 'reach_v1', folder / POLICIES / name)
     fleet = learning_fleet(robots, seed, plan, link)
     (folder / LEARNING_FILE).write_text(LEARNING_HEAD + as_yaml(fleet))
-    (folder / TRAINER_FILE).write_text(TRAINER_HEAD + as_yaml(TRAINER))
 
 
 def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) -> dict[str, Any]:
@@ -61,10 +59,10 @@ def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) 
         'learner': {
             'store': VERSIONS,
             'folder': LEARNER,
-            'trainer': TRAINER_FILE,
+            'trainer': 'builtin',
             # what the policy did alone is no correction
             'episode_filters': ['success', 'intervention'],
-            'episodes_per_round': EPISODES_PER_ROUND,
+            'episodes_per_round': FIRST_EPISODES,
         },
         LOOP: {
             'folder': LOOP,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
@@ -22,7 +21,6 @@ from lerobot_serve.demo.tour.fleet_files import (
 )
 from lerobot_serve.demo.tour.learning_fleet import LEARNING_FILE, write_learning_files
 from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
-from lerobot_serve.learner.trainers.trainer_file import read_trainer_file
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.builtin.settings import read_settings
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
@@ -162,7 +160,7 @@ def test_up_accepts_the_file_of_the_learning_acts_and_each_part_knows_the_others
     assert [str(plan[name].values['policy_root']) for name in ('a', 'b')] == [store] * 2
     learner = {name: str(value) for name, value in plan['learner'].values.items()}
     assert (learner['store'], learner['parent']) == (store, parent)
-    assert read_trainer_file(Path(learner['trainer'])).steps == 400
+    assert learner['episodes_per_round'] == '60'
     words = plan['loop'].command
     for word in (f'--store={store}', f'--champion={parent}', f'--gates={tmp_path / "gates"}'):
         assert word in words
