@@ -30,7 +30,8 @@ from lerobot_serve.tools.loop.decisions import TOO_FEW
 
 START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
 BACK_S = 300.0
-ROUNDS = 2
+# those that must end with a champion, and how many may be tried: a gate may refuse one
+ROUNDS, MOST_ROUNDS = 2, 5
 # how far the leader arms are off in the round of wrong labels
 OFFSET_RAD = 1.5
 # wide targets, which a policy that aims aside reaches, too
@@ -60,21 +61,27 @@ def learn(context: ActContext) -> Figures:
     )
     context.run_verb('robots')
     rounds: list[Figures] = []
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, MOST_ROUNDS + 1):
         made = make_round(context, number, corrections(context))
-        record = admitted(context, made.version)
-        await_promotion(context, made.version)
+        if not is_taken_over(context, made.version):
+            continue
         promoted_s = steady_time.now_s()
         await_champion(context, made.version)
         rounds.append(
             {
                 'round': number,
                 'version': made.version,
-                'gate': record.text,
                 'trained_s': round(made.published_s - made.begun_s, 1),
                 'promoted_at_s': promoted_s,
                 'champion_after_s': round(steady_time.now_s() - made.begun_s, 1),
             }
+        )
+        if len(rounds) == ROUNDS:
+            break
+    else:
+        raise UserError(
+            f'{len(rounds)} of {MOST_ROUNDS} rounds gave a champion, and {ROUNDS} must; see '
+            f'{context.folder}/loop.log'
         )
     store = str(context.folder / learning_fleet.VERSIONS)
     context.run_verb('versions', 'list', '--store', store)
@@ -89,7 +96,7 @@ def learn(context: ActContext) -> Figures:
 
 def poison(context: ActContext) -> Figures:
     """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
-    made = make_round(context, ROUNDS + 1, wrong_demonstrations(context))
+    made = make_round(context, rounds_begun(context) + 1, wrong_demonstrations(context))
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
     run_history(context)
@@ -125,7 +132,8 @@ def regress(context: ActContext) -> Figures:
         lambda: context.router().canary.phase in ON_TRIAL, GATE_S, 'the version is on trial'
     )
     version = context.slot('b').policy
-    await_promotion(context, version)
+    if not await_promotion(context, version):
+        raise UserError(f'{version} is rolled back before its promotion')
     context.set_simulation(reach_m=learning_fleet.REACH_M)
     narrowed_s = steady_time.now_s()
     context.add_event(f'targets are narrow: {1e3 * learning_fleet.REACH_M:.0f} mm')
@@ -177,6 +185,12 @@ def wrong_demonstrations(context: ActContext) -> Iterator[None]:
     context.set_simulation(leader_offset_rad=0.0)
 
 
+def rounds_begun(context: ActContext) -> int:
+    """Return the number of the last round of the learner."""
+    learner = context.node.learner
+    return learner.round if learner else 0
+
+
 def make_round(
     context: ActContext, number: int, teaching: contextlib.AbstractContextManager[None]
 ) -> Round:
@@ -222,16 +236,17 @@ def gate_record(context: ActContext, version: str) -> GateRecord:
     return found[0]
 
 
-def admitted(context: ActContext, version: str) -> GateRecord:
-    """Return the record of a version that its gate admits. Raises UserError for any other."""
+def is_taken_over(context: ActContext, version: str) -> bool:
+    """Return whether the gate admits a version, and its trial ends with its promotion."""
     record = gate_record(context, version)
     if record.verdict not in ADMITTED:
-        raise UserError(f'the gate has not admitted {version}: {record.verdict}: {record.text}')
-    return record
+        context.add_event(f'{version} is {record.verdict} by its gate: {record.text}')
+        return False
+    return await_promotion(context, version)
 
 
-def await_promotion(context: ActContext, version: str) -> None:
-    """Wait for the promotion of a version. Raises UserError when its trial ends otherwise."""
+def await_promotion(context: ActContext, version: str) -> bool:
+    """Wait for the end of a trial; return whether it is a promotion."""
 
     def is_over() -> bool:
         now = context.router().canary
@@ -240,8 +255,8 @@ def await_promotion(context: ActContext, version: str) -> None:
 
     context.wait(is_over, TRIAL_S, f'the trial of {version} ends')
     end = context.router().canary
-    if end.phase is not CanaryPhase.PROMOTED:
-        raise UserError(f'{version} is rolled back: {end.text}')
+    context.add_event(f'{version} is {end.phase.value.replace("_", " ")}: {end.text}')
+    return end.phase is CanaryPhase.PROMOTED
 
 
 def await_champion(context: ActContext, version: str) -> None:
