@@ -78,6 +78,9 @@ def learn(context: ActContext) -> Figures:
         )
         if len(rounds) == ROUNDS:
             break
+        # there is little to correct otherwise
+        context.set_simulation(reach_m=learning_fleet.NARROW_REACH_M)
+        context.add_event(f'targets are narrow: {1e3 * learning_fleet.NARROW_REACH_M:.0f} mm')
     else:
         raise UserError(
             f'{len(rounds)} of {MOST_ROUNDS} rounds gave a champion, and {ROUNDS} must; see '
@@ -134,9 +137,9 @@ def regress(context: ActContext) -> Figures:
     version = context.slot('b').policy
     if not await_promotion(context, version):
         raise UserError(f'{version} is rolled back before its promotion')
-    context.set_simulation(reach_m=learning_fleet.REACH_M)
+    context.set_simulation(reach_m=learning_fleet.NARROW_REACH_M)
     narrowed_s = steady_time.now_s()
-    context.add_event(f'targets are narrow: {1e3 * learning_fleet.REACH_M:.0f} mm')
+    context.add_event(f'targets are narrow: {1e3 * learning_fleet.NARROW_REACH_M:.0f} mm')
     context.wait(
         lambda: context.router().canary.phase is CanaryPhase.ROLLED_BACK,
         BACK_S,

@@ -24,11 +24,11 @@ SLOT_SERVERS = ('a', 'b')
 LISTENING = (*SLOT_SERVERS, ROUTER_PROCESS)
 # the same but for its name: the parent is an ancestor of each version that the learner makes
 PARENT, REGRESSING = 'reach', 'aside'
-PIXELS, ATTEMPT_S = 64, 5.0
+PIXELS, ATTEMPT_S = 64, 3.5
 # the parent aims 17 mm beside its targets
-REACH_M = 0.01
+REACH_M, NARROW_REACH_M = 0.016, 0.012
 # corrected ones; of the later rounds, in which there is less to correct
-FIRST_EPISODES, LATER_EPISODES = 60, 20
+FIRST_EPISODES, LATER_EPISODES = 60, 10
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
 GATE_RECORDINGS = 40
