@@ -22,7 +22,7 @@ ASKED_FOR = 'LEARNING_DEMO'
 pytestmark = [
     pytest.mark.skipif(
         not os.environ.get(ASKED_FOR),
-        reason=f'takes a quarter of an hour, and is not sure to end well yet; {ASKED_FOR}=1 runs it',
+        reason=f'a quarter of an hour, and not sure to end well yet; {ASKED_FOR}=1 runs it',
     ),
     pytest.mark.slow,
     pytest.mark.alone,
