@@ -107,12 +107,14 @@ def niceness_of_session(process: int) -> int:
 def test_each_session_below_it_has_the_niceness_of_its_learner(tmp_path):
     nice = ['nice', '-n', '7', sys.executable, '-c', LEARNER]
     words = [*nice, *python(WORKERS)]
+    # the tests may have one of their own
+    wanted = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path) as learner:
         assert learner.stdout
         processes = [int(word) for word in learner.stdout.readline().split()]
         try:
             wait_until(
-                lambda: {niceness_of_session(each) for each in processes} == {7},
+                lambda: {niceness_of_session(each) for each in processes} == {wanted},
                 'both sessions have its niceness',
                 LIMIT_S,
             )
