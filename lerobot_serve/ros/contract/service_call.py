@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -44,22 +45,23 @@ def call_service(
 
     Ends early when `stop` is set. An idempotent request is sent again each REPEAT_PERIOD_S and,
     with `count_servers`, the number of discovered servers, at once to each server that appears
-    meanwhile: a killed server stays discovered for some seconds and never responds.
+    meanwhile: a killed server stays discovered for some seconds and never responds. Any other
+    request is sent once.
     """
     if not client.wait_for_service(timeout_sec=min(timeout_s, 1.0)):
         raise ServiceCallFailed(f'{client.srv_name}: service not available')
     completed: queue.SimpleQueue[Future] = queue.SimpleQueue()
     deadline = time.monotonic() + timeout_s
-    repeat_at = time.monotonic()
     pending: list[Future] = []
-    servers = count_servers() if count_servers else 0
+    servers, sent_at = 0, -math.inf
     try:
         while (left_s := deadline - time.monotonic()) > 0 and not (stop and stop.is_set()):
             before, servers = servers, count_servers() if count_servers else 0
-            if time.monotonic() >= repeat_at or servers > before:
+            is_due = servers > before or time.monotonic() - sent_at >= REPEAT_PERIOD_S
+            if not pending or (idempotent and is_due):
                 pending.append(client.call_async(request))
                 pending[-1].add_done_callback(completed.put)
-                repeat_at = time.monotonic() + REPEAT_PERIOD_S if idempotent else deadline
+                sent_at = time.monotonic()
             with contextlib.suppress(queue.Empty):
                 return completed.get(timeout=min(left_s, POLL_PERIOD_S)).result()
     finally:

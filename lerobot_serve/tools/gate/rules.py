@@ -19,7 +19,7 @@ from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import velocity_distances
 
-LATENCY_FLOOR_MS = 20.0
+LATENCY_FLOOR_MS = 5.0
 MEMORY_FLOOR_BYTES = 100_000_000
 # a parent whose chunks the cage changes more often did not drive a robot with these limits
 MAX_PARENT_PERCENT = 50.0

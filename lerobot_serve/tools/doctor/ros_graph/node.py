@@ -54,7 +54,8 @@ MANAGER = 'controller_manager'
 CONTROLLER = re.compile(r'([^.]+)\.(type|params_file)')
 # number of messages that suffices to compute a rate
 MESSAGES_WANTED = 20
-GRAPH_POLL_S, SETTLE_S, CALL_S = 0.05, 0.5, 1.0
+# a call lasts long enough to be repeated once
+GRAPH_POLL_S, SETTLE_S, CALL_S = 0.05, 0.5, 2.0
 QUERY_LIMIT, SHOWN_LIMIT = 64, 8
 INFINITE_NS = 10**18
 

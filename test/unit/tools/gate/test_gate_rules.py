@@ -115,7 +115,7 @@ WORSE_TASK = {
         ('finite', {'candidate': motion(failed=1, first_failure='NaN')}, 'the first: NaN'),
         ('cage', {'candidate': motion(changed=3)}, '3 % of 100 chunks (parent 0 %); at most 2 %'),
         ('tasks', {'tasks': WORSE_TASK}, "worse in the task 'hard' by more than the margin"),
-        ('latency', {'candidate': motion(latencies_ms=[31.0] * 9)}, 'p99 31 ms, parent 10 ms'),
+        ('latency', {'candidate': motion(latencies_ms=[16.0] * 9)}, 'p99 16 ms, parent 10 ms'),
         ('memory', {'candidate_bytes': 1501 * 10**6}, 'at most 1.5 times'),
         ('similarity', {'tasks': {'': task_of(0.84, 100)}}, 'at least 0.85'),
         (
@@ -186,11 +186,6 @@ def test_a_reason_lets_performance_pass_and_each_gate_needs_one():
     assert verdict(gates, 100, LIMITS, ()) is GateVerdict.HELD
     assert verdict(gates, 100, LIMITS, ('memory',)) is GateVerdict.HELD
     assert verdict(gates, 100, LIMITS, ('memory', 'latency')) is GateVerdict.OVERRIDDEN
-
-
-def test_what_busy_cores_add_is_no_slower_policy():
-    fast = {'candidate': motion(latencies_ms=[29.0] * 9), 'parent': motion(latencies_ms=[3.0] * 9)}
-    assert gate_of('latency', figures(**fast)).state is GateState.PASSED
 
 
 @given(st.sets(st.sampled_from(SAFETY_GATES), min_size=1), st.integers(0, 200))
