@@ -7,7 +7,7 @@ Main thread: a verb is bound to the thread that starts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 import json
 from pathlib import Path
 import shlex
@@ -17,8 +17,11 @@ import time
 from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.decisions import (
+    Champion,
     Choice,
     choose,
+    is_one_of,
+    own_rollout,
     Rollout,
     RolloutFacts,
     server_to_restore,
@@ -120,14 +123,11 @@ class Conductor:
     def _next(
         self, facts: RolloutFacts, found: Sequence[Version], choice: Choice
     ) -> tuple[Step, str]:
-        if self._server_to_restore(facts, found):
-            return Step.RESTORE, self._journal.champion
-        rollout = facts.rollout
-        if rollout is Rollout.LOST and not _has(found, facts.planned):
-            # of a rollout that a person has started
-            rollout = Rollout.ON_TRIAL
-        step = STEPS[rollout, choice.candidate]
-        return step, facts.candidate if step is Step.FINISH else choice.version
+        is_forgotten = bool(self._server_to_restore(facts, found))
+        champion = Champion.FORGOTTEN if is_forgotten else Champion.SERVED
+        step = STEPS[own_rollout(facts, found), champion, choice.candidate]
+        versions = {Step.RESTORE: self._journal.champion, Step.FINISH: facts.candidate}
+        return step, versions.get(step, choice.version)
 
     # what is there
 
@@ -159,12 +159,12 @@ class Conductor:
         """Record a version in slot a that this conductor saw no `finish` of, or did not end."""
         digest = identity(facts.champion)
         is_news = digest not in (identity(self._journal.champion), identity(self._start_policy))
-        if facts.rollout in SETTLED and is_news and _has(found, facts.champion):
+        if facts.rollout in SETTLED and is_news and is_one_of(found, facts.champion):
             self._add(ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
 
     def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Version]) -> str:
         champion = self._journal.champion
-        if identity(champion) in self._journal.rolled_back or not _has(found, champion):
+        if identity(champion) in self._journal.rolled_back or not is_one_of(found, champion):
             return ''
         return server_to_restore(facts, self._start_policy, champion)
 
@@ -286,8 +286,3 @@ def _gate_text(result: VerbResult) -> str:
         return str(json.loads(result.output)['text'])
     except (ValueError, KeyError, TypeError):
         return _last_line(result)
-
-
-def _has(versions: Iterable[Version], fingerprint: str) -> bool:
-    """Return whether a policy is one of these versions."""
-    return any(identity(each.id) == identity(fingerprint) for each in versions)

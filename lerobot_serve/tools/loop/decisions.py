@@ -20,7 +20,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     RouterView,
 )
 
-TOO_FEW, STALE = 'too_few', 'was trained from'
+TOO_FEW = 'too_few'
 
 
 class Rollout(Enum):
@@ -59,7 +59,18 @@ class Step(Enum):
     RESTORE = 'restore'
 
 
-STEPS: dict[tuple[Rollout, Candidate], Step] = {
+class Champion(Enum):
+    """Whether slot a serves the version that the loop made the champion."""
+
+    # or another policy, which a person put there
+    SERVED = 'served'
+    # a server of slot a has the policy of its start again
+    FORGOTTEN = 'forgotten'
+
+
+# slot a is not in the midst of a change, which `rollout finish` is
+SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
+_WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.ADMITTED): Step.WAIT,
@@ -81,6 +92,13 @@ STEPS: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.PROMOTED, Candidate.NONE): Step.FINISH,
     (Rollout.PROMOTED, Candidate.UNGATED): Step.FINISH,
     (Rollout.PROMOTED, Candidate.ADMITTED): Step.FINISH,
+}
+STEPS: dict[tuple[Rollout, Champion, Candidate], Step] = {
+    (rollout, champion, candidate): (
+        Step.RESTORE if champion is Champion.FORGOTTEN and rollout in SETTLED else step
+    )
+    for (rollout, candidate), step in _WITH_CHAMPION.items()
+    for champion in Champion
 }
 
 
@@ -161,8 +179,16 @@ def _rollout(canary: CanaryView) -> Rollout:
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
 
 
-# slot a is not in the midst of a change, which `rollout finish` is
-SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
+def own_rollout(facts: RolloutFacts, versions: Iterable[Version]) -> Rollout:
+    """Return the rollout; a lost candidate that a person had started is theirs to start again."""
+    if facts.rollout is Rollout.LOST and not is_one_of(versions, facts.planned):
+        return Rollout.ON_TRIAL
+    return facts.rollout
+
+
+def is_one_of(versions: Iterable[Version], fingerprint: str) -> bool:
+    """Return whether a policy is one of these versions."""
+    return any(identity(each.id) == identity(fingerprint) for each in versions)
 
 
 def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> str:
@@ -171,9 +197,7 @@ def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> 
     was finished before; empty for none. Only a restart does that: a person who puts another policy
     there names one.
     """
-    if facts.rollout not in SETTLED or not start_policy or not champion:
-        return ''
-    if identity(champion) == identity(start_policy):
+    if not start_policy or not champion or identity(champion) == identity(start_policy):
         return ''
     return next(
         (server for server, policy in facts.servers if identity(policy) == identity(start_policy)),
@@ -196,12 +220,10 @@ def choose(
         return Choice()
     none = Choice()
     for version in reversed(list(versions)):
-        reason, candidate = _judge(version, champion, records, passed_over)
-        if not reason:
-            return Choice(candidate, version.id)
-        if not none.why_not:
-            stale = version.id if reason.startswith(STALE) else ''
-            none = Choice(why_not=f'{version.id}: {reason}', stale=stale)
+        found = _judge(version, champion, records, passed_over)
+        if not found.why_not:
+            return found
+        none = none if none.why_not else found
     return none
 
 
@@ -210,24 +232,28 @@ def _judge(
     champion: str,
     records: Mapping[str, GateRecord],
     passed_over: Collection[str],
-) -> tuple[str, Candidate]:
-    """Return why a version is no candidate, or which one it is."""
+) -> Choice:
+    """Return a version as the candidate, or why it is none."""
     digest = identity(version.id)
+
+    def none(reason: str, *, is_stale: bool = False) -> Choice:
+        return Choice(why_not=f'{version.id}: {reason}', stale=version.id if is_stale else '')
+
     if digest == identity(champion):
-        return 'is the champion', Candidate.NONE
+        return none('is the champion')
     if digest in passed_over:
-        return 'was rolled back', Candidate.NONE
+        return none('was rolled back')
     if identity(version.parent) != identity(champion):
-        text = (
-            f'{STALE} {version.parent or "nothing"}, and not from {champion}: the next round may '
-            'build on it; to try this one all the same: `lerobot-serve rollout start`'
+        return none(
+            f'was trained from {version.parent or "nothing"}, and not from {champion}: the next '
+            'round may build on it; to try this one all the same: `lerobot-serve rollout start`',
+            is_stale=True,
         )
-        return text, Candidate.NONE
     record = records.get(digest)
     if record is None or identity(record.parent) != identity(champion):
-        return '', Candidate.UNGATED
+        return Choice(Candidate.UNGATED, version.id)
     if record.verdict in ADMITTED:
-        return '', Candidate.ADMITTED
+        return Choice(Candidate.ADMITTED, version.id)
     if record.verdict == TOO_FEW:
-        return '', Candidate.UNGATED
-    return f'its gate: {record.verdict}: {record.text}', Candidate.NONE
+        return Choice(Candidate.UNGATED, version.id)
+    return none(f'its gate: {record.verdict}: {record.text}')

@@ -23,7 +23,7 @@ from lerobot_serve.tools.loop.journal import (
     ROLLED_BACK,
 )
 
-FAILED, PROMOTED, STARTED, TOO_FEW = '_failed', 'promoted', 'rollout_started', 'gate_too_few'
+FAILED, PROMOTED, STARTED = '_failed', 'promoted', 'rollout_started'
 ADMITTED, UNKNOWN, IDLE, ON_TRIAL, WATCHED, LOST = (
     *('gate_admitted', 'router_unknown', 'idle', 'on_trial', 'watched', 'candidate_lost'),
 )

@@ -12,8 +12,10 @@ from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDIC
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.decisions import (
     Candidate,
+    Champion,
     Choice,
     choose,
+    own_rollout,
     Rollout,
     rollout_facts,
     RolloutFacts,
@@ -45,17 +47,36 @@ def router(
 
 
 def test_each_combination_has_a_step():
-    assert set(STEPS) == set(product(Rollout, Candidate))
+    assert set(STEPS) == set(product(Rollout, Champion, Candidate))
 
 
 def test_nothing_moves_without_a_router_in_a_trial_or_while_a_way_back_is_kept():
     for rollout in (Rollout.UNKNOWN, Rollout.ON_TRIAL, Rollout.WATCHED):
-        assert {STEPS[rollout, each] for each in Candidate} == {Step.WAIT}
+        assert {STEPS[rollout, Champion.SERVED, each] for each in Candidate} == {Step.WAIT}
 
 
 def test_a_version_starts_only_behind_its_gate():
     starting = {state for state, step in STEPS.items() if step is Step.START}
-    assert starting == {(Rollout.IDLE, Candidate.ADMITTED), (Rollout.LOST, Candidate.ADMITTED)}
+    assert starting == {
+        (rollout, Champion.SERVED, Candidate.ADMITTED) for rollout in (Rollout.IDLE, Rollout.LOST)
+    }
+
+
+def test_a_forgotten_champion_comes_first_but_not_in_the_midst_of_a_finish():
+    for rollout, candidate in product(Rollout, Candidate):
+        step = STEPS[rollout, Champion.FORGOTTEN, candidate]
+        if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST):
+            assert step is Step.RESTORE
+        else:
+            assert step is STEPS[rollout, Champion.SERVED, candidate] is not Step.RESTORE
+
+
+def test_a_lost_candidate_of_a_person_is_theirs():
+    for rollout, planned in product(Rollout, (V1, V2, '')):
+        facts = RolloutFacts(rollout, planned=planned)
+        found = own_rollout(facts, [Version(V2, V1, '1')])
+        is_theirs = rollout is Rollout.LOST and planned != V2
+        assert found is (Rollout.ON_TRIAL if is_theirs else rollout)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +116,6 @@ def test_a_server_of_slot_a_with_the_policy_of_its_start_is_restored():
     assert server_to_restore(facts, '', V2) == ''
 
 
-@pytest.mark.parametrize('rollout', Rollout)
-def test_no_server_is_restored_in_the_midst_of_a_finish(rollout):
-    facts = RolloutFacts(rollout, champion=V1, servers=(('/a1', V1),))
-    expected = '/a1' if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST) else ''
-    assert server_to_restore(facts, V1, V2) == expected
-
-
 def test_every_phase_is_in_the_test_above():
     assert len(CanaryPhase) == 7
 
@@ -115,7 +129,7 @@ def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
 def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
     facts = rollout_facts(router(CanaryPhase.PROMOTED, a=''))
     assert facts.rollout is Rollout.PROMOTED
-    assert STEPS[facts.rollout, Candidate.NONE] is Step.FINISH
+    assert STEPS[facts.rollout, Champion.SERVED, Candidate.NONE] is Step.FINISH
     for is_watched, phase in ((True, CanaryPhase.PROMOTED), (False, CanaryPhase.RUNNING)):
         found = rollout_facts(router(phase, is_watched=is_watched, a=''))
         assert found.rollout is Rollout.UNKNOWN
