@@ -16,13 +16,10 @@ from lerobot_serve.versions.publishing import Details, policy_paths, publish
 from lerobot_serve.versions.store import Store
 
 
-def utc_now() -> datetime:
-    """Return the time of day, for people."""
-    return datetime.now(timezone.utc)
-
-
 def publish_policy(
-    job: PublishJob, report: Callable[[Report], None], now: Callable[[], datetime] = utc_now
+    job: PublishJob,
+    report: Callable[[Report], None],
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> PublishDone:
     """Copy a policy, whole or not at all; a version that is there is the result. VersionError."""
     policy = Path(job.policy)

@@ -28,6 +28,10 @@ from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
 SWAP_SERVICE = 'swap_policy'
+# of finding out whether a node has discovered a client; a command is sent then all the same
+DISCOVERED_S = 1.0
+# a second call does nothing more; a second resume would end what another operator paused
+IDEMPOTENT_TRIGGERS = frozenset({'pause'})
 # of ControlSlot
 REASON_LIMIT = 1024
 OUTCOMES = {
@@ -90,7 +94,8 @@ class ServiceCalls:
 
     def trigger(self, node: str, service: str) -> tuple[bool, str]:
         """Call a std_srvs/Trigger service of a node."""
-        reply = self._call(Trigger, f'{node}/{service}', Trigger.Request())
+        idempotent = service in IDEMPOTENT_TRIGGERS
+        reply = self._call(Trigger, f'{node}/{service}', Trigger.Request(), idempotent=idempotent)
         return reply.success, reply.message
 
     def get_parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
@@ -169,7 +174,7 @@ class ServiceCalls:
             if not client.wait_for_service(timeout_sec=find_s):
                 raise NotReached(f'{service} is not available; nothing was sent')
             if not idempotent:
-                wait_until_discovered(self._node, client, limit_s)
+                wait_until_discovered(self._node, client, min(limit_s, DISCOVERED_S))
             return call_service(client, request, limit_s, idempotent=idempotent)
         except ServiceCallFailed as error:
             raise ResultUnknown(str(error)) from error

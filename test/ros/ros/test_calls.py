@@ -7,6 +7,7 @@ from functools import partial
 import threading
 
 import pytest
+from rcl_interfaces.srv import GetParameters
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 from std_srvs.srv import Trigger
@@ -16,6 +17,7 @@ from lerobot_serve.ros.contract.service_call import (
     ServiceCallFailed,
     wait_until_discovered,
 )
+from lerobot_serve.tools.operate import service_calls
 
 NAME = '/asked'
 
@@ -96,16 +98,51 @@ def test_a_command_whose_response_is_lost_is_sent_once(deaf):
     assert deaf.times == 1
 
 
-def test_a_client_waits_until_it_is_discovered_and_calls_only_then(deaf, node):
-    wait_until_discovered(node, deaf.client, 20.0)
-    assert not deaf.times
+class Owner:
+    """A node that loses its first response to a reader of parameters, and keeps what it hears."""
+
+    def __init__(self, node) -> None:
+        self.heard: list[str] = []
+        group = ReentrantCallbackGroup()
+        create = partial(node.create_service, callback_group=group)
+        create(GetParameters, '/owner/get_parameters', self._read)
+        for name in ('resume', 'pause'):
+            create(Trigger, f'/owner/{name}', partial(self._trigger, name))
+
+    async def _read(self, _: object, response: GetParameters.Response) -> GetParameters.Response:
+        self.heard.append('get_parameters')
+        if len(self.heard) == 1:
+            await Future()
+        return response
+
+    def _trigger(self, name: str, request: Trigger.Request, response: Trigger.Response):
+        self.heard.append(name)
+        return answer(request, response)
+
+
+def test_a_client_waits_until_a_later_one_has_its_response(node):
+    owner = Owner(node)
+    client = node.create_client(Trigger, '/owner/resume')
+    wait_until_discovered(node, client, 20.0)
+    assert owner.heard == ['get_parameters', 'get_parameters']
     # the client with which it looked is gone
-    assert [client.srv_name for client in node.clients] == [NAME]
+    assert [each.srv_name for each in node.clients] == ['/owner/resume']
 
 
-def test_a_client_of_a_node_without_parameters_does_not_wait_for_ever(node):
-    client = node.create_client(Trigger, '/elsewhere/asked')
-    wait_until_discovered(node, client, 0.2)
+def test_a_client_waits_for_a_bounded_time(deaf, node):
+    for name in (NAME, '/elsewhere/asked'):
+        wait_until_discovered(node, node.create_client(Trigger, name), 0.2)
+    assert not deaf.times
+
+
+def test_a_command_of_an_operator_is_sent_once_discovered_and_a_pause_at_once(node, monkeypatch):
+    owner = Owner(node)
+    monkeypatch.setattr(service_calls, 'DISCOVERED_S', 20.0)
+    calls = service_calls.ServiceCalls(node, 20.0)
+    assert calls.trigger('/owner', 'resume') == (False, 'here')
+    assert owner.heard == ['get_parameters', 'get_parameters', 'resume']
+    assert calls.trigger('/owner', 'pause') == (False, 'here')
+    assert owner.heard[3:] == ['pause']
 
 
 def test_a_node_that_closes_asks_nobody(deaf):
