@@ -36,8 +36,7 @@ ROUNDS, MOST_ROUNDS = 2, 5
 OFFSET_RAD = 1.5
 # wide targets, which a policy that aims aside reaches, too
 WIDE_REACH_M = 0.03
-# of healthy episodes, before the gate compares on the newest ones
-HEALTHY_S = 40.0
+HEALTHY_S = 300.0
 AFTER_ROLLBACK_S = 1.0
 Figures = dict[str, Any]
 
@@ -118,7 +117,13 @@ def regress(context: ActContext) -> Figures:
     champion = context.slot('a').policy
     context.set_simulation(reach_m=WIDE_REACH_M)
     context.add_event(f'targets are wider: {1e3 * WIDE_REACH_M:.0f} mm count as reached')
-    context.wait_for_s(HEALTHY_S)
+    board = context.board
+    count = len(board.ended_episodes) + learning_fleet.GATE_RECORDINGS
+    context.wait(
+        lambda: len(board.ended_episodes) >= count,
+        HEALTHY_S,
+        'the newest recordings are of these targets',
+    )
     store = str(context.folder / learning_fleet.VERSIONS)
     folder = str(context.folder / POLICIES / learning_fleet.REGRESSING)
     context.run_verb(

@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import json
 
 import pytest
+from support.learner import shown_learner
 
 from lerobot_serve.tools.dashboard.document.printed_numbers import TEXT_LIMIT
 from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
 from lerobot_serve.tools.operate.learners.learner_state import LEARNER_PHASES, LearnerView
 
-NODE = '/learner'
-TRAINS = LearnerView(
-    NODE,
-    'TRAINING',
-    text='round 3: trains',
-    round=3,
-    parent='act@1',
-    latest='act@2',
-    episodes=120,
-    episodes_new=17,
-    episodes_wanted=50,
+TRAINS = replace(
+    shown_learner.TRAINS,
     progress=0.42049,
     loss=0.0312445,
     remaining_s=750.6,
     dropped=(('other_host', 12),),
 )
+NODE = TRAINS.node
 RUNS = {
     'WAITING': False,
     'CONVERTING': True,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import json
 
 import pytest
+from support.learner.shown_learner import TRAINS
 
 from lerobot_serve.tools.operate.learners.learner_state import (
     LEARNER_PHASES,
@@ -22,21 +23,6 @@ from lerobot_serve.tools.operate.learners.learner_view import (
     time_text,
 )
 
-TRAINS = LearnerView(
-    '/learner',
-    'TRAINING',
-    text='round 3: trains',
-    round=3,
-    parent='act@1',
-    latest='act@2',
-    episodes=120,
-    episodes_new=17,
-    episodes_wanted=50,
-    progress=0.42,
-    loss=0.03124,
-    remaining_s=750.0,
-    dropped=(('missing', 1), ('other_host', 12)),
-)
 WAITS = replace(
     TRAINS, phase='WAITING', text='waits for 33 more', progress=None, loss=None, remaining_s=None
 )
