@@ -1,163 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor takes one step at a time, by verbs, and goes on after failures and restarts."""
+"""The conductor takes one step at a time, by verbs, and goes on after failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-import json
-from pathlib import Path
+from dataclasses import replace
 import threading
 
 import pytest
+from support.loop.played_fleet import events, record_bags, steps, V1, V2, V3
 
-from lerobot_serve.router.canary.gate_record import GateRecord, write_record
-from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.loop import observing
-from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step, Version
-from lerobot_serve.tools.loop.journal import Journal, read_journal
-from lerobot_serve.tools.loop.settings import LoopSettings, RETRY_S
-from lerobot_serve.tools.loop.verb_process import VerbResult
-from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
-
-V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
-
-
-@dataclass
-class Fleet:
-    """A router, a store and the verbs, played."""
-
-    folder: Path
-    phase: str = 'off'
-    is_watched: bool = False
-    slots: dict[str, str] = field(default_factory=lambda: {'a': V1, 'b': V1})
-    versions: list[Version] = field(default_factory=list)
-    gate_status: int = 0
-    statuses: dict[str, int] = field(default_factory=dict)
-    ran: list[list[str]] = field(default_factory=list)
-    is_there: bool = True
-    planned: str = ''
-    # of faults
-    compared_with: str = ''
-    writes_records: bool = True
-    changes_nothing: bool = False
-    verdict: str = ''
-    now_s: float = 0.0
-
-    def run(self, words: list[str], limit_s: float) -> VerbResult:
-        self.ran.append(words)
-        name = ' '.join(words[:2]) if words[0] == 'rollout' else words[0]
-        status = self.statuses.get(name, 0)
-        if status:
-            return VerbResult(status, '', 'lerobot-serve: it failed\n')
-        return getattr(self, name.replace(' ', '_'))(words)
-
-    def observe(self) -> RolloutFacts:
-        if not self.is_there:
-            return RolloutFacts(text='no router')
-        phase = CanaryPhase(self.phase)
-        canary = CanaryView(
-            phase,
-            candidate=self.slots['b'],
-            planned=self.planned,
-            is_watched=self.is_watched,
-        )
-        slots = tuple(
-            SlotView(
-                slot,
-                policy=self.slots[slot],
-                replicas=(ReplicaView(f'/{slot}/policy_server', policy=self.slots[slot]),),
-            )
-            for slot in 'ab'
-        )
-        return rollout_facts(RouterView('/policy_router', slots=slots, canary=canary))
-
-    def gate(self, words: list[str]) -> VerbResult:
-        candidate = Path(words[words.index('--candidate') + 1]).name
-        verdict = self.verdict or {0: 'passed', 3: 'refused', 4: 'too_few'}[self.gate_status]
-        parent = self.compared_with or self.slots['a']
-        record = GateRecord(candidate, parent, verdict, 'why', 30, 100, '', '')
-        if self.writes_records:
-            write_record(self.folder / 'gates', record)
-        return VerbResult(self.gate_status, json.dumps({'text': 'why'}), '')
-
-    def rollout_start(self, words: list[str]) -> VerbResult:
-        self.slots['b'], self.phase = Path(words[2]).name, 'running'
-        self.planned = self.slots['b']
-        return VerbResult(0, '', '')
-
-    def rollout_finish(self, words: list[str]) -> VerbResult:
-        if not self.changes_nothing:
-            self.slots['a'], self.phase = self.slots['b'], 'off'
-            self.planned = ''
-        return VerbResult(0, '', '')
-
-    def swap(self, words: list[str]) -> VerbResult:
-        assert words[1] == '/a/policy_server'
-        if not self.changes_nothing:
-            self.slots['a'] = words[2]
-        return VerbResult(0, '', '')
-
-    def restart(self, slot: str) -> None:
-        """Let the server of a slot start again: it serves the policy of its parameters."""
-        self.slots[slot] = V1
-        if slot == 'b' and self.planned:
-            self.phase = 'waiting'
-
-
-@pytest.fixture
-def fleet(tmp_path, monkeypatch) -> Fleet:
-    made = Fleet(tmp_path)
-    monkeypatch.setattr(observing, 'versions', lambda _: made.versions)
-    monkeypatch.setattr(observing, 'fingerprint', lambda _: V1)
-    return made
-
-
-@pytest.fixture
-def settings(tmp_path) -> LoopSettings:
-    recordings = tmp_path / 'bags'
-    record_bags(recordings, 3)
-    return LoopSettings(
-        folder=tmp_path / 'loop',
-        store=tmp_path / 'store',
-        gates=tmp_path / 'gates',
-        recordings=recordings,
-        champion=tmp_path / 'v1',
-        gate_recordings=2,
-    )
-
-
-def record_bags(folder: Path, count: int) -> None:
-    for number in range(count):
-        bag = folder / f'bag_{number}'
-        bag.mkdir(parents=True, exist_ok=True)
-        (bag / 'metadata.yaml').touch()
-
-
-@pytest.fixture
-def conduct(fleet, settings):
-    """Returns a conductor; the one before has ended."""
-    opened: list[Journal] = []
-
-    def make() -> Conductor:
-        for journal in opened[-1:]:
-            journal.__exit__(None, None, None)
-        opened.append(Journal(settings.folder))
-        return Conductor(
-            settings, opened[-1], fleet.observe, fleet.run, lambda _: None, lambda: fleet.now_s
-        )
-
-    yield make
-    opened[-1].__exit__(None, None, None)
-
-
-def events(settings: LoopSettings) -> list[str]:
-    return [entry.event for entry in read_journal(settings.folder)]
-
-
-def steps(conductor: Conductor, count: int) -> list[Step]:
-    return [conductor.take_step() for _ in range(count)]
+from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.journal import read_journal
+from lerobot_serve.tools.loop.settings import RETRY_S
 
 
 def test_a_version_goes_from_the_store_to_all_robots(fleet, settings, conduct):
@@ -363,83 +218,6 @@ def test_a_conductor_that_is_killed_anywhere_goes_on(fleet, settings, conduct, k
         'rollout finish',
     ]
     assert fleet.slots == {'a': V2, 'b': V2}
-
-
-def finish_a_round(fleet: Fleet, conductor: Conductor, version: str, parent: str) -> None:
-    fleet.versions.append(Version(version, parent, str(len(fleet.versions))))
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
-    fleet.phase = 'promoted'
-    assert conductor.take_step() is Step.FINISH
-
-
-@pytest.mark.parametrize('phase', ['running', 'promoted'])
-def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings, conduct, phase):
-    fleet.versions = [Version(V2, V1, '1')]
-    conductor = conduct()
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
-    fleet.phase, fleet.is_watched = phase, phase == 'promoted'
-    assert conductor.take_step() is Step.WAIT
-    fleet.restart('b')
-    # not at once: it may end again
-    assert conductor.take_step() is Step.WAIT
-    fleet.now_s += RETRY_S
-    assert conductor.take_step() is Step.START
-    assert fleet.slots['b'] == V2
-    assert 'candidate_lost' in events(settings)
-
-
-def test_the_rollout_of_a_person_that_has_lost_its_candidate_waits(fleet, settings, conduct):
-    fleet.versions = [Version(V2, V1, '1')]
-    fleet.planned, fleet.phase = 'mine@00000000000000ff', 'waiting'
-    assert steps(conduct(), 2) == [Step.WAIT] * 2
-    assert not fleet.ran
-
-
-@pytest.mark.parametrize('phase', ['off', 'running', 'rolled_back'])
-def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, conduct, phase):
-    finish_a_round(fleet, conduct(), V2, V1)
-    if phase != 'off':
-        fleet.slots['b'], fleet.planned, fleet.phase = V3, V3, phase
-    fleet.restart('a')
-    # also by a conductor that has not seen it
-    conductor = conduct()
-    assert steps(conductor, 2) == [Step.RESTORE, Step.WAIT]
-    assert fleet.ran[-1] == ['swap', '/a/policy_server', V2, '--wait', '--yes']
-    assert fleet.slots['a'] == V2
-    assert 'restored' in events(settings)
-
-
-def test_a_champion_is_known_also_if_its_finish_was_not_recorded(fleet, settings, conduct):
-    fleet.versions, fleet.slots['a'] = [Version(V2, V1, '1')], V2
-    assert conduct().take_step() is Step.WAIT
-    assert events(settings) == ['champion', 'idle', 'new_version', 'adopted']
-    fleet.restart('a')
-    conductor = conduct()
-    assert conductor.take_step() is Step.RESTORE
-    assert fleet.slots['a'] == V2
-
-
-def test_a_restore_that_changes_nothing_is_not_repeated_without_a_pause(fleet, settings, conduct):
-    finish_a_round(fleet, conduct(), V2, V1)
-    fleet.restart('a')
-    fleet.changes_nothing = True
-    assert steps(conduct(), 3) == [Step.RESTORE, Step.WAIT, Step.WAIT]
-
-
-def test_a_champion_that_was_rolled_back_is_not_served_again(fleet, settings, conduct):
-    conductor = conduct()
-    finish_a_round(fleet, conductor, V2, V1)
-    fleet.phase, fleet.slots['b'] = 'rolled_back', V2
-    conductor.take_step()
-    fleet.restart('a')
-    assert steps(conductor, 2) == [Step.WAIT] * 2
-
-
-def test_another_policy_that_a_person_put_into_slot_a_stays(fleet, settings, conduct):
-    conductor = conduct()
-    finish_a_round(fleet, conductor, V2, V1)
-    fleet.slots['a'] = 'mine@00000000000000ff'
-    assert steps(conductor, 2) == [Step.WAIT] * 2
 
 
 def test_a_stale_version_is_refused_once_with_what_to_do(fleet, settings, conduct):

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers start again and serve the policy of their start: the loop puts back what it gave."""
+
+from __future__ import annotations
+
+import pytest
+from support.loop.played_fleet import events, finish_a_round, steps, V1, V2, V3
+
+from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.settings import RETRY_S
+
+
+@pytest.mark.parametrize('phase', ['running', 'promoted'])
+def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings, conduct, phase):
+    fleet.versions = [Version(V2, V1, '1')]
+    conductor = conduct()
+    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    fleet.phase, fleet.is_watched = phase, phase == 'promoted'
+    assert conductor.take_step() is Step.WAIT
+    fleet.restart('b')
+    # not at once: it may end again
+    assert conductor.take_step() is Step.WAIT
+    fleet.now_s += RETRY_S
+    assert conductor.take_step() is Step.START
+    assert fleet.slots['b'] == V2
+    assert 'candidate_lost' in events(settings)
+
+
+def test_the_rollout_of_a_person_that_has_lost_its_candidate_waits(fleet, settings, conduct):
+    fleet.versions = [Version(V2, V1, '1')]
+    fleet.planned, fleet.phase = 'mine@00000000000000ff', 'waiting'
+    assert steps(conduct(), 2) == [Step.WAIT] * 2
+    assert not fleet.ran
+
+
+@pytest.mark.parametrize('phase', ['off', 'running', 'rolled_back'])
+def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, conduct, phase):
+    finish_a_round(fleet, conduct(), V2, V1)
+    if phase != 'off':
+        fleet.slots['b'], fleet.planned, fleet.phase = V3, V3, phase
+    fleet.restart('a')
+    # also by a conductor that has not seen it
+    conductor = conduct()
+    assert steps(conductor, 2) == [Step.RESTORE, Step.WAIT]
+    assert fleet.ran[-1] == ['swap', '/a/policy_server', V2, '--wait', '--yes']
+    assert fleet.slots['a'] == V2
+    assert 'restored' in events(settings)
+
+
+def test_a_champion_is_known_also_if_its_finish_was_not_recorded(fleet, settings, conduct):
+    fleet.versions, fleet.slots['a'] = [Version(V2, V1, '1')], V2
+    assert conduct().take_step() is Step.WAIT
+    assert events(settings) == ['champion', 'idle', 'new_version', 'adopted']
+    fleet.restart('a')
+    conductor = conduct()
+    assert conductor.take_step() is Step.RESTORE
+    assert fleet.slots['a'] == V2
+
+
+def test_a_restore_that_changes_nothing_is_not_repeated_without_a_pause(fleet, settings, conduct):
+    finish_a_round(fleet, conduct(), V2, V1)
+    fleet.restart('a')
+    fleet.changes_nothing = True
+    assert steps(conduct(), 3) == [Step.RESTORE, Step.WAIT, Step.WAIT]
+
+
+def test_a_champion_that_was_rolled_back_is_not_served_again(fleet, settings, conduct):
+    conductor = conduct()
+    finish_a_round(fleet, conductor, V2, V1)
+    fleet.phase, fleet.slots['b'] = 'rolled_back', V2
+    conductor.take_step()
+    fleet.restart('a')
+    assert steps(conductor, 2) == [Step.WAIT] * 2
+
+
+def test_another_policy_that_a_person_put_into_slot_a_stays(fleet, settings, conduct):
+    conductor = conduct()
+    finish_a_round(fleet, conductor, V2, V1)
+    fleet.slots['a'] = 'mine@00000000000000ff'
+    assert steps(conductor, 2) == [Step.WAIT] * 2
