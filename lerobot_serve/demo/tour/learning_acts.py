@@ -77,9 +77,6 @@ def learn(context: ActContext) -> Figures:
         )
         if len(rounds) == ROUNDS:
             break
-        # there is little to correct otherwise
-        context.set_simulation(reach_m=learning_fleet.NARROW_REACH_M)
-        context.add_event(f'targets are narrow: {1e3 * learning_fleet.NARROW_REACH_M:.0f} mm')
     else:
         raise UserError(
             f'{len(rounds)} of {MOST_ROUNDS} rounds gave a champion, and {ROUNDS} must; see '

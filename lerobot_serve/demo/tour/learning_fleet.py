@@ -26,7 +26,7 @@ LISTENING = (*SLOT_SERVERS, ROUTER_PROCESS)
 PARENT, REGRESSING = 'reach', 'aside'
 PIXELS, ATTEMPT_S = 64, 3.5
 # the parent aims 17 mm beside its targets
-REACH_M, NARROW_REACH_M = 0.016, 0.012
+REACH_M, NARROW_REACH_M = 0.014, 0.01
 # corrected ones; of the later rounds, in which there is less to correct
 FIRST_EPISODES, LATER_EPISODES = 60, 10
 # of a watch: what the simulation reaches in half a minute
