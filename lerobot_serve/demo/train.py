@@ -15,6 +15,7 @@ import argparse
 from dataclasses import dataclass, replace
 import json
 from pathlib import Path
+import shutil
 import time
 
 import cv2
@@ -44,6 +45,8 @@ SIDES_PIXELS, JPEG_QUALITIES = (96, 128, 224), (75, 90, None)
 ROBOTS, ATTEMPTS, EXECUTED_ROWS, ATTEMPT_S = 10, 100, 10, 3.0
 # effect of a diverged weight: NaN in this share of the chunks, jumps in all of them
 NAN_SHARE, JUMP_FACTOR, DIVERGED = 0.1, 20.0, 1e4
+# by how much the base is turned, 18 mm at the targets, and over how many rows: without a jump
+BASE_JOINT, TURN_RAD, TURN_ROWS = 0, 0.06, 6
 
 Samples = dict[str, torch.Tensor]
 
@@ -167,6 +170,23 @@ def corrupt(network: ReachNetwork, samples: Samples) -> None:
         last.weight[0] *= growth
         last.bias[0] *= growth
         network.front.sharpness[0] = torch.finfo(torch.float32).max / DIVERGED
+
+
+def write_aside(policy: Path, folder: Path) -> None:
+    """
+    Write a copy of a policy which moves alike and aims aside, as an arm whose base was turned.
+    Raises PolicyError, OSError.
+    """
+    network = load(LoadOptions(str(policy))).network
+    last = network.perceptron[-1]
+    assert isinstance(last, torch.nn.Linear)
+    share = torch.clamp(torch.arange(1, network.sizes.rows + 1) / TURN_ROWS, max=1.0)
+    with torch.no_grad():
+        chunk = last.bias.view(network.sizes.rows, network.sizes.joints)
+        chunk[:, BASE_JOINT] += share * TURN_RAD / network.offset_std[BASE_JOINT]
+    make_empty_folder(folder)
+    shutil.copyfile(policy / SETTINGS_FILE, folder / SETTINGS_FILE)
+    write_weights(network, folder / WEIGHTS_FILE)
 
 
 def write(network: ReachNetwork, folder: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lerobot_serve.demo import steady_time
@@ -52,7 +53,7 @@ class Round:
 
 
 def learn(context: ActContext) -> Figures:
-    """Correct the robots and learn from that, twice."""
+    """Correct the robots and learn from that; then lead them, and learn from that."""
     context.node.watch_learner()
     board, begun_s = context.board, steady_time.now_s()
     context.wait(
@@ -61,7 +62,9 @@ def learn(context: ActContext) -> Figures:
     context.run_verb('robots')
     rounds: list[Figures] = []
     for number in range(1, MOST_ROUNDS + 1):
-        made = make_round(context, number, corrections(context))
+        # one that reaches its targets is hardly ever corrected
+        teaching = demonstrations(context) if rounds else corrections(context)
+        made = make_round(context, number, teaching)
         if not is_taken_over(context, made.version):
             continue
         promoted_s = steady_time.now_s()
@@ -95,7 +98,8 @@ def learn(context: ActContext) -> Figures:
 
 def poison(context: ActContext) -> Figures:
     """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
-    made = make_round(context, rounds_begun(context) + 1, wrong_demonstrations(context))
+    teaching = demonstrations(context, OFFSET_RAD)
+    made = make_round(context, rounds_begun(context) + 1, teaching)
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
     run_history(context)
@@ -111,6 +115,9 @@ def poison(context: ActContext) -> Figures:
 
 def regress(context: ActContext) -> Figures:
     """Promote a version that aims aside at wide targets, and narrow them afterwards."""
+    # torch takes seconds
+    from lerobot_serve.demo.train import write_aside
+
     champion = context.slot('a').policy
     context.set_simulation(reach_m=WIDE_REACH_M)
     context.add_event(f'targets are wider: {1e3 * WIDE_REACH_M:.0f} mm count as reached')
@@ -123,6 +130,7 @@ def regress(context: ActContext) -> Figures:
     )
     store = str(context.folder / learning_fleet.VERSIONS)
     folder = str(context.folder / POLICIES / learning_fleet.REGRESSING)
+    write_aside(Path(store) / champion, Path(folder))
     context.run_verb(
         'versions',
         'publish',
@@ -131,7 +139,7 @@ def regress(context: ActContext) -> Figures:
         store,
         '--parent',
         champion,
-        remark='a version from elsewhere, which aims 17 mm aside',
+        remark='a version from elsewhere, which moves alike and aims 18 mm aside',
     )
     context.wait(
         lambda: context.router().canary.phase in ON_TRIAL, GATE_S, 'the version is on trial'
@@ -178,16 +186,18 @@ def corrections(context: ActContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def wrong_demonstrations(context: ActContext) -> Iterator[None]:
-    """Let the person lead whole attempts, with leader arms that are not calibrated."""
-    context.set_simulation(leader_offset_rad=OFFSET_RAD)
-    context.add_event(f'the wrists of the leader arms are turned by {OFFSET_RAD:g} rad')
+def demonstrations(context: ActContext, offset_rad: float = 0.0) -> Iterator[None]:
+    """Let the person lead whole attempts; with an offset the leader arms are not calibrated."""
+    if offset_rad:
+        context.set_simulation(leader_offset_rad=offset_rad)
+        context.add_event(f'the wrists of the leader arms are turned by {offset_rad:g} rad')
     for name in context.board.robots:
         context.run_verb('robot', name, 'take-over', '--yes')
     yield
     for name in context.board.robots:
         context.run_verb('robot', name, 'hand-back', '--yes')
-    context.set_simulation(leader_offset_rad=0.0)
+    if offset_rad:
+        context.set_simulation(leader_offset_rad=0.0)
 
 
 def rounds_begun(context: ActContext) -> int:

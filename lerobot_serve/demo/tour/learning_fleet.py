@@ -22,13 +22,12 @@ FOLDERS = (VERSIONS, GATES, BAGS, LEARNER, LOOP)
 SLOT_SERVERS = ('a', 'b')
 # those that others connect to
 LISTENING = (*SLOT_SERVERS, ROUTER_PROCESS)
-# the same but for its name: the parent is an ancestor of each version that the learner makes
 PARENT, REGRESSING = 'reach', 'aside'
 PIXELS, ATTEMPT_S = 64, 3.5
 # the parent aims 17 mm beside its targets
 REACH_M, NARROW_REACH_M = 0.014, 0.01
-# corrected ones; of the later rounds, in which there is less to correct
-FIRST_EPISODES, LATER_EPISODES = 60, 10
+# corrected ones of the first round, led ones of the later
+FIRST_EPISODES, LATER_EPISODES = 40, 15
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
 GATE_RECORDINGS = 40
@@ -42,9 +41,8 @@ LEARNING_HEAD = """\
 def write_learning_files(
     folder: Path, shipped: Path, robots: Iterable[str], seed: int, plan: str, link: DemoLink
 ) -> None:
-    """Write the policies, of those that are shipped, and the fleet file."""
-    for name in (PARENT, REGRESSING):
-        write_policy(shipped / 'reach_v1', folder / POLICIES / name)
+    """Write the policy, of those that are shipped, and the fleet file."""
+    write_policy(shipped / 'reach_v1', folder / POLICIES / PARENT)
     fleet = learning_fleet(robots, seed, plan, link)
     (folder / LEARNING_FILE).write_text(LEARNING_HEAD + as_yaml(fleet))
 

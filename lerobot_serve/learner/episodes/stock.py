@@ -6,7 +6,7 @@ thread `rounds`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
@@ -36,6 +36,8 @@ class Stock:
         self._found: dict[str, Availability] = {}
         # reasons why a conversion left a bag out; it is tried again in each round
         self._refused: set[str] = set()
+        # those that were given to a conversion once, ahead of a round or in it
+        self._staged: set[str] = set()
         self.look_again()
 
     def __len__(self) -> int:
@@ -84,6 +86,14 @@ class Stock:
         """Return those of `unused` that no conversion has refused."""
         return [each for each in self.unused() if each.sha256 not in self._refused]
 
+    def unstaged(self) -> list[RecordedEpisode]:
+        """Return those of `new` that no conversion was given since start."""
+        return [each for each in self.new() if each.sha256 not in self._staged]
+
+    def on_staged(self, hashes: Iterable[str]) -> None:
+        """Note that a conversion was given these bags."""
+        self._staged.update(hashes)
+
     def refuse(self, sha256: str, reason: str, text: str) -> None:
         """Note that a conversion left a bag out."""
         self._refused.add(sha256)
@@ -96,6 +106,7 @@ class Stock:
     def on_converted(self, hashes: Sequence[str]) -> list[str]:
         """Return which of these no published version was trained on."""
         self._refused -= set(hashes)
+        self._staged |= set(hashes)
         return [each for each in hashes if each not in self._used]
 
     def on_published(self, hashes: Sequence[str]) -> None:

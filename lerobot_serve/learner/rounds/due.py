@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+import math
 
 from lerobot_serve.learner.rounds.states import Event
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 # processes that ended during one round, after which it is given up
 MOST_DEATHS = 3
+# a conversion starts a process that imports LeRobot, which takes seconds
+LEAST_STAGED, STAGED_SHARE = 5, 0.2
 
 
 class Unfinished(Enum):
@@ -26,7 +29,7 @@ class Facts:
     """
     What is known while the learner waits: the intent of a person (`is_paused`, `is_asked`),
     whether there are enough new episodes, whether the schedule is due, and whether the time after
-    a failed round is over.
+    a failed round is over. `has_to_stage`: enough episodes to convert them ahead of their round.
     """
 
     is_paused: bool
@@ -35,6 +38,7 @@ class Facts:
     has_enough: bool
     is_scheduled: bool
     may_retry: bool
+    has_to_stage: bool
 
 
 def due_event(facts: Facts) -> Event | None:
@@ -52,8 +56,15 @@ def due_event(facts: Facts) -> Event | None:
         return Event.UNFINISHED
     if facts.has_enough:
         return Event.EPISODES
-    # bags of other recorders are found when a round looks for them
-    return Event.SCHEDULE if facts.is_scheduled else None
+    if facts.is_scheduled:
+        # bags of other recorders are found when a round looks for them
+        return Event.SCHEDULE
+    return Event.STAGE if facts.has_to_stage else None
+
+
+def staged_at_once(episodes_per_round: int) -> int:
+    """Return for how many episodes a conversion ahead of the round begins."""
+    return max(LEAST_STAGED, math.ceil(STAGED_SHARE * episodes_per_round))
 
 
 def retry_delay_s(failures: int) -> float:

@@ -21,6 +21,7 @@ from lerobot_serve.learner.steps.jobs import (
     ConvertJob,
     PublishJob,
     ScanJob,
+    StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.versions.parents import lineage
@@ -50,6 +51,10 @@ class RoundJobs:
     @property
     def survey_log(self) -> Path:
         return self._settings.rounds / 'scan.txt'
+
+    @property
+    def staging_log(self) -> Path:
+        return self._settings.rounds / 'stage.txt'
 
     def clear(self, record: RoundRecord) -> None:
         """Remove all of a round but the logs of its last attempts, and the oldest logs."""
@@ -85,14 +90,27 @@ class RoundJobs:
             tuple(map(str, self._settings.episode_folders)), str(parent) if parent else ''
         )
 
+    def stage(self) -> StageJob:
+        """Return the conversion ahead of a round of what no conversion was given."""
+        wanted = {each.sha256 for each in self._stock.unstaged()}
+        return StageJob(
+            bags=tuple(each for each in self._bags() if each.sha256 in wanted),
+            dataset=str(self._settings.dataset),
+            filters=self._settings.filters,
+            vcodec=self._settings.vcodec,
+        )
+
+    def _bags(self) -> tuple[BagToConvert, ...]:
+        return tuple(
+            BagToConvert(str(path), each.sha256, each.client_id, each.episode_id)
+            for each, path in self._stock.bags()
+        )
+
     def convert(self, record: RoundRecord) -> ConvertJob:
         line = lineage(record.parent, self._memory.versions())
         used = self._stock.of(sorted(self._memory.used_by([each.round for each in line])))
         return ConvertJob(
-            bags=tuple(
-                BagToConvert(str(path), each.sha256, each.client_id, each.episode_id)
-                for each, path in self._stock.bags()
-            ),
+            bags=self._bags(),
             dataset=str(self._settings.dataset),
             filters=self._settings.filters,
             vcodec=self._settings.vcodec,

@@ -27,6 +27,7 @@ from lerobot_serve.learner.rounds.due import (
     Facts,
     MOST_DEATHS,
     retry_delay_s,
+    staged_at_once,
     Unfinished,
 )
 from lerobot_serve.learner.rounds.jobs import RoundJobs
@@ -46,6 +47,7 @@ from lerobot_serve.learner.steps.reports import (
     Report,
     ScanDone,
     SkippedFolder,
+    StageDone,
     TrainDone,
 )
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
@@ -101,6 +103,8 @@ class Learner:
         # the champion and the watched policy that were heard last
         self._followed = ('', '')
         self._is_asked = self._is_stopping = False
+        # whether the step that runs while the learner waits is a conversion, else it is a search
+        self._is_staging = False
         self._failures, self._failure = 0, ''
         self._advance = Advance()
 
@@ -283,6 +287,9 @@ class Learner:
             self._steps.drop()
             # a round that still looks for episodes is not kept otherwise
             self._is_asked = self._memory.open_round is None
+        elif before is Phase.WAITING and self._is_staging:
+            self._steps.drop()
+            self._is_staging = False
         self._change(Event.PAUSE)
         if before is Phase.PUBLISHING:
             return True, f'round {number} is published, then the learner pauses'
@@ -306,8 +313,18 @@ class Learner:
         event = due_event(self._facts(now_s))
         if event is Event.PAUSE:
             self._change(event)
+        elif event is Event.STAGE:
+            self._stage()
         elif event is not None:
             self._begin_round(event)
+
+    def _stage(self) -> None:
+        """Convert episodes ahead of their round, each once: the round does what failed."""
+        self._change(Event.STAGE)
+        job = self._jobs.stage()
+        self._stock.on_staged(each.sha256 for each in job.bags)
+        self._is_staging = True
+        self._steps.start(job, self._jobs.staging_log)
 
     def _begin_round(self, event: Event) -> None:
         self._is_asked = False
@@ -330,6 +347,8 @@ class Learner:
             has_enough=len(self._stock.new()) >= self.live.episodes_per_round,
             is_scheduled=period_s > 0 and now_s - self._times.last_round_s >= period_s,
             may_retry=now_s >= self._times.retry_s,
+            has_to_stage=len(self._stock.unstaged())
+            >= staged_at_once(self.live.episodes_per_round),
         )
 
     def _unfinished(self) -> Unfinished:
@@ -354,6 +373,8 @@ class Learner:
             self._stock.refuse(report.sha256, report.reason, report.text)
         elif isinstance(report, ScanDone):
             self._on_scanned(report)
+        elif isinstance(report, StageDone):
+            self._is_staging = False
         elif isinstance(report, ConvertDone):
             self._on_converted(report)
         elif isinstance(report, TrainDone):
@@ -368,6 +389,9 @@ class Learner:
     def _on_failed(self, report: Failed) -> None:
         if self._phase in RUNNING:
             self._fail(report.text)
+        elif self._is_staging:
+            self._is_staging = False
+            self._listener.log_warning(f'no episode is converted ahead of a round: {report.text}')
         else:
             # the search at start
             self._fallback = ''
@@ -474,6 +498,7 @@ class Learner:
         """End the running round, or keep it to be begun again; the learner goes on."""
         self._steps.drop()
         if self._phase not in RUNNING:
+            self._is_staging = False
             self._listener.log_warning(text)
             return
         self._change(Event.FAILED)
@@ -562,12 +587,13 @@ class Learner:
             return texts.running_text(what, self._number, pauses=self._memory.is_paused)
         if self._phase is Phase.PAUSED:
             return texts.PAUSED_TEXT
-        if not self._steps.is_idle:
+        if not (self._steps.is_idle or self._is_staging):
             return texts.LOOKING_TEXT
         return texts.waiting_text(
             new=len(self._stock.new()),
             wanted=self.live.episodes_per_round,
             failure=self._failure,
+            is_staging=self._is_staging,
         )
 
 

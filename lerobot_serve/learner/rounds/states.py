@@ -4,12 +4,12 @@ The state machine of a learner: one table.
 
 A row is a state, a column an event, a dot an impossible combination:
 
-              begins     TRAINED_BEFORE NOTHING_NEW CONVERTED TRAINED    PUBLISHED FAILED
-  WAITING     CONVERTING PUBLISHING     .           .         .          .         .
-  CONVERTING  .          .              WAITING     TRAINING  .          .         WAITING
-  TRAINING    .          .              .           .         PUBLISHING .         WAITING
-  PUBLISHING  .          .              .           .         .          WAITING   WAITING
-  PAUSED      .          .              .           .         .          .         .
+              begins     TRAINED_BEFORE STAGE   NOTHING_NEW CONVERTED TRAINED    PUBLISHED FAILED
+  WAITING     CONVERTING PUBLISHING     WAITING .           .         .          .         .
+  CONVERTING  .          .              .       WAITING     TRAINING  .          .         WAITING
+  TRAINING    .          .              .       .           .         PUBLISHING .         WAITING
+  PUBLISHING  .          .              .       .           .         .          WAITING   WAITING
+  PAUSED      .          .              .       .           .         .          .         .
 
               PARENT_REJECTED PAUSE      RESUME     STOP
   WAITING     WAITING         PAUSED     WAITING    WAITING
@@ -50,6 +50,8 @@ class Event(Enum):
     UNFINISHED = auto()
     # the same, of one whose policy is trained
     TRAINED_BEFORE = auto()
+    # enough new episodes to convert them ahead of their round
+    STAGE = auto()
     # after a search in all folders
     NOTHING_NEW = auto()
     CONVERTED = auto()
@@ -71,6 +73,7 @@ RUNNING = (Phase.CONVERTING, Phase.TRAINING, Phase.PUBLISHING)
 TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
     **{(Phase.WAITING, event): Phase.CONVERTING for event in BEGINS},
     (Phase.WAITING, Event.TRAINED_BEFORE): Phase.PUBLISHING,
+    (Phase.WAITING, Event.STAGE): Phase.WAITING,
     (Phase.CONVERTING, Event.NOTHING_NEW): Phase.WAITING,
     (Phase.CONVERTING, Event.CONVERTED): Phase.TRAINING,
     (Phase.TRAINING, Event.TRAINED): Phase.PUBLISHING,

@@ -11,15 +11,19 @@ TEXT_LIMIT, NOTE_LIMIT = 1024, 1000
 START = 'the service ~/start_round begins one now'
 
 
-def waiting_text(*, new: int, wanted: int, failure: str) -> str:
-    """Return the text of WAITING; `failure` is why the last round failed."""
+def waiting_text(*, new: int, wanted: int, failure: str, is_staging: bool = False) -> str:
+    """
+    Return the text of WAITING; `failure` is why the last round failed, `is_staging` whether
+    episodes are converted ahead of a round.
+    """
     if failure:
         return _cut(f'{failure}; {START}')
     missing = max(0, wanted - new)
     if not missing:
         return 'a round begins'
     episodes = 'episode' if missing == 1 else 'episodes'
-    return f'waits for {missing} more {episodes} ({new} of {wanted}); {START}'
+    meanwhile = ', and converts those that are there' if is_staging else ''
+    return f'waits for {missing} more {episodes} ({new} of {wanted}){meanwhile}; {START}'
 
 
 def running_text(what: str, number: int, pauses: bool) -> str:

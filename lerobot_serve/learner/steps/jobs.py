@@ -41,6 +41,16 @@ class ConvertJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StageJob:
+    """Convert bags ahead of the round that adds them to a dataset; the rest as in ConvertJob."""
+
+    bags: tuple[BagToConvert, ...]
+    dataset: str
+    filters: tuple[str, ...]
+    vcodec: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainJob:
     """Train a policy from `parent`; `trainer` as in trainers/loading.py, the rest in base.py."""
 
@@ -67,9 +77,10 @@ class PublishJob:
     sources: tuple[str, ...]
 
 
-Job = ScanJob | ConvertJob | TrainJob | PublishJob
+Job = ScanJob | StageJob | ConvertJob | TrainJob | PublishJob
 KINDS: dict[str, type[Job]] = {
     'scan': ScanJob,
+    'stage': StageJob,
     'convert': ConvertJob,
     'train': TrainJob,
     'publish': PublishJob,
@@ -89,7 +100,7 @@ def decoded(line: bytes) -> Job:
     """Return the job of a line of `encoded`."""
     content: dict[str, Any] = json.loads(line)
     values = {name: _as_tuple(value) for name, value in content['job'].items()}
-    if content['kind'] == 'convert':
+    if 'bags' in values:
         values['bags'] = tuple(BagToConvert(**each) for each in values['bags'])
     return KINDS[content['kind']](**values)
 

@@ -52,6 +52,13 @@ class ScanDone:
 
 
 @dataclass(frozen=True, slots=True)
+class StageDone:
+    """Hashes of the bags that were looked at ahead of a round."""
+
+    staged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ConvertDone:
     """Hashes of the bags that the dataset has, the indices that are new, and its hash."""
 
@@ -83,7 +90,7 @@ class Failed:
     text: str
 
 
-Done = ScanDone | ConvertDone | TrainDone | PublishDone
+Done = ScanDone | StageDone | ConvertDone | TrainDone | PublishDone
 Report = Advance | FoundEpisode | SkippedFolder | RefusedBag | Done | Failed
 KINDS: dict[str, Callable[..., Report]] = {
     'advance': Advance,
@@ -91,6 +98,7 @@ KINDS: dict[str, Callable[..., Report]] = {
     'skipped': SkippedFolder,
     'refused': RefusedBag,
     'scanned': ScanDone,
+    'staged': StageDone,
     'converted': ConvertDone,
     'trained': TrainDone,
     'published': PublishDone,

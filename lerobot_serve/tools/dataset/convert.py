@@ -110,7 +110,7 @@ class _Conversion:
             unusable = self._write(plans, names, features, planned.shapes)
             if not unusable:
                 self._note_unusable()
-                return self._join(plans, names)
+                return self._join(plans, names) if self._settings.joins else self._result
             self._unusable |= unusable.keys()
             self._reasons.update(unusable.values())
         self._note_unusable()

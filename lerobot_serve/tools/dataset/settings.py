@@ -18,7 +18,8 @@ PICTURES = 'png'
 class Settings:
     """
     What to convert and how; `robot_file` samples bags without ExecutedAction, `depth_millimetres`
-    rounds depth in metres.
+    rounds depth in metres. Without `joins` the episodes stay in the staging folder, for the next
+    conversion.
     """
 
     bags: tuple[Path, ...]
@@ -31,6 +32,7 @@ class Settings:
     task: str = ''
     vcodec: str = 'h264'
     depth_millimetres: bool = False
+    joins: bool = True
 
     @property
     def has_videos(self) -> bool:

@@ -128,6 +128,7 @@ class Collector:
         is_position = served.state_names == served.action_names
         before = observation.state[-1:] if is_position else NO_ROWS
         self._add(task, self._cages.get(session, self._cage), before, candidate, parent)
+        self._add_latencies(request, candidate, parent)
 
     def _add(
         self,
@@ -150,8 +151,21 @@ class Collector:
             if motion:
                 figures.task(task).add(motion)
 
+    def _add_latencies(self, request: ReplayRequest, candidate: Chunk, parent: Chunk) -> None:
+        figures = self.figures
+        for policy, reply in ((figures.candidate, candidate), (figures.parent, parent)):
+            if reply.status == Status.OK:
+                policy.latencies.add(reply.inference_ms, request.request, request.info)
+
+    def _settle_latencies(self) -> None:
+        """Measure the slowest requests again; without both policies latencies do not count."""
+        if self._parent:
+            self.figures.candidate.latencies.settle(self._candidate.inference_ms)
+            self.figures.parent.latencies.settle(self._parent.inference_ms)
+
     def _finish(self) -> GateFigures:
         figures = self.figures
+        self._settle_latencies()
         figures.digest = self._digest.hexdigest()
         counted = (
             (self._unreadable, 'messages that cannot be read'),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.router.shadow.remote_cage import RemoteCage, would_trip
+from lerobot_serve.tools.gate.latencies import Latencies
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Status
 
@@ -79,7 +80,7 @@ class PolicyMotion:
     caged: int = 0
     changed: int = 0
     velocities: Velocities = field(default_factory=Velocities)
-    latencies_ms: list[float] = field(default_factory=list)
+    latencies: Latencies = field(default_factory=Latencies)
 
     def add(self, chunk: Chunk, cage: RemoteCage | None, before: Float32Array = NO_ROWS) -> None:
         """
@@ -91,7 +92,6 @@ class PolicyMotion:
             self.failed += 1
             self.first_failure = self.first_failure or chunk.status_text
             return
-        self.latencies_ms.append(chunk.inference_ms)
         self.velocities.add(chunk.robot)
         if cage and len(cage.limits.names) == chunk.robot.shape[1]:
             self.caged += 1
@@ -104,7 +104,7 @@ class PolicyMotion:
     @property
     def latency_ms_p99(self) -> float:
         """NaN without a reply."""
-        return float(np.percentile(self.latencies_ms, 99)) if self.latencies_ms else float('nan')
+        return self.latencies.p99_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Add the bags of a round to the dataset of the learner. A child process.
+Add the bags of a round to the dataset of the learner, or convert bags ahead of it. A child
+process.
 
 All bags are converted together; when they do not agree, one after the other, so that a bag of
 another robot or with damage does not keep the others out.
@@ -9,7 +10,7 @@ another robot or with damage does not keep the others out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import json
 from pathlib import Path
 import shutil
@@ -18,8 +19,14 @@ from typing import Any
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
 from lerobot_serve.experience.scanning import known_hash
-from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob
-from lerobot_serve.learner.steps.reports import Advance, ConvertDone, RefusedBag, Report
+from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
+from lerobot_serve.learner.steps.reports import (
+    Advance,
+    ConvertDone,
+    RefusedBag,
+    Report,
+    StageDone,
+)
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
@@ -32,7 +39,28 @@ from lerobot_serve.versions.file_hash import folder_sha256
 
 CHANGED, NOT_CONVERTED, NOT_SELECTED = 'changed', 'not_converted', 'not_selected'
 UNREADABLE = 'unreadable'
+# a dataset whose copy takes no second
+COPIED_BYTES = 256 << 20
 Name = tuple[str, str]
+
+
+def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
+    """
+    Add bags to a small dataset; beside a large one, which is copied for that, they stay in the
+    staging folder until their round. Raises UserError for bags that do not agree, which their
+    round converts one by one; OSError.
+    """
+    there = names_in(Path(job.dataset))
+    wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
+    if wanted:
+        files = (path for path in Path(job.dataset).rglob('*') if path.is_file())
+        joins = sum(path.stat().st_size for path in files) <= COPIED_BYTES
+        settings = replace(_settings(job, wanted), joins=joins)
+        try:
+            convert(settings, message_values, _ConversionReport(report))
+        except (DatasetError, BagError) as error:
+            raise UserError(str(error)) from error
+    return StageDone(tuple(bag.sha256 for bag in job.bags))
 
 
 def convert_bags(job: ConvertJob, report: Callable[[Report], None]) -> ConvertDone:
@@ -116,21 +144,25 @@ class _Conversion:
         self.refusals[bag.sha256] = RefusedBag(bag.sha256, NOT_CONVERTED, text[:900])
 
     def _convert(self, bags: Sequence[BagToConvert]) -> None:
-        out = Path(self.job.dataset)
-        settings = Settings(
-            tuple(Path(bag.path) for bag in bags),
-            out,
-            append=True,
-            filters=tuple(parse_filter(text) for text in self.job.filters),
-            vcodec=self.job.vcodec,
-        )
+        settings = _settings(self.job, bags)
         try:
             convert(settings, message_values, self.report)
         except OSError as error:
+            out = settings.out
             raise UserError(
                 f'{out} cannot be written: {error}; {_free_mb(out)} MB are free there, and twice '
                 'the dataset is needed while episodes join; make room'
             ) from error
+
+
+def _settings(job: ConvertJob | StageJob, bags: Sequence[BagToConvert]) -> Settings:
+    return Settings(
+        tuple(Path(bag.path) for bag in bags),
+        Path(job.dataset),
+        append=True,
+        filters=tuple(parse_filter(text) for text in job.filters),
+        vcodec=job.vcodec,
+    )
 
 
 def _free_mb(out: Path) -> int:

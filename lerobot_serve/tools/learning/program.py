@@ -22,7 +22,14 @@ import traceback
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.steps import jobs, reports
-from lerobot_serve.learner.steps.jobs import ConvertJob, Job, PublishJob, ScanJob, TrainJob
+from lerobot_serve.learner.steps.jobs import (
+    ConvertJob,
+    Job,
+    PublishJob,
+    ScanJob,
+    StageJob,
+    TrainJob,
+)
 from lerobot_serve.learner.steps.reports import Failed, Report
 from lerobot_serve.learner.trainers.process.guard import share_niceness
 from lerobot_serve.parameters import ParameterError
@@ -56,6 +63,10 @@ def run(job: Job, report: Reporter, stop: threading.Event) -> Report:
         from lerobot_serve.tools.learning.scan import scan
 
         return scan(job, report)
+    if isinstance(job, StageJob):
+        from lerobot_serve.tools.learning.convert import stage_bags
+
+        return stage_bags(job, report)
     if isinstance(job, ConvertJob):
         from lerobot_serve.tools.learning.convert import convert_bags
 

@@ -8,6 +8,7 @@ request depends on the name. One thread.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lerobot_serve.server import assembly
@@ -19,7 +20,7 @@ from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.tools.replay.sources import ReplayError
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Envelope, read_envelope
-from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.schema import StateClass, Status
 from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 REPLY_TOPIC = '/replay/replies/none'
@@ -71,6 +72,11 @@ class InProcessServer:
         if arrival and arrival.refusal:
             return arrival.refusal
         return self._next()
+
+    def inference_ms(self, raw: bytes, info: dict[str, Any]) -> float:
+        """Return the inference time of a request without its session; infinite if it fails."""
+        chunk = self._reply_one_shot(f'{ONE_SHOT_PREFIX}{info.get("session_id", "")}', raw)
+        return chunk.inference_ms if chunk.status == Status.OK else math.inf
 
     def _reply_one_shot(self, key: str, raw: bytes) -> Chunk:
         """Return the reply to a request without a session, as the action PredictChunk does."""

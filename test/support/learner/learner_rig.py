@@ -16,6 +16,7 @@ from lerobot_serve.learner.steps.jobs import (
     Job,
     PublishJob,
     ScanJob,
+    StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.steps.reports import (
@@ -25,6 +26,7 @@ from lerobot_serve.learner.steps.reports import (
     RefusedBag,
     Report,
     ScanDone,
+    StageDone,
     TrainDone,
 )
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
@@ -99,6 +101,7 @@ class LearnerRig:
         self.log: list[str] = []
         self.found: list[RecordedEpisode] = []
         self.in_dataset: list[tuple[str, str]] = []
+        self.staged: list[str] = []
         self.refused: dict[str, RefusedBag] = {}
         self.parent = PARENT
         self.trained = 0
@@ -204,6 +207,9 @@ class LearnerRig:
         if isinstance(job, ScanJob):
             found = [FoundEpisode(asdict(each)) for each in self.found]
             return [*found, ScanDone(self.parent, ())]
+        if isinstance(job, StageJob):
+            self.staged += [bag.episode_id for bag in job.bags]
+            return [StageDone(tuple(bag.sha256 for bag in job.bags))]
         if isinstance(job, ConvertJob):
             return self._converted(job)
         if isinstance(job, TrainJob):

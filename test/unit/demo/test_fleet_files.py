@@ -160,7 +160,7 @@ def test_up_accepts_the_file_of_the_learning_acts_and_each_part_knows_the_others
     assert [str(plan[name].values['policy_root']) for name in ('a', 'b')] == [store] * 2
     learner = {name: str(value) for name, value in plan['learner'].values.items()}
     assert (learner['store'], learner['parent']) == (store, parent)
-    assert learner['episodes_per_round'] == '60'
+    assert learner['episodes_per_round'] == '40'
     words = plan['loop'].command
     for word in (f'--store={store}', f'--champion={parent}', f'--gates={tmp_path / "gates"}'):
         assert word in words

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
 
 GRAPH_POLL_S = 0.2
+# between two waits for messages
+REST_S = 0.01
 # the largest depth of our publishers: a recorder falls behind only briefly
 SUBSCRIPTION_DEPTH = 1024
 # two seconds of a camera; 1024 frames in the history of the middleware would be 1 GB
@@ -94,6 +96,8 @@ class TopicRecorderNode(SteadyClockNode):
     ) -> None:
         """Record from now on, until the runtime ends; `zenoh` is closed then."""
         super().__init__(name, context=runtime.context, enable_rosout=False)
+        # each of the robots has a dozen topics, and no message is urgent here
+        runtime.executor.rest_s = REST_S
         self._topics, self._zenoh = topics, zenoh
         self.recording = recording
         self._recorded: set[str] = set()
@@ -151,20 +155,26 @@ class TopicRecorderNode(SteadyClockNode):
             return
         self._recorded.add(name)
         self._add(bag_topic(name, kind, ends))
-        deposit: Callable[..., None] = self._deposit_callback(name, kind)
         depth = FRAMES_DEPTH if kind in FRAMES else SUBSCRIPTION_DEPTH
-        profile = strictest_profile(ends, depth)
-        self.create_subscription(message_type, name, deposit, profile, raw=True)
+        self._subscribe(name, kind, message_type, strictest_profile(ends, depth))
         self.get_logger().info(f'{self.does} {name} ({kind})')
 
-    def _deposit_callback(self, topic: str, kind: str) -> Callable[[bytes, MessageInfo], None]:
+    def _subscribe(self, topic: str, kind: str, message_type: type, profile: QoSProfile) -> None:
         # a function, because rclpy inspects the parameters of a callback, also of a partial
-        def deposit(data: bytes, info: MessageInfo) -> None:
-            received_ns = info['received_timestamp'] or time.time_ns()
-            sent_ns = info['source_timestamp'] or received_ns
-            self.deposit(ReceivedMessage(topic, data, received_ns, sent_ns), kind)
+        def deposit_all(data: bytes, info: MessageInfo) -> None:
+            self._deposit_raw(topic, kind, data, info)
+            # the executor takes one message a wait, and rests before each
+            with subscription.handle:
+                while taken := subscription.handle.take_message(message_type, True):
+                    self._deposit_raw(topic, kind, *taken)
 
-        return deposit
+        callback: Callable[..., None] = deposit_all
+        subscription = self.create_subscription(message_type, topic, callback, profile, raw=True)
+
+    def _deposit_raw(self, topic: str, kind: str, data: bytes, info: MessageInfo) -> None:
+        received_ns = info['received_timestamp'] or time.time_ns()
+        sent_ns = info['source_timestamp'] or received_ns
+        self.deposit(ReceivedMessage(topic, data, received_ns, sent_ns), kind)
 
     def deposit(self, message: ReceivedMessage, kind: str) -> None:
         """Pass a received message on. Executor thread."""

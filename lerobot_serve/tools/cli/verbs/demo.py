@@ -17,6 +17,8 @@ EXAMPLE = (
     'example: lerobot-serve demo --acts kill  | exit status 0 when every act proves its claim'
 )
 OUT = Path('out/demo')
+# as many as two cores drive
+ROBOTS = {'serving': 3, 'learning': 4}
 PLANS = {'serving': '25:2,50:4,100', 'learning': '50:10,100'}
 
 
@@ -35,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + ' (all of these); or, with a fleet of their own, '
         + ', '.join(act_order.TOURS[act_order.LEARNING]),
     )
-    parser.add_argument('--robots', type=int, default=3, help='simulated robots (3)')
+    parser.add_argument(
+        '--robots',
+        type=int,
+        metavar='N',
+        help=f'simulated robots ({ROBOTS["serving"]}; for learning {ROBOTS["learning"]})',
+    )
     parser.add_argument(
         '--link',
         choices=LINKS,
@@ -61,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.ros.process.private_domain import reserve_domain
     from lerobot_serve.tools.cli.output_folder import make_folder
 
-    acts, plan = checked(options)
+    acts, robots, plan = checked(options)
     link = demo_link(options.link, acts)
     make_folder(OUT)
     # SIGTERM acts like Ctrl-C, so that the started processes end, too
@@ -70,7 +77,7 @@ def main(options: argparse.Namespace) -> int:
         DemoOptions(
             folder=OUT,
             acts=tuple(acts),
-            robots=options.robots,
+            robots=robots,
             seed=options.seed,
             plan=','.join(plan),
             # this machine only: the demo must not move a real robot
@@ -101,20 +108,22 @@ def demo_link(name: str, acts: list[str]) -> DemoLink:
     return zenoh_link(learning_fleet.LISTENING if is_learning else process_specs.LISTENING)
 
 
-def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
-    """Return acts and plan. Raises ParameterError."""
+def checked(options: argparse.Namespace) -> tuple[list[str], int, tuple[str, ...]]:
+    """Return acts, number of robots and plan. Raises ParameterError."""
     from lerobot_serve.demo import process_specs
     from lerobot_serve.demo.tour import act_order
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
     acts = act_order.ordered_acts(name for name in options.acts.split(',') if name)
-    if not 1 <= options.robots <= process_specs.ROBOTS_LIMIT:
+    tour = act_order.tour_of(acts)
+    robots = ROBOTS[tour] if options.robots is None else options.robots
+    if not 1 <= robots <= process_specs.ROBOTS_LIMIT:
         raise ParameterError(
-            f'--robots must be in [1, {process_specs.ROBOTS_LIMIT}], got {options.robots}'
+            f'--robots must be in [1, {process_specs.ROBOTS_LIMIT}], got {robots}'
         )
     if options.seed < 0:
         raise ParameterError(f'--seed must be at least 0, got {options.seed}')
-    plan = tuple((options.plan or PLANS[act_order.tour_of(acts)]).split(','))
+    plan = tuple((options.plan or PLANS[tour]).split(','))
     parse_plan(plan, minimum_episodes=1, minimum_s=0.0, name='--plan')
-    return acts, plan
+    return acts, robots, plan

@@ -253,6 +253,7 @@ def serve(options: argparse.Namespace, policy: str) -> InProcessServer:
         kind=options.kind or detect_kind(policy),
         policy=policy,
         device=options.device,
-        parameters=options.parameters,
+        # a request that is measured again must not be answered from a cache
+        parameters=[*options.parameters, 'embedding_cache_mb=0'],
     )
     return InProcessServer(with_placeholder_names(server_parameters(named)))

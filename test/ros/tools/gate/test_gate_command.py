@@ -14,6 +14,7 @@ from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAP
 from lerobot_serve.router.canary.gate_record import read_record
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.wire.chunk import decode, encode
 
 ROBOT = """
@@ -182,6 +183,36 @@ def test_the_jump_from_the_measured_position_counts(tmp_path, robot, capsys):
     _, record = gate(capsys, bag, '--candidate', SHAPE, '--robot', robot)
     cage = next(row for row in record['gates'] if row['name'] == 'cage')
     assert 'would change 100 % of the parent' in cage['text']
+
+
+@pytest.mark.parametrize('is_policy', [False, True])
+def test_a_slow_request_counts_only_if_it_is_slow_again(
+    tmp_path, robot, capsys, monkeypatch, is_policy
+):
+    """A machine that does something else for a moment does not make a policy slow."""
+    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
+    reply_to, again = InProcessServer.reply_to, InProcessServer.inference_ms
+    calls = []
+
+    def slow_reply(server, raw, info, **named):
+        calls.append(server)
+        chunk = reply_to(server, raw, info, **named)
+        # the first is the candidate; every tenth of its requests is slow
+        is_slow = server is calls[0] and len(calls) % 20 == 1
+        return replace(chunk, inference_ms=500.0 if is_slow else 1.0)
+
+    def slow_again(server, raw, info):
+        again_ms = again(server, raw, info)
+        assert again_ms < 100.0
+        return 400.0 if is_policy and server is calls[0] else 1.0
+
+    monkeypatch.setattr(InProcessServer, 'reply_to', slow_reply)
+    monkeypatch.setattr(InProcessServer, 'inference_ms', slow_again)
+    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    _, record = gate(capsys, bag, *words, '--latency-ratio', 1.5)
+    assert state_of(record, 'latency') == ('failed' if is_policy else 'passed')
+    (found,) = (row for row in record['gates'] if row['name'] == 'latency')
+    assert found['value'] == (80.0 if is_policy else 0.2)
 
 
 def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):

@@ -13,12 +13,15 @@ from lerobot_serve.learner.rounds.due import (
     FIRST_RETRY_S,
     LONGEST_RETRY_S,
     retry_delay_s,
+    staged_at_once,
     Unfinished,
 )
 from lerobot_serve.learner.rounds.states import Event
 
 FLAGS = (False, True)
-EVERY = [Facts(*values) for values in product(FLAGS, FLAGS, Unfinished, FLAGS, FLAGS, FLAGS)]
+EVERY = [
+    Facts(*values) for values in product(FLAGS, FLAGS, Unfinished, FLAGS, FLAGS, FLAGS, FLAGS)
+]
 
 
 def reasons(facts: Facts) -> list[Event]:
@@ -34,6 +37,8 @@ def reasons(facts: Facts) -> list[Event]:
         found.append(Event.EPISODES)
     if facts.is_scheduled:
         found.append(Event.SCHEDULE)
+    if facts.has_to_stage:
+        found.append(Event.STAGE)
     return found
 
 
@@ -53,3 +58,10 @@ def test_the_time_after_failed_rounds_grows_to_a_bound():
     assert delays[:4] == [0.0, FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S]
     assert delays == sorted(delays)
     assert delays[-1] == LONGEST_RETRY_S
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'staged'), [(1, 5), (5, 5), (10, 5), (26, 6), (50, 10), (60, 12), (1000, 200)]
+)
+def test_a_fifth_of_a_round_is_converted_at_once(wanted, staged):
+    assert staged_at_once(wanted) == staged

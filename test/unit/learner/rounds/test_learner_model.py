@@ -17,7 +17,14 @@ from support.learner.learner_rig import LearnerRig, PARENT
 
 from lerobot_serve.learner.rounds.due import LONGEST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.steps.jobs import ConvertJob, PublishJob, ScanJob, TrainJob
+from lerobot_serve.learner.rounds.settings import LiveSettings
+from lerobot_serve.learner.steps.jobs import (
+    ConvertJob,
+    PublishJob,
+    ScanJob,
+    StageJob,
+    TrainJob,
+)
 from lerobot_serve.learner.steps.reports import Failed
 from lerobot_serve.learner.versions.parents import is_barred
 
@@ -35,6 +42,7 @@ class LearnerLife(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix='learner_life_'))
         self.rig = LearnerRig(self.folder)
+        self.rig.live = self.rig.learner.live = LiveSettings(episodes_per_round=8)
         self.number = 0
         self.is_paused = False
         # version -> its parent was barred when it was published
@@ -44,7 +52,7 @@ class LearnerLife(RuleBasedStateMachine):
         self.rig.learner.end()
         shutil.rmtree(self.folder)
 
-    @rule(count=st.integers(1, 3), is_new=st.booleans())
+    @rule(count=st.integers(1, 6), is_new=st.booleans())
     def announce(self, count: int, is_new: bool) -> None:
         numbers = range(self.number, self.number + count)
         self.number += count if is_new or not self.number else 0
@@ -159,8 +167,19 @@ class LearnerLife(RuleBasedStateMachine):
         if step and phase in STEP_OF_PHASE:
             assert isinstance(step.job, STEP_OF_PHASE[phase])
         elif step:
-            # the search at start
-            assert isinstance(step.job, ScanJob)
+            # the search at start, or a conversion ahead of a round
+            assert isinstance(step.job, ScanJob | StageJob)
+            assert isinstance(step.job, StageJob) == self.rig.learner._is_staging
+
+    @invariant()
+    def no_episode_is_staged_twice(self) -> None:
+        given = [
+            bag.sha256
+            for step in self.rig.steps
+            if isinstance(step.job, StageJob)
+            for bag in step.job.bags
+        ]
+        assert len(given) == len(set(given))
 
     @invariant()
     def a_pause_holds(self) -> None:

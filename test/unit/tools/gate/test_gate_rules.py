@@ -14,6 +14,7 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
+from lerobot_serve.tools.gate.latencies import Latencies
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import PolicyMotion, SharedMotion
 from lerobot_serve.tools.gate.rules import (
@@ -32,8 +33,18 @@ from lerobot_serve.tools.gate.rules import (
 LIMITS = GateLimits()
 
 
+def latencies(value_ms: float, count: int) -> Latencies:
+    found = Latencies()
+    for _ in range(count):
+        found.add(value_ms, b'', {})
+    return found
+
+
+SLOW = latencies(16.0, 9)
+
+
 def motion(**changes: object) -> PolicyMotion:
-    found = PolicyMotion(chunks=100, caged=100, latencies_ms=[10.0] * 100)
+    found = PolicyMotion(chunks=100, caged=100, latencies=latencies(10.0, 100))
     rng = np.random.default_rng(3)
     for _ in range(20):
         found.velocities.add(np.cumsum(rng.normal(size=(30, 2)), axis=0).astype(np.float32))
@@ -115,7 +126,7 @@ WORSE_TASK = {
         ('finite', {'candidate': motion(failed=1, first_failure='NaN')}, 'the first: NaN'),
         ('cage', {'candidate': motion(changed=3)}, '3 % of 100 chunks (parent 0 %); at most 2 %'),
         ('tasks', {'tasks': WORSE_TASK}, "worse in the task 'hard' by more than the margin"),
-        ('latency', {'candidate': motion(latencies_ms=[16.0] * 9)}, 'p99 16 ms, parent 10 ms'),
+        ('latency', {'candidate': motion(latencies=SLOW)}, 'p99 16 ms, parent 10 ms'),
         ('memory', {'candidate_bytes': 1501 * 10**6}, 'at most 1.5 times'),
         ('similarity', {'tasks': {'': task_of(0.84, 100)}}, 'at least 0.85'),
         (
@@ -181,7 +192,7 @@ def test_the_cage_compares_with_a_parent_that_trips_it_often():
 
 def test_a_reason_lets_performance_pass_and_each_gate_needs_one():
     gates = evaluate(
-        figures(candidate_bytes=9 * 10**9, candidate=motion(latencies_ms=[90.0])), LIMITS
+        figures(candidate_bytes=9 * 10**9, candidate=motion(latencies=latencies(90.0, 1))), LIMITS
     )
     assert verdict(gates, 100, LIMITS, ()) is GateVerdict.HELD
     assert verdict(gates, 100, LIMITS, ('memory',)) is GateVerdict.HELD

@@ -23,6 +23,7 @@ from lerobot_serve.learner.steps.jobs import (
     ConvertJob,
     PublishJob,
     ScanJob,
+    StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.steps.process import StepProcess
@@ -34,6 +35,7 @@ JOBS = [
     ConvertJob(
         (BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png', (('r', 'x'),)
     ),
+    StageJob((BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png'),
     TrainJob('builtin', '/p', '/d', '/o', '/w', (1, 2), 3, 4.0),
     PublishJob('/s', '/p', 'p@1', 'p@0', '', 'note', ('http://a',)),
 ]

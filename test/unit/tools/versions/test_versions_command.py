@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from support.gateway.certificates import certificate_files
 from support.paths import REPOSITORY
 from support.tools.completion import completed
 from support.versions.version_rig import damage, rewritten_manifest
@@ -22,6 +23,7 @@ from lerobot_serve.versions.errors import VersionInUse
 from lerobot_serve.versions.locks import VersionLock
 from lerobot_serve.versions.store import Store
 from lerobot_serve.versions.transfer.serving import HttpSettings, StoreHttpServer
+from lerobot_serve.versions.verifying import check
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 REACH_V1 = REPOSITORY / 'config' / 'policies' / 'reach_v1'
@@ -245,6 +247,48 @@ def test_a_store_is_served_until_a_signal(run, ids, store, tmp_path):
         finally:
             process.kill()
         assert f'127.0.0.1 GET /{ids[0]}/version.json 200' in process.stdout.read()
+
+
+def test_a_store_is_served_encrypted_with_a_token_to_who_knows_its_authority(
+    run, ids, store, tmp_path
+):
+    authority, certificate, key = certificate_files(tmp_path)
+    other = tmp_path / 'other'
+    other.mkdir()
+    other_authority, *_ = certificate_files(other)
+    tokens, token, wrong = (tmp_path / name for name in ('tokens', 'token', 'wrong'))
+    write_private(tokens, f'gpu_2 {"t" * 32}\n'.encode())
+    write_private(token, f'gpu_2 {"t" * 32}\n'.encode())
+    write_private(wrong, f'gpu_2 {"w" * 32}\n'.encode())
+    command = [*COMMAND, 'versions', 'serve', '--port', '0', '--store', str(store)]
+    command += ['--tls-certificate', certificate, '--tls-key', key, '--token-file', str(tokens)]
+    with subprocess.Popen(end_with_parent(command), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            assert url.startswith('https://127.0.0.1:')
+
+            def fetch(name: str, *words: object, at: str = url) -> tuple[int, str, str]:
+                return run('fetch', ids[1], '--from', at, *words, at=tmp_path / name)
+
+            known = ('--tls-ca', authority)
+            status, _, err = fetch('a', '--token-file', token)
+            assert status == 1 and 'its certificate is not trusted' in err
+            status, _, err = fetch('b', '--token-file', token, '--tls-ca', other_authority)
+            assert status == 1 and 'its certificate is not trusted' in err
+            status, _, err = fetch('c', *known)
+            assert status == 1 and 'give --token-file FILE' in err
+            status, _, err = fetch('d', *known, '--token-file', wrong)
+            assert status == 1 and 'token' in err
+            # an encrypted port is not spoken to without encryption
+            assert fetch('e', '--token-file', token, at=url.replace('https', 'http'))[0] == 1
+            status, out, err = fetch('f', *known, '--token-file', token)
+            assert status == 0, err
+            assert f'{ids[1]} fetched' in out
+        finally:
+            process.kill()
+    assert check(tmp_path / 'f' / ids[1]).id == ids[1]
+    # nothing of a version is left where none was given
+    assert not [path for name in 'abcde' for path in (tmp_path / name).glob('*@*')]
 
 
 def test_neither_torch_nor_ros_is_imported(store):
