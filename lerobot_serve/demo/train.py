@@ -33,7 +33,7 @@ from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FI
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
-from lerobot_serve.sim.scene import AttemptResult, draw_target, ReachScene
+from lerobot_serve.sim.scene import AttemptResult, draw_target, REACH_M, ReachScene
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
@@ -231,10 +231,12 @@ def success_outcomes(
     *,
     pixels: int = CAMERA_PIXELS,
     wrist_shift_m: float = 0.0,
+    reach_m: float = REACH_M,
 ) -> list[AttemptResult]:
     """
     Return the results of several attempts; EXECUTED_ROWS rows of each chunk are executed. `pixels`
-    is the side of the images, `wrist_shift_m` how far the wrist camera was moved.
+    is the side of the images, `wrist_shift_m` how far the wrist camera was moved, `reach_m` the
+    distance that counts as reached.
     """
     scenes = [
         ReachScene(
@@ -242,6 +244,7 @@ def success_outcomes(
             np.random.default_rng((seed, robot)),
             attempt_timeout_s=ATTEMPT_S,
             wrist_shift_m=wrist_shift_m,
+            reach_m=reach_m,
         )
         for robot in range(ROBOTS)
     ]

@@ -206,6 +206,12 @@ def rounds_begun(context: ActContext) -> int:
     return learner.round if learner else 0
 
 
+def new_episodes(context: ActContext) -> int:
+    """Return how many episodes wait for a round."""
+    learner = context.node.learner
+    return learner.episodes_new if learner else 0
+
+
 def make_round(
     context: ActContext, number: int, teaching: contextlib.AbstractContextManager[None]
 ) -> Round:
@@ -216,10 +222,13 @@ def make_round(
         return learner.learner is not None and learner.learner.round >= number
 
     with teaching:
+        if number > 1:
+            wanted = new_episodes(context) + learning_fleet.LATER_EPISODES
+            context.set_parameters(LEARNER, episodes_per_round=wanted)
         context.wait(has_begun, GATHER_S, f'round {number} begins')
         begun_s = steady_time.now_s()
         context.add_event(f'round {number} begins', mark=f'round {number}')
-        context.set_parameters(LEARNER, episodes_per_round=learning_fleet.LATER_EPISODES)
+        context.set_parameters(LEARNER, episodes_per_round=learning_fleet.NO_ROUND_EPISODES)
     before = learner.learner.latest if learner.learner else ''
 
     def is_published() -> bool:

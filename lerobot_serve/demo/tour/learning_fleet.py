@@ -27,7 +27,9 @@ PIXELS, ATTEMPT_S = 64, 3.5
 # the parent aims 17 mm beside its targets
 REACH_M, NARROW_REACH_M = 0.014, 0.01
 # corrected ones of the first round, led ones of the later
-FIRST_EPISODES, LATER_EPISODES = 40, 15
+FIRST_EPISODES, LATER_EPISODES = 40, 10
+# between two lessons: no round begins by itself
+NO_ROUND_EPISODES = 1000
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
 GATE_RECORDINGS = 40

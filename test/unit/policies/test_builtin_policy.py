@@ -14,7 +14,7 @@ safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none
 
 from support.paths import REPOSITORY  # noqa: E402
 
-from lerobot_serve.demo.train import success_outcomes  # noqa: E402
+from lerobot_serve.demo.train import success_outcomes, write_aside  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 SHIPPED = REPOSITORY / 'config' / 'policies' / 'reach'
@@ -170,3 +170,16 @@ def test_torch_is_left_as_it_was():
         before = state()
         load(LoadOptions(str(SHIPPED))).predict([request()])
         assert state() == before
+
+
+def test_one_that_aims_aside_reaches_wide_targets_and_misses_narrow_ones(tmp_path):
+    """The version of the demo that gets worse when the targets do: a gate finds nothing in it."""
+    champion = REPOSITORY / 'config' / 'policies' / 'reach'
+    write_aside(champion, tmp_path / 'aside')
+    aside = load(LoadOptions(str(tmp_path / 'aside')))
+
+    def reached(reach_m: float) -> int:
+        return sum(each.success for each in success_outcomes(aside, 3, 50, reach_m=reach_m))
+
+    assert reached(0.03) >= 40
+    assert reached(0.01) <= 10

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config/trainers/lerobot_act.yaml continues a tiny ACT, and the new one is served."""
+"""
+config/trainers/lerobot_act.yaml continues a tiny ACT, and the new one is served; torchrun.yaml and
+accelerate.yaml do the same with two processes, here on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recording.example_bag import EdgeBag
-from lerobot_serve.learner.trainers.base import TrainingJob
+from lerobot_serve.learner.trainers.base import Progress, TrainingJob
 from lerobot_serve.learner.trainers.command import CommandTrainer
 from lerobot_serve.learner.trainers.contract import FIELDS
 from lerobot_serve.learner.trainers.options import CommandOptions
@@ -43,14 +46,27 @@ def data(tmp_path_factory) -> Path:
     return out
 
 
-def shipped() -> CommandOptions:
-    """Return the shipped file with fewer steps, each of which is logged."""
-    options = read_trainer_file(REPOSITORY / 'config/trainers/lerobot_act.yaml')
-    small = {'--save_freq=500': '--save_freq=3', '--log_freq=50': '--log_freq=1'}
-    small |= {'--batch_size=8': '--batch_size=4', '--num_workers=2': '--num_workers=0'}
-    assert set(small) <= set(options.command)
-    words = tuple(small.get(word, word) for word in options.command)
-    return replace(options, command=words, steps=STEPS)
+SMALL = {
+    '--save_freq': '3',
+    '--log_freq': '1',
+    '--batch_size': '4',
+    '--num_workers': '0',
+}
+# of the file -> on the CPUs of this machine
+ON_CPUS = {'--multi_gpu': '--cpu', '--mixed_precision=bf16': '--mixed_precision=no'}
+
+
+def shipped(name: str = 'lerobot_act.yaml') -> CommandOptions:
+    """Return a shipped file with fewer steps, each of which is logged, on the CPU."""
+    options = read_trainer_file(REPOSITORY / 'config/trainers' / name)
+    keys = [word.partition('=')[0] for word in options.command]
+    assert set(SMALL) <= set(keys)
+    words = [
+        f'{key}={SMALL[key]}' if key in SMALL else ON_CPUS.get(word, word)
+        for key, word in zip(keys, options.command, strict=True)
+    ]
+    environment = {**options.environment, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
+    return replace(options, command=tuple(words), steps=STEPS, environment=environment)
 
 
 def from_nothing(options: CommandOptions) -> CommandOptions:
@@ -61,32 +77,42 @@ def from_nothing(options: CommandOptions) -> CommandOptions:
     return replace(options, command=(*words, *kind))
 
 
-def test_an_act_is_continued_and_served(data, tmp_path):
+@pytest.fixture(scope='module')
+def first_job(data, tmp_path_factory) -> TrainingJob:
+    """The job of the next training, from a tiny ACT that was trained before."""
+    folder = tmp_path_factory.mktemp('first')
     same = dict.fromkeys(FIELDS, 1)
     first = CommandTrainer(from_nothing(shipped()), read=lambda *_: same)
     job = TrainingJob(
         dataset=data,
         parent=data,
-        output=tmp_path / 'first',
-        work=tmp_path / 'work0',
+        output=folder / 'policy',
+        work=folder / 'work',
         new_episodes=frozenset({0, 1}),
         seed=3,
         budget_s=300.0,
     )
-    stop, reports = threading.Event(), []
-    parent = first.train(job, lambda _: None, stop)
+    parent = first.train(job, lambda _: None, threading.Event())
+    return replace(job, parent=parent)
 
-    again = replace(job, parent=parent, output=tmp_path / 'second', work=tmp_path / 'work1')
-    trainer = CommandTrainer(shipped())
-    trainer.check(parent)
-    folder = trainer.train(again, reports.append, stop)
+
+@pytest.mark.parametrize('name', ['lerobot_act.yaml', 'torchrun.yaml', 'accelerate.yaml'])
+def test_an_act_is_continued_and_served(first_job, data, tmp_path, name):
+    reports: list[Progress] = []
+    job = replace(first_job, output=tmp_path / 'second', work=tmp_path / 'work')
+    trainer = CommandTrainer(shipped(name))
+    trainer.check(job.parent)
+    folder = trainer.train(job, reports.append, threading.Event())
     assert reports[-1].done_share == 1.0 and math.isfinite(reports[-1].loss)
-    assert 'End of training' in (tmp_path / 'work1/train.log').read_text()
-    before, after = ((path / 'model.safetensors').read_bytes() for path in (parent, folder))
+    assert 'End of training' in (tmp_path / 'work/train.log').read_text()
+    before, after = ((path / 'model.safetensors').read_bytes() for path in (job.parent, folder))
     assert before != after and len(before) == len(after)
     # the version needs no dataset to know its names
-    data.rename(data.with_name('gone'))
-    described, chunk = predict(folder)
+    gone = data.rename(data.with_name('gone'))
+    try:
+        described, chunk = predict(folder)
+    finally:
+        gone.rename(data)
     assert described.action_names[0] == 'shoulder_pan.pos' and described.trained_fps == 30
     assert chunk.shape == (8, 6) and np.isfinite(chunk).all()
     config = json.loads((folder / 'config.json').read_text())

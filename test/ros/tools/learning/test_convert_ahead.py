@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bags are converted ahead of their round, with LeRobot's own classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.tools.datasets import rows_of
+
+from benchmarks.recording.example_bag import EdgeBag
+from lerobot_serve.errors import UserError
+from lerobot_serve.experience.scanning import read_episode
+from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
+from lerobot_serve.learner.steps.reports import Report
+from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
+from lerobot_serve.tools.learning import convert
+from lerobot_serve.tools.learning.convert import convert_bags, names_in, stage_bags
+
+pytest.importorskip('lerobot')
+pytestmark = pytest.mark.slow
+
+FILTERS, VCODEC = ('success',), 'png'
+
+
+def bag_of(folder: Path, name: str) -> BagToConvert:
+    made = EdgeBag(folder / f'bag_{name}')
+    made.episode(name, 4)
+    path = made.close()
+    about = {
+        'robot': 'arm',
+        'episode_id': name,
+        'outcome': 'success',
+        'control_steps': 4,
+        'control_steps_person': 0,
+        'policies': ['sha256:aaaa'],
+    }
+    (path / 'intervals.json').write_text(json.dumps(about))
+    episode = read_episode(path)
+    return BagToConvert(episode.path, episode.sha256, episode.client_id, episode.episode_id)
+
+
+def staged(bags: tuple[BagToConvert, ...], out: Path) -> tuple[str, ...]:
+    return stage_bags(StageJob(bags, str(out), FILTERS, VCODEC), ignored).staged
+
+
+def converted(bags: tuple[BagToConvert, ...], out: Path) -> int:
+    """Convert the bags of a round; return the number of episodes of the dataset."""
+    return convert_bags(ConvertJob(bags, str(out), FILTERS, VCODEC, ()), ignored).total_episodes
+
+
+def ignored(_: Report) -> None:
+    pass
+
+
+@pytest.fixture
+def bags(tmp_path):
+    return tuple(bag_of(tmp_path, name) for name in 'abc')
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The titles of the episodes that were encoded."""
+    found: list[str] = []
+    end = EpisodeSink.end
+
+    def count(sink, plan):
+        found.append(plan.title)
+        end(sink, plan)
+
+    monkeypatch.setattr(EpisodeSink, 'end', count)
+    return found
+
+
+@pytest.mark.parametrize('is_large', [False, True])
+def test_what_was_converted_ahead_gives_the_same_dataset(
+    tmp_path, monkeypatch, bags, written, is_large
+):
+    at_once, ahead = tmp_path / 'at_once', tmp_path / 'ahead'
+    assert converted(bags, at_once) == 3
+    del written[:]
+    if is_large:
+        monkeypatch.setattr(convert, 'COPIED_BYTES', -1)
+    assert staged(bags[:2], ahead) == tuple(bag.sha256 for bag in bags[:2])
+    assert len(written) == 2
+    # a large dataset is copied once, in the round
+    assert len(names_in(ahead)) == (0 if is_large else 2)
+    # again, as after a restart of the learner
+    staged(bags[:2], ahead)
+    assert len(written) == 2
+    assert converted(bags, ahead) == 3
+    assert len(written) == 3
+    assert names_in(ahead) == names_in(at_once)
+    assert rows_of(ahead) == rows_of(at_once)
+    assert not ahead.with_name('ahead.staging').exists()
+
+
+def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, bags):
+    out = tmp_path / 'dataset'
+    file = next(Path(bags[1].path).glob('*.mcap'))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UserError):
+        staged(bags, out)
+    assert converted(bags, out) == 2
