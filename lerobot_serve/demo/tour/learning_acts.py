@@ -187,15 +187,17 @@ def corrections(context: ActContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def demonstrations(context: ActContext, offset_rad: float = 0.0) -> Iterator[None]:
-    """Let the person lead whole attempts; with an offset the leader arms are not calibrated."""
+    """
+    Let the person lead one robot through whole attempts; with an offset the leader arms are not
+    calibrated.
+    """
     if offset_rad:
         context.set_simulation(leader_offset_rad=offset_rad)
         context.add_event(f'the wrists of the leader arms are turned by {offset_rad:g} rad')
-    for name in context.board.robots:
-        context.run_verb('robot', name, 'take-over', '--yes')
+    name = next(iter(context.board.robots))
+    context.run_verb('robot', name, 'take-over', '--yes')
     yield
-    for name in context.board.robots:
-        context.run_verb('robot', name, 'hand-back', '--yes')
+    context.run_verb('robot', name, 'hand-back', '--yes')
     if offset_rad:
         context.set_simulation(leader_offset_rad=0.0)
 

@@ -434,6 +434,6 @@ class Canary:
         )
 
     def _append_event(self, what: str, why: str, figures: EvidenceFigures | None = None) -> None:
-        event = CanaryEvent(what, why[:TEXT_LIMIT], figures)
+        event = CanaryEvent(what, why[:TEXT_LIMIT], figures, self.record.planned_policy)
         self.record.history.append(event)
         self._new.append(event)

@@ -46,12 +46,16 @@ class EvidenceFigures:
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvent:
-    """An event of a canary: its name and reason, and the evidence of a passed comparison."""
+    """
+    An event of a canary: its name and reason, the evidence of a passed comparison, and the policy
+    of the plan.
+    """
 
     what: str
     why: str
     # for the trace; the history that is saved is without
     figures: EvidenceFigures | None = field(default=None, compare=False)
+    policy: str = field(default='', compare=False)
 
 
 @dataclass(slots=True)

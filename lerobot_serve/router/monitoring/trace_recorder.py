@@ -125,6 +125,7 @@ class RouterTraceRecorder(RequestObserver):
                 self._clock(),
                 event.what,
                 reason=event.why,
+                policy=event.policy,
                 share_percent=share_percent,
                 evidence=asdict(event.figures) if event.figures else None,
             )

@@ -265,11 +265,12 @@ class ReportedOutcomeRecord(OutcomeRecord):
 
 
 class CanaryRecord(RecordView):
-    """An event of the canary."""
+    """An event of the canary, with the policy of its plan."""
 
     __slots__ = ()
 
     event = Text()
+    policy = Text()
     share_percent = Number()
     reason = Text()
     evidence = Table()

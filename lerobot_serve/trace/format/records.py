@@ -287,12 +287,13 @@ def canary(
     event: str,
     *,
     reason: str,
+    policy: str = '',
     share_percent: float | None = None,
     evidence: Mapping[str, float] | None = None,
 ) -> Record:
     """
-    Return an event of the canary; `share_percent` is the candidate's share from now on, `evidence`
-    what a comparison passed with.
+    Return an event of the canary; `policy` is that of its plan, `share_percent` the candidate's
+    share from now on, `evidence` what a comparison passed with.
     """
     return make_record(
         'canary',
@@ -300,6 +301,7 @@ def canary(
         NO_IDS,
         event=event,
         reason=reason,
+        policy=policy or None,
         share_percent=share_percent,
         evidence=evidence and dict(evidence),
     )

@@ -67,6 +67,7 @@ def decision_text(record: RecordView, role: str = 'router') -> tuple[str, str, s
 def _canary(record: CanaryRecord) -> tuple[str, str, str]:
     share = record.share_percent
     shown = '' if share is None else f', {share:g} % to slot b'
+    shown += f' ({record.policy})' if record.policy else ''
     why, by = record.reason or '', ''
     if BY in why:
         why, _, author = why.rpartition(BY)

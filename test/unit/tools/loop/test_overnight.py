@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+import re
 import shutil
 import tempfile
 from types import SimpleNamespace
@@ -131,9 +132,12 @@ def check_rollout_history(night: Night) -> None:
     """Each promotion and rollback is there once, with its reason; so is each policy that drove."""
     done = run_in_process(['rollout', 'history', str(night.traces), '--hours', '12'])
     shown, checks = done.output, night.checks
-    assert len(lines_with(shown, 'rollout promoted, 100 % to slot b: ')) == len(checks.promoted)
-    back = lines_with(shown, 'rollout rolled back, 0 % to slot b: ')
-    assert len(back) == len(checks.rolled_back)
+    promoted = versions_of(shown, 'rollout promoted, 100 % to slot b')
+    assert sorted(promoted) == sorted(checks.promoted)
+    assert sorted(versions_of(shown, 'rollout rolled back, 0 % to slot b')) == sorted(
+        checks.rolled_back
+    )
+    back = lines_with(shown, 'rollout rolled back')
     assert all('worse' in line for line in back)
     for policy in {policy for policies in checks.placed.values() for policy in policies}:
         assert f'  {policy}: ' in shown
@@ -156,6 +160,11 @@ def check_audit(night: Night) -> None:
     done = run_in_process(['audit', str(night.traces)])
     assert done.status == VIOLATED
     assert 'drives, and no gate has admitted it' in done.output
+
+
+def versions_of(text: str, event: str) -> list[str]:
+    """Return the digests of the versions that had an event."""
+    return [identity(each) for each in re.findall(rf'  {re.escape(event)} \((\S+)\): ', text)]
 
 
 def lines_with(text: str, part: str) -> list[str]:
