@@ -62,9 +62,13 @@ def due_event(facts: Facts) -> Event | None:
     return Event.STAGE if facts.has_to_stage else None
 
 
-def staged_at_once(episodes_per_round: int) -> int:
-    """Return for how many episodes a conversion ahead of the round begins."""
-    return max(LEAST_STAGED, math.ceil(STAGED_SHARE * episodes_per_round))
+def has_to_stage(*, unstaged: int, new: int, wanted: int) -> bool:
+    """
+    Return whether a conversion ahead of the round begins: with a share of the episodes, unless the
+    round begins soon and would wait for its end.
+    """
+    at_once = max(LEAST_STAGED, math.ceil(STAGED_SHARE * wanted))
+    return unstaged >= at_once and wanted - new >= at_once
 
 
 def retry_delay_s(failures: int) -> float:

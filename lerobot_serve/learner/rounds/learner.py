@@ -25,9 +25,9 @@ from lerobot_serve.learner.rounds import texts
 from lerobot_serve.learner.rounds.due import (
     due_event,
     Facts,
+    has_to_stage,
     MOST_DEATHS,
     retry_delay_s,
-    staged_at_once,
     Unfinished,
 )
 from lerobot_serve.learner.rounds.jobs import RoundJobs
@@ -347,8 +347,11 @@ class Learner:
             has_enough=len(self._stock.new()) >= self.live.episodes_per_round,
             is_scheduled=period_s > 0 and now_s - self._times.last_round_s >= period_s,
             may_retry=now_s >= self._times.retry_s,
-            has_to_stage=len(self._stock.unstaged())
-            >= staged_at_once(self.live.episodes_per_round),
+            has_to_stage=has_to_stage(
+                unstaged=len(self._stock.unstaged()),
+                new=len(self._stock.new()),
+                wanted=self.live.episodes_per_round,
+            ),
         )
 
     def _unfinished(self) -> Unfinished:

@@ -11,9 +11,9 @@ from lerobot_serve.learner.rounds.due import (
     due_event,
     Facts,
     FIRST_RETRY_S,
+    has_to_stage,
     LONGEST_RETRY_S,
     retry_delay_s,
-    staged_at_once,
     Unfinished,
 )
 from lerobot_serve.learner.rounds.states import Event
@@ -61,7 +61,19 @@ def test_the_time_after_failed_rounds_grows_to_a_bound():
 
 
 @pytest.mark.parametrize(
-    ('wanted', 'staged'), [(1, 5), (5, 5), (10, 5), (26, 6), (50, 10), (60, 12), (1000, 200)]
+    ('wanted', 'first', 'last'),
+    [(10, 5, 5), (20, 5, 15), (26, 6, 20), (50, 10, 40), (60, 12, 48), (1000, 200, 800)],
 )
-def test_a_fifth_of_a_round_is_converted_at_once(wanted, staged):
-    assert staged_at_once(wanted) == staged
+def test_a_fifth_of_a_round_is_converted_at_once_unless_the_round_begins_soon(wanted, first, last):
+    def begins_at(new: int, unstaged: int) -> bool:
+        return has_to_stage(unstaged=unstaged, new=new, wanted=wanted)
+
+    begins = [new for new in range(wanted + 1) if begins_at(new, new)]
+    assert (begins[0], begins[-1]) == (first, last)
+    # of those that came since the last conversion
+    assert not begins_at(last, first - 1) and begins_at(last, first)
+
+
+@pytest.mark.parametrize('wanted', range(10))
+def test_a_small_round_converts_all_of_its_episodes_itself(wanted):
+    assert not any(has_to_stage(unstaged=new, new=new, wanted=wanted) for new in range(20))
