@@ -99,7 +99,8 @@ def learn(context: ActContext) -> Figures:
 def poison(context: ActContext) -> Figures:
     """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
     teaching = demonstrations(context, OFFSET_RAD)
-    made = make_round(context, rounds_begun(context) + 1, teaching)
+    number, episodes = rounds_begun(context) + 1, learning_fleet.POISONED_EPISODES
+    made = make_round(context, number, teaching, episodes)
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
     run_history(context)
@@ -215,9 +216,15 @@ def new_episodes(context: ActContext) -> int:
 
 
 def make_round(
-    context: ActContext, number: int, teaching: contextlib.AbstractContextManager[None]
+    context: ActContext,
+    number: int,
+    teaching: contextlib.AbstractContextManager[None],
+    episodes: int = learning_fleet.LED_EPISODES,
 ) -> Round:
-    """Teach until a round begins; return the round when its version is published."""
+    """
+    Teach until a round begins, with so many new episodes if it is not the first; return the round
+    when its version is published.
+    """
     learner = context.node
 
     def has_begun() -> bool:
@@ -225,7 +232,7 @@ def make_round(
 
     with teaching:
         if number > 1:
-            wanted = new_episodes(context) + learning_fleet.LATER_EPISODES
+            wanted = new_episodes(context) + episodes
             context.set_parameters(LEARNER, episodes_per_round=wanted)
         context.wait(has_begun, GATHER_S, f'round {number} begins')
         begun_s = steady_time.now_s()
