@@ -33,8 +33,8 @@ START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600
 BACK_S = 300.0
 # those that must end with a champion, and how many may be tried: a gate may refuse one
 ROUNDS, MOST_ROUNDS = 2, 5
-# how far the leader arms are off in the round of wrong labels
-OFFSET_RAD = 1.5
+# of the round of wrong labels: how far the leader arms are off, and what no policy reaches alone
+OFFSET_RAD, TINY_REACH_M = 1.5, 0.004
 # wide targets, which a policy that aims aside reaches, too
 WIDE_REACH_M = 0.03
 HEALTHY_S = 300.0
@@ -98,9 +98,8 @@ def learn(context: ActContext) -> Figures:
 
 def poison(context: ActContext) -> Figures:
     """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
-    teaching = demonstrations(context, OFFSET_RAD)
     number, episodes = rounds_begun(context) + 1, learning_fleet.POISONED_EPISODES
-    made = make_round(context, number, teaching, episodes)
+    made = make_round(context, number, wrong_corrections(context), episodes)
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
     run_history(context)
@@ -187,20 +186,23 @@ def corrections(context: ActContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def demonstrations(context: ActContext, offset_rad: float = 0.0) -> Iterator[None]:
-    """
-    Let the person lead one robot through whole attempts; with an offset the leader arms are not
-    calibrated.
-    """
-    if offset_rad:
-        context.set_simulation(leader_offset_rad=offset_rad)
-        context.add_event(f'the wrists of the leader arms are turned by {offset_rad:g} rad')
+def wrong_corrections(context: ActContext) -> Iterator[None]:
+    """Let the person correct nearly each attempt, with leader arms that are not calibrated."""
+    context.set_simulation(leader_offset_rad=OFFSET_RAD, reach_m=TINY_REACH_M)
+    context.add_event(f'targets are tiny: {1e3 * TINY_REACH_M:.0f} mm')
+    context.add_event(f'the wrists of the leader arms are turned by {OFFSET_RAD:g} rad')
+    with corrections(context):
+        yield
+    context.set_simulation(leader_offset_rad=0.0, reach_m=learning_fleet.REACH_M)
+
+
+@contextlib.contextmanager
+def demonstrations(context: ActContext) -> Iterator[None]:
+    """Let the person lead one robot through whole attempts."""
     name = next(iter(context.board.robots))
     context.run_verb('robot', name, 'take-over', '--yes')
     yield
     context.run_verb('robot', name, 'hand-back', '--yes')
-    if offset_rad:
-        context.set_simulation(leader_offset_rad=0.0)
 
 
 def rounds_begun(context: ActContext) -> int:

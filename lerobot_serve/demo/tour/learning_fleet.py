@@ -26,7 +26,7 @@ PARENT, REGRESSING = 'reach', 'aside'
 PIXELS, ATTEMPT_S = 64, 3.5
 # the parent aims 17 mm beside its targets
 REACH_M, NARROW_REACH_M = 0.014, 0.01
-# corrected ones of the first round, and led ones of a later and of a poisoned one
+# corrected ones of the first round, led ones of a later, corrected ones of the poisoned one
 FIRST_EPISODES, LED_EPISODES, POISONED_EPISODES = 40, 5, 10
 # between two lessons: no round begins by itself
 NO_ROUND_EPISODES = 1000
