@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 
 import pytest
@@ -15,19 +14,9 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 pytest.importorskip('torch', reason='the shipped policies run on torch')
 pytest.importorskip('lerobot', reason='LeRobot writes the dataset')
 
-# ten minutes on two idle cores; trainings have the lowest priority and wait for all others
+# a quarter of an hour on two idle cores; trainings have the lowest priority and wait for all others
 LIMIT_S = 3000.0
-# a gate may hold version after version, and the act then ends without its two champions
-ASKED_FOR = 'LEARNING_DEMO'
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get(ASKED_FOR),
-        reason=f'a quarter of an hour, and not sure to end well yet; {ASKED_FOR}=1 runs it',
-    ),
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.limit_s(LIMIT_S),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.limit_s(LIMIT_S)]
 LEFT_S = 60.0
 
 
