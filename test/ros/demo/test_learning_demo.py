@@ -14,7 +14,7 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 pytest.importorskip('torch', reason='the shipped policies run on torch')
 pytest.importorskip('lerobot', reason='LeRobot writes the dataset')
 
-# a quarter of an hour on two idle cores; trainings have the lowest priority and wait for all others
+# eleven minutes on two idle cores; trainings have the lowest priority and wait for all others
 LIMIT_S = 3000.0
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.limit_s(LIMIT_S)]
 LEFT_S = 60.0
