@@ -22,9 +22,16 @@ from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.ros.messages import news_of
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.jobs import ConvertJob, Job, PublishJob, ScanJob, TrainJob
+from lerobot_serve.learner.steps.jobs import (
+    ConvertJob,
+    Job,
+    PublishJob,
+    ScanJob,
+    StageJob,
+    TrainJob,
+)
 from lerobot_serve.learner.steps.process import END_LIMIT_S
-from lerobot_serve.learner.steps.reports import ConvertDone, Failed, Report
+from lerobot_serve.learner.steps.reports import ConvertDone, Failed, Report, StageDone
 from lerobot_serve.tools.learning.program import Reporter, result_of
 from lerobot_serve.tools.learning.publish import publish_policy
 from lerobot_serve.versions.file_hash import folder_sha256
@@ -35,6 +42,7 @@ from support.night.clock import NightClock
 TURN_S = 10.0
 DURATIONS_S: dict[type[Job], float] = {
     ScanJob: 2.0,
+    StageJob: 20.0,
     ConvertJob: 40.0,
     TrainJob: 300.0,
     PublishJob: 10.0,
@@ -207,6 +215,8 @@ class NightLearner:
         return report
 
     def _done(self, job: Job) -> Report:
+        if isinstance(job, StageJob):
+            return StageDone(tuple(bag.sha256 for bag in job.bags))
         if isinstance(job, ConvertJob):
             return self._convert(job)
         if isinstance(job, PublishJob):

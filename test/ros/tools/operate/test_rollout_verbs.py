@@ -116,7 +116,8 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'nothing to do' in operator.does('rollout', 'finish')
 
     decisions = [d['what'] for d in operator.reads('rollout', 'history')['decisions']]
-    assert 'rollout paused, 50 % to slot b' in decisions
+    candidate = router_rig.slot('b').policy
+    assert f'rollout paused, 50 % to slot b ({candidate})' in decisions
     assert 'split_percent: 0 -> 100' in decisions
 
 
