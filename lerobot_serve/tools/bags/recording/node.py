@@ -165,7 +165,10 @@ class TopicRecorderNode(SteadyClockNode):
             self._deposit_raw(topic, kind, data, info)
             # the executor takes one message a wait, and rests before each
             with subscription.handle:
-                while taken := subscription.handle.take_message(message_type, True):
+                for _ in range(SUBSCRIPTION_DEPTH):
+                    taken = subscription.handle.take_message(message_type, True)
+                    if taken is None:
+                        break
                     self._deposit_raw(topic, kind, *taken)
 
         callback: Callable[..., None] = deposit_all

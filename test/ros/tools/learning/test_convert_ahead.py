@@ -14,7 +14,9 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.experience.scanning import read_episode
 from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
 from lerobot_serve.learner.steps.reports import Report
+from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 from lerobot_serve.tools.learning import convert
 from lerobot_serve.tools.learning.convert import convert_bags, names_in, stage_bags
 
@@ -96,10 +98,14 @@ def test_what_was_converted_ahead_gives_the_same_dataset(
     assert not ahead.with_name('ahead.staging').exists()
 
 
-def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, bags):
+@pytest.mark.parametrize('error', [DatasetError('two robots'), BagError('damage')])
+def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, monkeypatch, bags, error):
+    def refuse(*_: object) -> None:
+        raise error
+
     out = tmp_path / 'dataset'
-    file = next(Path(bags[1].path).glob('*.mcap'))
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(UserError):
-        staged(bags, out)
-    assert converted(bags, out) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, 'convert', refuse)
+        with pytest.raises(UserError, match=str(error)):
+            staged(bags, out)
+    assert converted(bags, out) == 3
