@@ -15,7 +15,6 @@ import argparse
 from dataclasses import dataclass, replace
 import json
 from pathlib import Path
-import shutil
 import time
 
 import cv2
@@ -174,8 +173,8 @@ def corrupt(network: ReachNetwork, samples: Samples) -> None:
 
 def write_aside(policy: Path, folder: Path) -> None:
     """
-    Write a copy of a policy which moves alike and aims aside, as an arm whose base was turned.
-    Raises PolicyError, OSError.
+    Write a copy of a policy which moves alike and aims aside, as an arm whose base was turned. It
+    is named after its folder. Raises PolicyError, OSError.
     """
     network = load(LoadOptions(str(policy))).network
     last = network.perceptron[-1]
@@ -185,7 +184,8 @@ def write_aside(policy: Path, folder: Path) -> None:
         chunk = last.bias.view(network.sizes.rows, network.sizes.joints)
         chunk[:, BASE_JOINT] += share * TURN_RAD / network.offset_std[BASE_JOINT]
     make_empty_folder(folder)
-    shutil.copyfile(policy / SETTINGS_FILE, folder / SETTINGS_FILE)
+    settings = json.loads((policy / SETTINGS_FILE).read_text()) | {'id': folder.name}
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + '\n')
     write_weights(network, folder / WEIGHTS_FILE)
 
 

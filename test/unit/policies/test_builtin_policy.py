@@ -177,6 +177,7 @@ def test_one_that_aims_aside_reaches_wide_targets_and_misses_narrow_ones(tmp_pat
     champion = REPOSITORY / 'config' / 'policies' / 'reach'
     write_aside(champion, tmp_path / 'aside')
     aside = load(LoadOptions(str(tmp_path / 'aside')))
+    assert aside.describe().fingerprint.startswith('aside@')
 
     def reached(reach_m: float) -> int:
         return sum(each.success for each in success_outcomes(aside, 3, 50, reach_m=reach_m))
