@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import LEARNER
+from lerobot_serve.demo.process_specs import LEARNER, ROUTER
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_context import ActContext
 from lerobot_serve.demo.tour.fleet_files import POLICIES
@@ -38,6 +38,7 @@ OFFSET_RAD, TINY_REACH_M = 1.5, 0.004
 # wide targets, which a policy that aims aside reaches, too
 WIDE_REACH_M = 0.03
 HEALTHY_S = 300.0
+LONG_WATCH_EPISODES = 200
 AFTER_ROLLBACK_S = 1.0
 Figures = dict[str, Any]
 
@@ -119,6 +120,8 @@ def regress(context: ActContext) -> Figures:
     from lerobot_serve.demo.train import write_aside
 
     champion = context.slot('a').policy
+    # it gets worse meanwhile
+    context.set_parameters(ROUTER, **{'canary.watch_episodes': LONG_WATCH_EPISODES})
     context.set_simulation(reach_m=WIDE_REACH_M)
     context.add_event(f'targets are wider: {1e3 * WIDE_REACH_M:.0f} mm count as reached')
     board = context.board
