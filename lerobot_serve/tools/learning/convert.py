@@ -52,10 +52,15 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
     """
     there = names_in(Path(job.dataset))
     wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
-    if wanted:
+    # the round does not look at those again that are in the dataset
+    refusals: dict[str, RefusedBag] = {}
+    whole = [bag for bag in wanted if not _refuse_changed(bag, refusals)]
+    for refused in refusals.values():
+        report(refused)
+    if whole:
         files = (path for path in Path(job.dataset).rglob('*') if path.is_file())
         joins = sum(path.stat().st_size for path in files) <= COPIED_BYTES
-        settings = replace(_settings(job, wanted), joins=joins)
+        settings = replace(_settings(job, whole), joins=joins)
         try:
             convert(settings, message_values, _ConversionReport(report))
         except (DatasetError, BagError) as error:

@@ -74,8 +74,11 @@ class InProcessServer:
         return self._next()
 
     def inference_ms(self, raw: bytes, info: dict[str, Any]) -> float:
-        """Return the inference time of a request without its session; infinite if it fails."""
-        chunk = self._reply_one_shot(f'{ONE_SHOT_PREFIX}{info.get("session_id", "")}', raw)
+        """
+        Return the inference time of a request that was replied to before, in its session, as its
+        prefix takes time, too; infinite if it fails.
+        """
+        chunk = self.reply_to(raw, info)
         return chunk.inference_ms if chunk.status == Status.OK else math.inf
 
     def _reply_one_shot(self, key: str, raw: bytes) -> Chunk:

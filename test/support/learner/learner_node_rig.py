@@ -13,9 +13,7 @@ import sys
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.experience.recorded_episode import encode_recorded, RecordedEpisode
-from lerobot_serve.experience.scanning import read_episode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.learner.versions.parents import Version
 from lerobot_serve.ros import qos
@@ -29,6 +27,7 @@ from lerobot_serve_interfaces.msg import (
 from lerobot_serve_interfaces.msg import (
     RecordedEpisode as RecordedEpisodeMessage,
 )
+from support.learner.recorded_bags import record_episode
 from support.nodes.service_asking import ask as ask_service
 from support.paths import REPOSITORY
 from support.waiting import wait_until
@@ -120,19 +119,7 @@ class LearnerNodeRig:
         """Write a bag for each episode, as a recorder does, and announce it."""
         made = []
         for name in names:
-            bag = EdgeBag(self.bags / f'bag_{name}')
-            bag.episode(name, 6)
-            folder = bag.close()
-            about = {
-                'robot': 'arm',
-                'episode_id': name,
-                'outcome': 'success',
-                'control_steps': 6,
-                'control_steps_person': 2,
-                'policies': ['sha256:aaaa'],
-            }
-            (folder / 'intervals.json').write_text(json.dumps(about))
-            made.append(read_episode(folder))
+            made.append(record_episode(self.bags, name, 6, control_steps_person=2))
             if is_announced:
                 self.announce(made[-1])
         return made

@@ -16,6 +16,7 @@ from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.wire.chunk import decode, encode
+from lerobot_serve.wire.schema import Status
 
 ROBOT = """
 name: arm
@@ -191,23 +192,23 @@ def test_a_slow_request_counts_only_if_it_is_slow_again(
 ):
     """A machine that does something else for a moment does not make a policy slow."""
     bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
-    reply_to, again = InProcessServer.reply_to, InProcessServer.inference_ms
-    calls = []
+    reply_to = InProcessServer.reply_to
+    seen: dict[InProcessServer, set[bytes]] = {}
+    slow: set[bytes] = set()
 
-    def slow_reply(server, raw, info, **named):
-        calls.append(server)
+    def timed_reply(server, raw, info, **named):
         chunk = reply_to(server, raw, info, **named)
+        assert chunk.status == Status.OK
+        is_again = raw in seen.setdefault(server, set())
+        seen[server].add(raw)
         # the first is the candidate; every tenth of its requests is slow
-        is_slow = server is calls[0] and len(calls) % 20 == 1
-        return replace(chunk, inference_ms=500.0 if is_slow else 1.0)
+        is_candidate = server is next(iter(seen))
+        if is_candidate and not is_again and len(seen[server]) % 10 == 1:
+            slow.add(raw)
+        is_slow = is_candidate and raw in slow and (is_policy or not is_again)
+        return replace(chunk, inference_ms=400.0 if is_slow else 1.0)
 
-    def slow_again(server, raw, info):
-        again_ms = again(server, raw, info)
-        assert again_ms < 100.0
-        return 400.0 if is_policy and server is calls[0] else 1.0
-
-    monkeypatch.setattr(InProcessServer, 'reply_to', slow_reply)
-    monkeypatch.setattr(InProcessServer, 'inference_ms', slow_again)
+    monkeypatch.setattr(InProcessServer, 'reply_to', timed_reply)
     words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
     _, record = gate(capsys, bag, *words, '--latency-ratio', 1.5)
     assert state_of(record, 'latency') == ('failed' if is_policy else 'passed')

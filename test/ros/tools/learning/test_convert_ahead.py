@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.learner.recorded_bags import record_episode
 from support.tools.datasets import rows_of
 
-from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.errors import UserError
-from lerobot_serve.experience.scanning import read_episode
 from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
-from lerobot_serve.learner.steps.reports import Report
+from lerobot_serve.learner.steps.reports import RefusedBag, Report
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
@@ -27,19 +26,7 @@ FILTERS, VCODEC = ('success',), 'png'
 
 
 def bag_of(folder: Path, name: str) -> BagToConvert:
-    made = EdgeBag(folder / f'bag_{name}')
-    made.episode(name, 4)
-    path = made.close()
-    about = {
-        'robot': 'arm',
-        'episode_id': name,
-        'outcome': 'success',
-        'control_steps': 4,
-        'control_steps_person': 0,
-        'policies': ['sha256:aaaa'],
-    }
-    (path / 'intervals.json').write_text(json.dumps(about))
-    episode = read_episode(path)
+    episode = record_episode(folder, name, 4)
     return BagToConvert(episode.path, episode.sha256, episode.client_id, episode.episode_id)
 
 
@@ -109,3 +96,13 @@ def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, monkeypatch, b
         with pytest.raises(UserError, match=str(error)):
             staged(bags, out)
     assert converted(bags, out) == 3
+
+
+def test_a_bag_that_is_not_the_announced_one_does_not_join_ahead_of_its_round(tmp_path, bags):
+    out, reports = tmp_path / 'dataset', []
+    changed = replace(bags[1], sha256='f' * 64)
+    job = StageJob((bags[0], changed, bags[2]), str(out), FILTERS, VCODEC)
+    stage_bags(job, reports.append)
+    refused = [each for each in reports if isinstance(each, RefusedBag)]
+    assert [(each.sha256, each.reason) for each in refused] == [('f' * 64, convert.CHANGED)]
+    assert [name for _, name in names_in(out)] == ['a', 'c']

@@ -118,3 +118,12 @@ def test_a_pause_ends_the_conversion_and_a_restart_begins_it_again(rig):
     rig.turn()
     # what is staged already costs nothing
     assert len(rig.step.job.bags) == 10
+
+
+def test_a_bag_that_changed_is_refused_ahead_of_its_round_and_counted(rig):
+    rig.announce(5)
+    sha256 = f'{1:064x}'
+    rig.report(RefusedBag(sha256, 'changed', 'it is not the bag that was announced'))
+    rig.finish(StageJob)
+    shown = rig.learner.shown
+    assert (shown.dropped, shown.episodes_new) == ({'changed': 1}, 4)
