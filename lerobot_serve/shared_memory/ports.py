@@ -174,12 +174,17 @@ def examine(file: Path, number: int, known: UnfilledCell | None = None) -> Unfil
         layout = find_layout(memory, number)
         found = layout and unfilled_cell(memory, layout)
         if layout and found and known and found.blocks(known):
-            os.pwrite(handle, bytes((memory[layout.flags_at] & ~IS_OK,)), layout.flags_at)
+            clear_flag(handle, memory, layout)
         return found or None
     except OSError:
         return None
     finally:
         os.close(handle)
+
+
+def clear_flag(handle: int, memory: bytes, layout: Layout) -> None:
+    """Mark a port, of which `memory` was read, as damaged. Raises OSError."""
+    os.pwrite(handle, bytes((memory[layout.flags_at] & ~IS_OK,)), layout.flags_at)
 
 
 def deaf_processes(look_s: float = LOOK_S) -> dict[int, str]:

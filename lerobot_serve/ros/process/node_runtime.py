@@ -12,7 +12,9 @@ status 1; a UserError is printed as one line.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import faulthandler
+import itertools
 import signal
 import sys
 import threading
@@ -37,13 +39,23 @@ from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
-from lerobot_serve.shared_memory import segments
+from lerobot_serve.shared_memory import dead_ports, segments
+from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
 from lerobot_serve.shared_memory.ports import PortGuard
 
 JOIN_TIMEOUT_S = 5.0
 LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
 PORT_CHECK_S = 1.0
+CHECKS_PER_MAP = 5
+BLOCKED_TEXT = (
+    '{} was blocked: a process was killed while it sent to this one. Up to {} messages are lost; '
+    'the port is renewed'
+)
+REPLACED_TEXT = (
+    '{} belongs to another process since the one that had it was killed; what this process sent '
+    'there since then is lost. The port is renewed'
+)
 
 
 class NodeRuntime:
@@ -54,6 +66,7 @@ class NodeRuntime:
     def __init__(self, arguments: list[str] | None = None) -> None:
         """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
         segments.remove_dead_segments()
+        dead_ports.mark_dead_ports()
         fastdds_profile.apply_shipped_profile()
         keep_freed_memory()
         self.stop_requested = threading.Event()
@@ -185,12 +198,15 @@ class NodeRuntime:
 
     def _guard_ports(self) -> None:
         guard = PortGuard()
-        while not self.stop.wait(PORT_CHECK_S):
-            for port in guard.check():
-                self._log_error(
-                    f'{port.file.name} was blocked: a process was killed while it sent to this '
-                    f'one. Up to {port.messages} messages are lost; the port is renewed'
-                )
+        with contextlib.closing(ReplacedPorts()) as replaced:
+            for number in itertools.count():
+                if self.stop.wait(PORT_CHECK_S):
+                    return
+                for port in guard.check():
+                    self._log_error(BLOCKED_TEXT.format(port.file.name, port.messages))
+                # reads the whole memory map of the process
+                for file in replaced.check() if number % CHECKS_PER_MAP == 0 else ():
+                    self._log_error(REPLACED_TEXT.format(file.name))
 
     def _log_error(self, text: str) -> None:
         for node in list(self.executor.get_nodes())[:1]:

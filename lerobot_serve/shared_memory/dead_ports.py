@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Have the ports of killed processes renewed, so that nothing is sent to them for good.
+
+Fast DDS marks a port as damaged when its owner stands still while it waits for a message or while
+it reads one. A process that is killed at an instant between the two leaves a port with which
+Fast DDS finds nothing wrong. The next process that takes the number replaces the file; a sender
+that has the old one mapped fills it up, and then drops whatever it sends to the new process: that
+one discovers everything, and hears nothing.
+
+`mark_dead_ports` marks such ports before this process takes a number. `ReplacedPorts` finds those
+that another process has replaced, with the files that this process has opened before. As in
+`ports`, the mark is all that is written, a file with another layout is left alone, nothing raises,
+and other threads may open and close ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+import re
+import stat
+
+from lerobot_serve.shared_memory.ports import (
+    clear_flag,
+    COUNT,
+    FILE_BYTES_LIMIT,
+    find_layout,
+    FLAGS_OFFSET,
+)
+from lerobot_serve.shared_memory.segments import FOLDER, LOCK_FILE_SUFFIX, read_memory_map
+
+PORT_NAME = r'fast(?:rtps|dds)_port[0-9]{1,9}'
+PORT = re.compile(PORT_NAME)
+MAPPED = re.compile(rf' ({FOLDER}/{PORT_NAME})$', re.M)
+REPLACED = ' (deleted)'
+# is in order, has one reader, is read: what Fast DDS sets once a reader holds the lock; how many
+# listen, which is none when the reader has ended orderly
+IN_USE = 7
+LISTENERS_OFFSET = 24
+NOT_FOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def mark_dead_ports(folder: Path = FOLDER) -> list[Path]:
+    """
+    Mark the ports of this user whose owner has ended; return them. Before ROS starts.
+
+    The kernel drops the lock of a port together with the process that holds it.
+    """
+    found = []
+    # as in `remove_dead_segments`, this must not keep a node from starting
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if PORT.fullmatch(name) and _mark_if_dead(folder / name):
+                found.append(folder / name)
+    return found
+
+
+def _mark_if_dead(file: Path) -> bool:
+    # opened before the lock is tried: a port that replaces this one meanwhile is not marked
+    handle = _open_own(file)
+    if handle is None:
+        return False
+    try:
+        return not _is_locked(file) and _mark(handle, number_of(file))
+    finally:
+        os.close(handle)
+
+
+def _is_locked(port: Path) -> bool:
+    """Return whether a process holds the lock of a port, or may; it may have no file."""
+    try:
+        handle = os.open(f'{port}{LOCK_FILE_SUFFIX}', os.O_RDONLY | NOT_FOLLOWED)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _open_own(file: Path) -> int | None:
+    """Return a handle of a regular file of this user, else None."""
+    try:
+        handle = os.open(file, os.O_RDWR | NOT_FOLLOWED)
+    except OSError:
+        return None
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+        return handle
+    os.close(handle)
+    return None
+
+
+def _mark(handle: int, number: int) -> bool:
+    """Mark a port in use as damaged; return whether it was one."""
+    try:
+        memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
+        layout = find_layout(memory, number)
+        if not layout or memory[layout.flags_at] != IN_USE:
+            return False
+        (listeners,) = COUNT.unpack_from(memory, layout.flags_at - FLAGS_OFFSET + LISTENERS_OFFSET)
+        if not listeners:
+            return False
+        clear_flag(handle, memory, layout)
+    except OSError:
+        return False
+    return True
+
+
+class ReplacedPorts:
+    """
+    The ports that this process has mapped: those to which it sends, and its own. One thread.
+
+    A port whose file is replaced is marked with the second check after that: Fast DDS itself needs
+    a second or two to find most of them.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[Path, int] = {}
+        self._seen: set[Path] = set()
+
+    def check(self, memory_map: str | None = None) -> list[Path]:
+        """Mark the ports that were replaced before the last check; return them."""
+        memory_map = read_memory_map() if memory_map is None else memory_map
+        mapped = {Path(file) for file in MAPPED.findall(memory_map)}
+        marked = []
+        for file, handle in list(self._handles.items()):
+            if os.fstat(handle).st_nlink and file in mapped:
+                continue
+            is_replaced = f' {file}{REPLACED}\n' in memory_map
+            if is_replaced and file not in self._seen:
+                self._seen.add(file)
+                continue
+            if is_replaced and _mark(handle, number_of(file)):
+                marked.append(file)
+            self._forget(file)
+        for file in mapped - self._handles.keys():
+            opened = _open_own(file)
+            if opened is not None:
+                self._handles[file] = opened
+        return marked
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in list(self._handles):
+            self._forget(file)
+
+    def _forget(self, file: Path) -> None:
+        self._seen.discard(file)
+        os.close(self._handles.pop(file))
+
+
+def number_of(file: Path) -> int:
+    """Return the number of a port, by its name."""
+    return int(file.name.rpartition('port')[2])
