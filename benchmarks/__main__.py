@@ -108,6 +108,8 @@ def measure(options: argparse.Namespace) -> int:
     if options.page:
         write_page(options.out, options.page)
         return 0
+    # programs of a benchmark run in folders of their own
+    options.out = options.out.resolve()
     make_folder(options.out)
     find_in_children()
     # nobody's robot is to answer

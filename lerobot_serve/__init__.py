@@ -11,6 +11,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     atomic_file   replaces a file as a whole                            imports nothing
     ros_home      the folder of ROS for what nodes keep                 imports nothing
     access        tokens in private files, addresses                    -> errors, atomic_file
+    quotas        what a robot or group may ask for                     -> parameters
     shared_memory what killed processes leave behind in /dev/shm        imports nothing
     versions      stores of policies by fingerprint, fetching     -> errors, atomic_file, access
     experience    announced episodes, and finding them on disks         -> wire, versions, ...

@@ -52,6 +52,16 @@ class TooLate(PolicyClientError):
     may_retry = True
 
 
+class QuotaUsedUp(PolicyClientError):
+    """The quota of this client or of its group is used up; `retry_after_s` says for how long."""
+
+    may_retry = True
+
+    def __init__(self, text: str, retry_after_s: float) -> None:
+        super().__init__(text, f'send the next request in {retry_after_s:.3g} s')
+        self.retry_after_s = retry_after_s
+
+
 class NotFinite(PolicyClientError):
     """The policy produced NaN or infinity; there are no actions."""
 

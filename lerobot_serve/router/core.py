@@ -165,13 +165,15 @@ class RouterCore:
         capacity = parameters.max_remembered_placements
         slots = make_slots(parameters, self.decisions.verdicts)
         self.parameter_origins += self.decisions.restore(slots)
-        return RoutingTable(
+        table = RoutingTable(
             slots,
             make_sessions(parameters),
             PlacementTable(capacity, self.writer.content.placements, self.writer),
             SlotStats(tuple(slots), capacity, verdict_within_ns=parameters.verdict_within_ns),
             dispatch_rules(parameters),
         )
+        table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
+        return table
 
     def _make_feed(self) -> ShadowFeed | None:
         links = self._links.shadow
@@ -209,6 +211,7 @@ class RouterCore:
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.table.lock:
             self.table.change_rules(dispatch_rules(parameters))
+            self.table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
         self.decisions.record_parameters(before, parameters, self._given)
         self.canary.change_parameters(parameters, by=author)

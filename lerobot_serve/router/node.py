@@ -146,6 +146,7 @@ class PolicyRouter(LifecycleNode):
             goals.choose,
             self._drops.add,
             refusal=goals.refusal,
+            charge=goals.charge,
             link=self._zenoh.link if self._zenoh else None,
         )
         self.create_timer(POLL_PERIOD_S, self.poll)

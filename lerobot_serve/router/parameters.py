@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.quotas import quota_parameters
+from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
 from lerobot_serve.router.canary.plan import (
     CanaryPlan,
     GuardLimits,
@@ -247,6 +249,8 @@ class RouterParameters:
         on_configure=True,
     )
 
+    quotas: tuple[str, ...] = quota_parameters.quotas()
+    quota_burst_s: float = quota_parameters.quota_burst_s()
     link: str = zenoh.link()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
@@ -486,6 +490,11 @@ class RouterParameters:
         )
 
     @property
+    def quota_rules(self) -> tuple[QuotaRule, ...]:
+        """What robots and groups may use. Raises ParameterError."""
+        return parse_quotas(self.quotas)
+
+    @property
     def watch_minimum(self) -> WatchMinimum:
         """How long a promoted policy is watched."""
         return WatchMinimum(self.canary_watch_episodes, self.canary_watch_hours)
@@ -535,6 +544,7 @@ class RouterParameters:
                 'probe_max_interval_s must be at least probe_initial_interval_s '
                 f'({self.probe_initial_interval_s:g}), got {self.probe_max_interval_s:g}'
             )
+        parse_quotas(self.quotas)
         if self.plan and self.slot_prod:
             raise ParameterError('canary.plan requires slot_a and slot_b, but slot_prod is set')
 

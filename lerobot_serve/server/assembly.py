@@ -95,6 +95,7 @@ def apply_live_parameters(core: ServerCore, parameters: ServerParameters) -> Non
         batch_limit=core.description.batch_limit,
     )
     core.apply_settings(session_rules(parameters), admission_settings(parameters), scheduler)
+    core.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
 
 
 def policy_summary(description: PolicyDescription) -> str:

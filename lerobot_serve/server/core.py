@@ -8,10 +8,11 @@ Comments group the methods by thread. Configuring the node creates it, cleaning 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import time
 from typing import NamedTuple
 
+from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.inference.schedulers import Scheduler
@@ -22,7 +23,7 @@ from lerobot_serve.server.sessions import admission
 from lerobot_serve.server.sessions.no_session_limiter import NoSessionLimiter
 from lerobot_serve.server.sessions.session_table import Session, SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
-from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.chunk import Chunk, retry_after
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import read_queue_remaining
@@ -81,7 +82,7 @@ class ServerCore:
         """
         self.worker, self.description = worker, worker.description
         self.sessions = SessionTable(self.description, rules)
-        self.admission_settings = admission_settings
+        self.admission_settings, self.quotas = admission_settings, Quotas()
         self._request_queue, self._statistics, self._observer = request_queue, statistics, observer
         self._no_session_limiter = NoSessionLimiter()
         self._publish_no_session = send_no_session
@@ -114,6 +115,8 @@ class ServerCore:
         refusal = self._refusal
         if refusal:
             return Arrival(queued, self._refusal_chunk(raw, refusal))
+        if over := self._over_quota(raw, start.client_id, now_ns):
+            return Arrival(queued, over)
         if may_serve and self._is_quick() and (taken := self._request_queue.take_if_idle(queued)):
             # a drain that began meanwhile waits for what was taken, and may unload the policy then
             if refusal := self._refusal:
@@ -129,6 +132,15 @@ class ServerCore:
         if older:
             self._observer.on_dropped(older, 'superseded')
         return None
+
+    def _over_quota(self, raw: bytes, client_id: str, now_ns: int) -> Chunk | None:
+        """Count a request for the quotas of its client; return the reply if they are used up."""
+        over = self.quotas.admit(client_id, len(raw), now_ns)
+        if over is None:
+            return None
+        self._statistics.record_drop('quota', has_request_record=True)
+        chunk = self._error_chunk(raw, Status.QUOTA, over.text)
+        return replace(chunk, extensions=(retry_after(over.retry_after_s),))
 
     def _is_quick(self) -> bool:
         """Return whether the thread that receives a request may serve it."""
@@ -160,6 +172,8 @@ class ServerCore:
             text = 'exclusive policy: it keeps state for one robot at a time, and another uses it'
             return self._error_chunk(raw, Status.NO_SESSION, text)
         start, queue_remaining_s = read_queue_remaining(raw)
+        if over := self._over_quota(raw, start.client_id, now_ns):
+            return over
         session = one_shot_session(key, self.sessions.rules)
 
         def reply(chunk: Chunk) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.quotas import quota_parameters
+from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
 from lerobot_serve.telemetry import metrics_parameters as telemetry
 from lerobot_serve.trace.format.redaction import LEVELS
 from lerobot_serve.trace.writing import trace_parameters as trace
@@ -171,6 +173,8 @@ class ServerParameters:
         high=10000.0,
         live=True,
     )
+    quotas: tuple[str, ...] = quota_parameters.quotas()
+    quota_burst_s: float = quota_parameters.quota_burst_s()
     default_task: str = parameter('', 'task of sessions that request none', on_configure=True)
     pin_task: bool = parameter(
         False,
@@ -249,8 +253,14 @@ class ServerParameters:
         high=100_000,
     )
 
+    @property
+    def quota_rules(self) -> tuple[QuotaRule, ...]:
+        """What robots and groups may use. Raises ParameterError."""
+        return parse_quotas(self.quotas)
+
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other."""
+        parse_quotas(self.quotas)
         if self.pin_task and not self.default_task:
             raise ParameterError('pin_task needs a default_task to pin, got an empty one')
         if self.session_grace_s > self.session_idle_s:

@@ -24,6 +24,10 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, SLOT_LIMIT, St
 
 SEED = struct.Struct('<Q')
 TIMES = struct.Struct('<ffffIB')
+# of a reply with the status QUOTA: seconds until the next request is admitted
+RETRY_AFTER = 'lerobot_serve.retry_after'
+SECONDS = struct.Struct('<d')
+RETRY_AFTER_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +120,23 @@ def decode(raw: bytes) -> Chunk:
         superseded=superseded,
         extensions=read_extensions(reader),
     )
+
+
+def retry_after(seconds: float) -> Extension:
+    """Return the extension that holds a client back for a time, an hour at most."""
+    return Extension(RETRY_AFTER, SECONDS.pack(min(max(seconds, 0.0), RETRY_AFTER_LIMIT_S)))
+
+
+def retry_after_s(chunk: Chunk) -> float:
+    """
+    Return the seconds until the next request is admitted; 0 where a reply has none that can be
+    read.
+    """
+    for extension in chunk.extensions:
+        if extension.key == RETRY_AFTER and len(extension.value) >= SECONDS.size:
+            (seconds,) = SECONDS.unpack(bytes(extension.value[: SECONDS.size]))
+            return seconds if 0 <= seconds <= RETRY_AFTER_LIMIT_S else 0.0
+    return 0.0
 
 
 def read_reply_summary(raw: bytes) -> ReplySummary:

@@ -61,6 +61,7 @@ class Status(IntEnum):
     TOO_LATE = 5
     DRAINING = 6
     NO_SLOT = 7
+    QUOTA = 8
 
 
 class StateClass(IntEnum):

@@ -11,7 +11,7 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.agreement import GatewayAgreement
-from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.chunk import Chunk, retry_after
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.message_parts import Image as WireImage
@@ -41,6 +41,7 @@ STATUSES = {
     'UNAVAILABLE': Status.NO_SESSION,
     'OVERLOADED': Status.NO_SESSION,
     'UNAUTHORIZED': Status.NO_SESSION,
+    'QUOTA': Status.QUOTA,
 }
 REFUSALS = {
     'OVERLOADED': Refusal.CAPACITY,
@@ -158,6 +159,7 @@ def chunk_of(action: Any, request: Envelope) -> Chunk:
         processing_ms=action.processing_ms,
         inference_ms=action.inference_ms,
         superseded=action.superseded,
+        extensions=(retry_after(action.retry_after_s),) if action.retry_after_s > 0 else (),
     )
 
 

@@ -9,6 +9,7 @@ from lerobot_serve.client.errors import (
     NotFinite,
     PolicyClientError,
     PolicyFailed,
+    QuotaUsedUp,
     ServerUnavailable,
     TooLate,
     WrongObservation,
@@ -33,12 +34,13 @@ def read_chunk(raw: bytes) -> Chunk:
     except Malformed as error:
         raise PolicyFailed(f'the reply cannot be read ({error})', SAME_VERSION) from None
     if chunk.status != Status.OK:
-        raise status_error(chunk.status, chunk.status_text)
+        raise status_error(chunk)
     return chunk
 
 
-def status_error(status: int, text: str) -> PolicyClientError | SessionLost:
-    """Return the error of a status that is not OK."""
+def status_error(chunk: Chunk) -> PolicyClientError | SessionLost:
+    """Return the error of a chunk whose status is not OK."""
+    status, text = chunk.status, chunk.status_text
     if status in (Status.NO_SESSION, Status.DRAINING):
         return SessionLost(text or Status(status).name.lower())
     match status:
@@ -50,6 +52,8 @@ def status_error(status: int, text: str) -> PolicyClientError | SessionLost:
             return TooLate(text, 'raise timeout_s, or look at the load of the server')
         case Status.NO_SLOT:
             return ServerUnavailable(text, 'see `lerobot-serve rollout status`')
+        case Status.QUOTA:
+            return QuotaUsedUp(text, wire_chunk.retry_after_s(chunk))
         case Status.POLICY_ERROR:
             return PolicyFailed(text, 'see the log of the server')
     return PolicyFailed(f'unknown status {status}: {text}', SAME_VERSION)

@@ -60,10 +60,14 @@ class ReplyResult(Enum):
 
 
 class ProcessedReply(NamedTuple):
-    """The result, and why the reply holds no actions; empty if it does."""
+    """
+    The result, and why the reply holds no actions; empty if it does. A server whose quota is used
+    up admits the next request after `retry_after_s`.
+    """
 
     result: ReplyResult
     failure: str = ''
+    retry_after_s: float = 0.0
 
 
 @dataclass
@@ -288,7 +292,8 @@ class RequestPipeline:
             self.status.last_failure = failure
             is_over = chunk.status in SESSION_ENDING_STATUSES or error.reason == FOREIGN_POLICY
             result = ReplyResult.SESSION_ENDED if is_over else ReplyResult.NO_ACTIONS
-            return ProcessedReply(result, failure), error.reason, text
+            wait_s = wire_chunk.retry_after_s(chunk) if chunk.status == Status.QUOTA else 0.0
+            return ProcessedReply(result, failure, wait_s), error.reason, text
         if not is_merged:
             return ProcessedReply(ReplyResult.DROPPED), ABANDONED, 'rejected_chunk'
         # the server has received the start of the episode

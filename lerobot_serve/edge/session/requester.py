@@ -38,6 +38,8 @@ POLL_PERIOD_S = 0.1
 MIN_WAIT_S = 0.001
 # requests with which a robot that halts reports it, until one is replied to
 HALT_REPORTS = 5
+# longest time for which a used up quota holds requests back; then one is tried
+MAX_HOLD_S = 10.0
 # consecutive replies without actions before a failover
 MAX_CONSECUTIVE_FAILURES = 5
 
@@ -67,6 +69,8 @@ class Requester:
         self.settings = self.next_settings = settings
         self._is_open = False
         self._failures = self._timeouts = 0
+        # a used up quota holds requests back until then
+        self._hold_until_ns = 0
         # results of the servers tried in this round
         self._all_incompatible = True
         self._wanted_since_ns: int | None = None
@@ -195,7 +199,7 @@ class Requester:
             while self._receive(0.0) is not None:
                 pass
             self._is_open = True
-            self._refused_since_ns = None
+            self._refused_since_ns, self._hold_until_ns = None, 0
             self.pipeline.begin_session(server, agreement)
             self.connection.handle(ConnectionEvent.SESSION_OPENED, f'session opened with {server}')
 
@@ -230,13 +234,29 @@ class Requester:
             return
         if self._wanted_since_ns is None:
             self._wanted_since_ns = self._inbox.clock()
+        hold_s = (self._hold_until_ns - self._inbox.clock()) / 1e9
+        if hold_s > 0:
+            self._receive(min(max(hold_s, MIN_WAIT_S), POLL_PERIOD_S))
+            return
         pending = self.pipeline.send_request(settings)
         if pending is None:
             self._receive(INPUT_RETRY_S)
             return
         reply = self._wait_for_reply(pending)
-        if reply and reply.result is ReplyResult.NO_ACTIONS:
+        if reply and reply.retry_after_s > 0:
+            self._on_quota(reply)
+        elif reply and reply.result is ReplyResult.NO_ACTIONS:
             self._on_reply_without_actions(reply.failure)
+
+    def _on_quota(self, reply: ProcessedReply) -> None:
+        """
+        Hold requests back for the time that the server names. It is healthy: another one would
+        give a robot more than its quota.
+        """
+        self._timeouts = 0
+        hold_s = min(reply.retry_after_s, MAX_HOLD_S)
+        self._hold_until_ns = self._inbox.clock() + int(hold_s * 1e9)
+        self.connection.handle(ConnectionEvent.REQUEST_FAILED, reply.failure)
 
     def _on_reply_without_actions(self, failure: str) -> None:
         self._failures, self._timeouts = self._failures + 1, 0

@@ -41,6 +41,8 @@ class Status(StrEnum):
     UNAUTHORIZED = 'unauthorized'
     # the policy raised an error
     FAILED = 'failed'
+    # the quota of the caller or of its group is used up
+    QUOTA = 'quota'
 
 
 class PredictionError(Exception):

@@ -17,6 +17,7 @@ CODES: Mapping[Status, grpc.StatusCode] = {
     Status.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
     Status.SUPERSEDED: grpc.StatusCode.ABORTED,
     Status.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Status.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Status.NOT_FINITE: grpc.StatusCode.INTERNAL,
     Status.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,

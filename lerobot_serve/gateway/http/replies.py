@@ -29,6 +29,7 @@ HTTP_STATUS = {
     Status.UNAUTHORIZED: 401,
     Status.SUPERSEDED: 409,
     Status.OVERLOADED: 429,
+    Status.QUOTA: 429,
     Status.FAILED: 502,
     Status.NOT_FINITE: 502,
     Status.UNAVAILABLE: 503,

@@ -42,7 +42,7 @@ EMPTY = b''
 NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
 # the gateway counts the others
 COUNTED = frozenset({Status.INVALID, Status.UNAUTHORIZED})
-LOGGED = COUNTED | {Status.OVERLOADED, Status.UNAVAILABLE}
+LOGGED = COUNTED | {Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
 Work = Callable[[Caller], Awaitable[bytes]]
 
 

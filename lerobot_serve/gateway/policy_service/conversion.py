@@ -113,7 +113,11 @@ def refused_action(error: PredictionError, step_index: int) -> bytes:
     """Return the Action of an observation without a prediction."""
     status = STATUSES[error.status.name]
     action = Action(
-        step_index=step_index, status=status, text=error.text, refusal=int(error.refusal)
+        step_index=step_index,
+        status=status,
+        text=error.text,
+        refusal=int(error.refusal),
+        retry_after_s=error.retry_after_s,
     )
     return bytes(action.SerializeToString())
 

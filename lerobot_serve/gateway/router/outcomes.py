@@ -6,6 +6,7 @@ from __future__ import annotations
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.router.policy_contract import policy_id
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Refusal
 from lerobot_serve.wire.schema import Status as ChunkStatus
@@ -19,6 +20,7 @@ STATUSES: dict[int, Status] = {
     ChunkStatus.NOT_FINITE: Status.NOT_FINITE,
     ChunkStatus.TOO_LATE: Status.TOO_LATE,
     ChunkStatus.NO_SLOT: Status.UNAVAILABLE,
+    ChunkStatus.QUOTA: Status.QUOTA,
 }
 # after these a session must be opened before the next request
 SESSION_ENDS = (ChunkStatus.NO_SESSION, ChunkStatus.DRAINING)
@@ -60,7 +62,9 @@ def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Pr
     if chunk.status != ChunkStatus.OK:
         # an unknown status is one of a later version
         status = STATUSES.get(chunk.status, Status.FAILED)
-        retry_after_s = RETRY_AFTER_S if status is Status.UNAVAILABLE else 0.0
+        retry_after_s = (
+            RETRY_AFTER_S if status is Status.UNAVAILABLE else wire_chunk.retry_after_s(chunk)
+        )
         raise PredictionError(status, chunk.status_text or status, retry_after_s)
     columns = len(contract.action_names)
     if chunk.robot.ndim != 2 or chunk.robot.shape[1] != columns:

@@ -45,8 +45,8 @@ from lerobot_serve.wire.schema import Flag, Status
 DRAINING_TEXT = 'the router is draining; open a session with another server'
 # the replica is healthy and has lost the session
 SESSION_LOST_STATUSES = (Status.NO_SESSION, Status.DRAINING)
-# faults of the request or of the queue, not of the policy
-REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE)
+# faults of the request, of the queue or of the client, not of the policy
+REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE, Status.QUOTA)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,8 +118,12 @@ class Dispatcher:
             session.last_heard_ns = now_ns
             self._record_executed(session, executed)
             request = InFlightRequest(session, header, episode_id, raw, now_ns)
-            self._place_and_send(request, step)
-            self._schedule_timer(step)
+            refusal = self._table.quotas.admit(client_id, len(raw), now_ns)
+            if refusal:
+                self._forwarder.reply_quota(request, refusal, step)
+            else:
+                self._place_and_send(request, step)
+                self._schedule_timer(step)
         step.run()
         self._observer.on_requested(session, raw, header, executed)
 
@@ -203,6 +207,7 @@ class Dispatcher:
                 self._drops.add('late_reply')
                 return
             replica.latency.add((now_ns - pending.sent_ns) / 1e6)
+            self._table.quotas.charge(client_id, summary.inference_ms, now_ns)
             reply = ReceivedReply(pending, replica, raw, summary)
             if summary.status == Status.OK and self._is_served(reply, now_ns):
                 self._on_success(reply, step)

@@ -7,6 +7,7 @@ No ROS; called under RoutingTable.lock.
 
 from __future__ import annotations
 
+from lerobot_serve.quotas.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.data_path.hedging import Hedging
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose
@@ -240,11 +241,24 @@ class RequestForwarder:
         self._drops.add('unanswered' if unavailable.is_unreachable else 'no_slot')
         self.fail(request, status, str(unavailable), step)
 
+    def reply_quota(
+        self, request: InFlightRequest, refusal: QuotaRefusal, step: DispatchStep
+    ) -> None:
+        """Reply QUOTA at once, to a request that was not begun; an earlier one goes on."""
+        self._drops.add('quota')
+        self.fail(request, Status.QUOTA, refusal.text, step, retry_after_s=refusal.retry_after_s)
+
     def fail(
-        self, request: InFlightRequest, status: Status, text: str, step: DispatchStep
+        self,
+        request: InFlightRequest,
+        status: Status,
+        text: str,
+        step: DispatchStep,
+        *,
+        retry_after_s: float = 0.0,
     ) -> None:
         """End a request with a reply without actions."""
-        step.defer(self._transport.fail, request, status, text)
+        step.defer(self._transport.fail, request, status, text, retry_after_s)
         step.defer(self._observer.on_failed, request, status, text)
         request.end()
 

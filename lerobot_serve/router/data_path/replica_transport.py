@@ -46,7 +46,9 @@ class ReplicaTransport:
         if not self._replies.send(session.request.reply_topic, raw):
             self._drops.add('no_client')
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None:
         """Reply with a chunk without actions."""
         chunk = Chunk(
             request.header.for_reply(Flag.NONE),
@@ -55,6 +57,7 @@ class ReplicaTransport:
             status=status,
             status_text=text[:TEXT_LIMIT],
             slot=request.slot,
+            extensions=(wire_chunk.retry_after(retry_after_s),) if retry_after_s else (),
         )
         try:
             self.reply(request.session, wire_chunk.encode(chunk))

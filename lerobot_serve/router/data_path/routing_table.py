@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 
+from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
 from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.placement.eligibility import effective_shares
@@ -24,7 +25,7 @@ from lerobot_serve.router.sessions.client_sessions import ClientSessions
 class RoutingTable:
     """
     Slots, sessions of clients, placements, counters, requests in flight and the current rules.
-    `lock` guards all of them; `sessions` may be read without the lock.
+    `lock` guards all of them but `quotas`, which have their own; `sessions` may be read without.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class RoutingTable:
         self.lock = threading.Lock()
         self.slots, self.sessions = slots, sessions
         self.placements, self.stats = placements, stats
-        self.in_flight = InFlightRequests()
+        self.in_flight, self.quotas = InFlightRequests(), Quotas()
         self.replicas: dict[str, Replica] = {
             replica.name: replica for slot in slots.values() for replica in slot
         }

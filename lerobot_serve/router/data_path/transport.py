@@ -19,5 +19,7 @@ class Transport(Protocol):
     def reply(self, session: ClientSession, raw: bytes) -> None:
         """Send a reply to a client."""
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
-        """Send a reply without actions to a client."""
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None:
+        """Send a reply without actions to a client, which may send again after this time."""

@@ -23,7 +23,12 @@ from lerobot_serve.router.replicas.replica import ReplicaState
 from lerobot_serve.router.shadow.comparator import ShadowStatistics
 from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
-from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
+from lerobot_serve.telemetry.metric_families import (
+    counter,
+    gauge,
+    histogram,
+    refused_by_quota,
+)
 
 # field of SlotCounters -> name of the metric, help text
 SLOT_COUNTERS = {
@@ -86,6 +91,7 @@ def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
     yield from metrics
     yield from router_metrics(core.table, core.dispatcher.hedging)
     yield canary_state(core.canary.canary.state)
+    yield refused_by_quota('router', core.table.quotas.refusals())
     if core.feed:
         yield from shadow_metrics(core.feed.summary())
 

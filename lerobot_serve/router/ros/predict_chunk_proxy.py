@@ -19,6 +19,7 @@ from rclpy.serialization import deserialize_message
 from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChunkAction
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
+from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Envelope, read_envelope
 from lerobot_serve.wire.schema import Status, TEXT_LIMIT
@@ -38,7 +39,10 @@ OnFailure = Callable[[Status, str], None]
 
 
 class GoalRouting(Protocol):
-    """The server of a goal and the flags of its chunk; without a server, status and reason."""
+    """
+    The server of a goal and the flags of its chunk; without a server, status, reason, and the time
+    after which the next goal is admitted, if it is known.
+    """
 
     @property
     def server(self) -> str: ...
@@ -55,27 +59,31 @@ class GoalRouting(Protocol):
     @property
     def text(self) -> str: ...
 
+    @property
+    def retry_after_s(self) -> float: ...
+
 
 class PredictChunkProxy:
     """
-    `choose` returns the route of a goal, `refusal` why the reply of a policy in a slot is
-    withheld, `drop` counts failures. The action exists as long as the node; a goal without a
-    server fails with the reason.
+    `choose` returns the route of a goal of a size, `refusal` why the reply of a policy in a slot
+    is withheld, `charge` takes the inference of a client [ms], `drop` counts failures. The action
+    exists as long as the node; a goal without a server fails with the reason.
     """
 
     def __init__(
         self,
         node: Node,
         runtime: NodeRuntime,
-        choose: Callable[[Envelope], GoalRouting],
+        choose: Callable[[Envelope, int], GoalRouting],
         drop: Callable[[str], None],
         *,
         refusal: Callable[[str, str], str] = lambda slot, policy: '',
+        charge: Callable[[str, float], None] = lambda client_id, inference_ms: None,
         limit_s: float = GOAL_TIMEOUT_S,
         link: ZenohLink | None = None,
     ) -> None:
         """`link` reaches the servers over Zenoh."""
-        self._choose, self._refusal = choose, refusal
+        self._choose, self._refusal, self._charge = choose, refusal, charge
         self._drop, self._limit_s = drop, limit_s
         self._numbers = count(1)
         self._dispatcher = GoalDispatcher(node, runtime, link)
@@ -96,10 +104,10 @@ class PredictChunkProxy:
     def _predict(self, raw: bytes, reply: OnReply) -> str:
         """Start a goal and return its key. Executor thread."""
         key, start = f'goal#{next(self._numbers)}', read_envelope(raw)
-        choice = self._choose(start)
+        choice = self._choose(start, len(raw))
         fail = partial(self._fail, start, choice.slot, reply)
         if not choice.server:
-            fail(choice.status, choice.text)
+            fail(choice.status, choice.text, choice.retry_after_s)
             return key
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
         on_reply, now_s = partial(self._relay, choice, reply, fail), time.monotonic()
@@ -120,6 +128,7 @@ class PredictChunkProxy:
         self, choice: GoalRouting, reply: OnReply, fail: OnFailure, chunk: ActionChunk
     ) -> None:
         """Relay a chunk, unless its policy is not eligible any more. Thread `goals`."""
+        self._charge(chunk.client_id, chunk.inference_ms)
         is_ok = chunk.status == ActionChunk.OK
         if is_ok and (why := self._refusal(choice.slot, chunk.policy)):
             fail(Status.NO_SLOT, f'{why}; {RETRY_HINT}')
@@ -127,7 +136,15 @@ class PredictChunkProxy:
         chunk.header.flags |= choice.flags
         reply(chunk)
 
-    def _fail(self, start: Envelope, slot: str, reply: OnReply, status: Status, text: str) -> None:
+    def _fail(
+        self,
+        start: Envelope,
+        slot: str,
+        reply: OnReply,
+        status: Status,
+        text: str,
+        retry_after_s: float = 0.0,
+    ) -> None:
         self._drop(UNANSWERED)
         header, client_id, episode_id = start
         reply(
@@ -138,5 +155,6 @@ class PredictChunkProxy:
                 status=status,
                 status_text=text[:TEXT_LIMIT],
                 slot=slot,
+                extensions=(wire_chunk.retry_after(retry_after_s),) if retry_after_s else (),
             )
         )

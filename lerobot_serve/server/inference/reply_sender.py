@@ -50,4 +50,5 @@ class ReplySender:
             self._statistics.record_drop(lost, has_request_record=True)
         elif chunk.status == Status.OK:
             self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
+        core.quotas.charge(chunk.client_id, chunk.inference_ms, time.monotonic_ns())
         self._observer.on_reply(queued, chunk, raw, lost)

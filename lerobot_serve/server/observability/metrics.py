@@ -21,7 +21,13 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
-from lerobot_serve.telemetry.metric_families import counter, gauge, histogram, PREFIX
+from lerobot_serve.telemetry.metric_families import (
+    counter,
+    gauge,
+    histogram,
+    PREFIX,
+    refused_by_quota,
+)
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
@@ -99,6 +105,7 @@ def collect(
     yield dropped_counter({**statistics.drop_counts(), **losses}, slot)
     if core:
         yield from gauges(core, statistics, slot)
+        yield refused_by_quota('server', core.quotas.refusals(), {'slot': slot})
 
 
 def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:

@@ -39,6 +39,7 @@ ENUMS: Mapping[str, Mapping[str, int]] = {
         'NOT_FINITE': 6,
         'UNAUTHORIZED': 7,
         'FAILED': 8,
+        'QUOTA': 9,
     },
 }
 # message -> field -> (number, type); a type in brackets is repeated
@@ -78,6 +79,7 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
         'superseded': (15, 'uint32'),
         'refusal': (16, 'int32'),
         'policy': (17, 'Policy'),
+        'retry_after_s': (18, 'float'),
     },
     'Session': {
         'state_names': (1, '[string]'),

@@ -32,6 +32,8 @@ class RecordingTransport(RequestObserver):
         self.sent: deque[tuple[str, bytes]] = deque(maxlen=capacity)
         self.replies: deque[tuple[ClientSession, bytes]] = deque(maxlen=capacity)
         self.failures: deque[FailedRequest] = deque(maxlen=capacity)
+        # of each failure, the seconds until the next request is admitted
+        self.retries: deque[float] = deque(maxlen=capacity)
         self.decisions: deque[tuple[ClientSession, InFlightRequest, Placement]] = deque(
             maxlen=capacity
         )
@@ -55,8 +57,11 @@ class RecordingTransport(RequestObserver):
         self.called()
         self.replies.append((session, raw))
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None:
         self.called()
+        self.retries.append(retry_after_s)
         self.failures.append((request, status, text))
 
     def on_placed(

@@ -22,6 +22,7 @@ from lerobot_serve.client import (
     PolicyClient,
     PolicyFailed,
     PolicySession,
+    QuotaUsedUp,
     ServerUnavailable,
     SessionRejected,
     Superseded,
@@ -134,6 +135,7 @@ def test_a_jpeg_is_decoded_by_the_door(door, client):
         (Status.FAILED, PolicyFailed),
         (Status.NOT_FINITE, NotFinite),
         (Status.TOO_LATE, TooLate),
+        (Status.QUOTA, QuotaUsedUp),
     ],
 )
 def test_each_status_has_the_error_that_it_has_over_zenoh(door, session, status, error):
@@ -144,6 +146,13 @@ def test_each_status_has_the_error_that_it_has_over_zenoh(door, session, status,
     door.upstream.fail_with = None
     assert len(session.predict(STATE, IMAGES)) == 4
     assert session.counts['sessions'] == 1
+
+
+def test_a_used_up_quota_comes_through_a_gateway(door, session):
+    door.upstream.fail_with = PredictionError(Status.QUOTA, 'used up', 1.5)
+    with pytest.raises(QuotaUsedUp, match='used up') as caught:
+        session.predict(STATE, IMAGES)
+    assert caught.value.retry_after_s == 1.5
 
 
 def test_a_router_that_is_away_costs_time_and_no_error(door, session):

@@ -18,6 +18,7 @@ from lerobot_serve.client import (
     PolicyClient,
     PolicyFailed,
     PolicySession,
+    QuotaUsedUp,
     ServerUnavailable,
     SessionRejected,
     Superseded,
@@ -26,6 +27,7 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer, NAMES
+from lerobot_serve.wire.chunk import retry_after
 from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
 from lerobot_serve.wire.services.session import SessionRefused
 
@@ -121,6 +123,7 @@ def test_a_wrong_observation_is_refused_before_it_is_sent(server, session, state
         (Status.NOT_FINITE, NotFinite),
         (Status.TOO_LATE, TooLate),
         (Status.NO_SLOT, ServerUnavailable),
+        (Status.QUOTA, QuotaUsedUp),
         (99, PolicyFailed),
     ],
 )
@@ -129,6 +132,15 @@ def test_each_status_has_an_error_with_the_words_of_the_server(server, session, 
     with pytest.raises(error, match='told why') as caught:
         session.predict(STATE, IMAGES)
     assert caught.value.remedy
+
+
+def test_a_used_up_quota_says_when_to_send_again(server, session):
+    server.receive = lambda asked: server.answer(
+        asked, status=Status.QUOTA, status_text='used up', extensions=(retry_after(2.5),)
+    )
+    with pytest.raises(QuotaUsedUp, match=r'used up; send the next request in 2.5 s') as caught:
+        session.predict(STATE, IMAGES)
+    assert (caught.value.retry_after_s, caught.value.may_retry) == (2.5, True)
 
 
 def test_actions_that_cannot_be_executed_are_refused(server, session):

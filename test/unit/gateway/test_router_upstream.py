@@ -23,6 +23,7 @@ from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
 from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.chunk import retry_after
 from lerobot_serve.wire.schema import Codec, Flag, Refusal
 from lerobot_serve.wire.schema import Status as ChunkStatus
 from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
@@ -224,6 +225,7 @@ def test_a_session_that_is_lost_twice_is_refused():
         (ChunkStatus.NOT_FINITE, Status.NOT_FINITE),
         (ChunkStatus.TOO_LATE, Status.TOO_LATE),
         (ChunkStatus.NO_SLOT, Status.UNAVAILABLE),
+        (ChunkStatus.QUOTA, Status.QUOTA),
         (99, Status.FAILED),
     ],
 )
@@ -233,6 +235,17 @@ def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status)
         rig.link.answer = lambda given: failed(given, chunk_status, 'why')
         refused = await refusal(session.predict(request()))
         assert (refused.status, refused.text) == (status, 'why')
+
+    with_rig(test)
+
+
+def test_a_used_up_quota_says_when_to_send_again():
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.answer = lambda given: replace(
+            failed(given, ChunkStatus.QUOTA, 'used up'), extensions=(retry_after(2.5),)
+        )
+        assert (await refusal(session.predict(request()))).retry_after_s == 2.5
 
     with_rig(test)
 

@@ -124,6 +124,8 @@ LIVE = {
     'max_sessions': 3,
     'max_sessions_per_process': 2,
     'max_waiting_goals': 3,
+    'quotas': ('robot *: 10 requests/s',),
+    'quota_burst_s': 1.0,
     'network_round_trip_ms': 1.0,
     'session_grace_s': 1.0,
     'session_idle_s': 99.0,

@@ -77,6 +77,8 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'canary_minimum_halts': (9, lambda s: s.canary.canary.limits.minimum_halts, 9),
     'canary_watch_episodes': (9, lambda s: s.canary.canary.watch_minimum.episodes, 9),
     'canary_watch_hours': (9.0, lambda s: s.canary.canary.watch_minimum.hours, 9.0),
+    'quotas': (('robot *: 9 MB/s',), lambda s: len(s.table.quotas.settings[0]), 1),
+    'quota_burst_s': (9.0, lambda s: s.table.quotas.settings[1], 9.0),
     'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
 }
 

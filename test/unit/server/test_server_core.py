@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 import math
 import threading
+import time
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,8 +15,11 @@ from support.server.request_queue_rig import inference, WAIT_S
 from support.server.server_core_rig import FIXED, request, Rig
 from support.server.session_rig import RULES
 
+from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.core import bounded_ns
+from lerobot_serve.server.inference.reply_sender import ReplySender
 from lerobot_serve.server.inference.schedulers import LowestQueueFirst
+from lerobot_serve.wire.chunk import retry_after_s
 from lerobot_serve.wire.schema import MsgType, Refusal, Status
 from lerobot_serve.wire.services.session import SessionRefused
 
@@ -271,3 +275,40 @@ def test_whatever_a_robot_says_it_has_left_is_a_time_within_a_minute(seconds):
         assert left_ns == int(1e9 * seconds)
     if seconds > 60:
         assert left_ns == 60_000_000_000
+
+
+def test_a_used_up_quota_is_refused_with_its_time_and_reaches_no_policy():
+    rig = Rig()
+    rig.open(1)
+    rig.open(2)
+    rig.core.quotas.apply(parse_quotas(['robot *: 1 requests/s']), 1.0)
+    assert rig.core.enqueue(request(seq=1), 0) is None
+    arrival = rig.core.enqueue(request(seq=2), 0)
+    assert arrival and arrival.refusal.status == Status.QUOTA
+    assert arrival.refusal.header.seq == 2
+    assert 'quota of robot * is used up' in arrival.refusal.status_text
+    assert 0 < retry_after_s(arrival.refusal) < 0.01
+    assert rig.core.enqueue(request(2), 0) is None
+    # the earlier request of the robot was not replaced
+    assert sorted(chunk.header.seq for _ in range(2) for chunk in rig.step()) == [1, 3]
+    assert rig.drops == {'quota': 1}
+
+
+def test_a_one_shot_request_counts_for_the_quota_of_its_client():
+    rig, replies = Rig(), []
+    rig.core.quotas.apply(parse_quotas(['robot *: 1 requests/s']), 1.0)
+    assert rig.core.enqueue_one_shot('goal#1', request(), 0, replies.append) is None
+    refused = rig.core.enqueue_one_shot('goal#2', request(), 0, replies.append)
+    assert refused and refused.status == Status.QUOTA and retry_after_s(refused) > 0
+
+
+def test_inference_is_charged_when_the_reply_is_sent():
+    rig = Rig()
+    rig.open(1)
+    rig.core.quotas.apply(parse_quotas(['robot *: 1 inference_ms/s']), 1.0)
+    sender = ReplySender(lambda *_: True, rig.statistics, rig.observer)
+    rig.core.enqueue(request(seq=1), 0)
+    for queued, chunk in rig.core.worker.process(rig.request_queue.take_batch()):
+        sender.send(rig.core, queued, replace(chunk, inference_ms=5.0))
+    arrival = rig.core.enqueue(request(seq=2), time.monotonic_ns())
+    assert arrival and 3.0 < retry_after_s(arrival.refusal) <= 4.0

@@ -149,6 +149,7 @@ async def test_a_wrong_field_says_what_was_given_and_what_is_allowed(rig):
         (Status.INVALID, 400, None),
         (Status.SUPERSEDED, 409, None),
         (Status.OVERLOADED, 429, '3'),
+        (Status.QUOTA, 429, '3'),
         (Status.FAILED, 502, None),
         (Status.NOT_FINITE, 502, None),
         (Status.UNAVAILABLE, 503, '3'),

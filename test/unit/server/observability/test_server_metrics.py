@@ -14,6 +14,7 @@ from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS
 
 from lerobot_serve.policies.base import Prediction
+from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.inference.schedulers import DynamicBatching, RoundRobin
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.metrics import (
@@ -43,6 +44,7 @@ EVERYTHING = {
     'cache_misses',
     'denoising_steps',
     'dropped',
+    'quota_refused',
     'policy_swaps',
     'in_flight_requests',
     'sessions',
@@ -56,7 +58,7 @@ OF_SOME_POLICIES = {
     'cache_misses',
     'denoising_steps',
 }
-OF_A_POLICY = {'in_flight_requests', 'sessions', 'max_sessions', 'load_ratio'}
+OF_A_POLICY = {'in_flight_requests', 'quota_refused', 'sessions', 'max_sessions', 'load_ratio'}
 Families = dict[str, Metric]
 
 
@@ -101,6 +103,9 @@ def exercised(**changes: object) -> tuple[Families, Families]:
     rig.core.enqueue(b'', 0)
     rig.core.apply_settings(replace(RULES, max_sessions=7), FIXED, RoundRobin())
     rig.core.enqueue(request(1), time.monotonic_ns())
+    rig.core.quotas.apply(parse_quotas(['robot *: 0.001 requests/s']), 1.0)
+    for _ in range(2):
+        rig.core.enqueue(request(1), time.monotonic_ns())
     rig.statistics.record_swap('done')
     rig.statistics.record_cache(hits=2, misses=1)
     rig.statistics.record_batch_start(time.monotonic_ns() - 10**9)

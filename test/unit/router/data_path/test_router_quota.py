@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A router refuses what exceeds a quota before it places or sends it, and charges inference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.router.dispatch_rig import answer_bytes, episode_in, Rig, SECOND
+
+from lerobot_serve.quotas.rules import parse_quotas
+from lerobot_serve.router.replicas.health import HealthRules
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.schema import Status
+
+
+def with_quota(*lines: str, burst_s: float = 1.0, **settings: object) -> Rig:
+    rig = Rig(**settings)
+    rig.table.quotas.apply(parse_quotas(lines), burst_s)
+    for name in ('robot', 'other'):
+        rig.robot(name)
+    return rig
+
+
+def test_a_refused_request_gets_the_status_and_the_time_and_reaches_no_replica():
+    rig = with_quota('robot *: 2 requests/s')
+    for _ in range(2):
+        rig.request(episode=episode_in('a'))
+    rig.forget()
+    rig.request(episode=episode_in('a'))
+    assert not rig.outside.sent
+    ((request, status, text),) = rig.outside.failures
+    assert (request.seq, status) == (3, Status.QUOTA)
+    assert text.startswith('quota of robot * is used up (2 requests/s)')
+    assert 0 < rig.outside.retries[-1] < 0.5
+    assert rig.drop('quota') == 1
+    # the budget of another robot is its own
+    rig.request('other', episode_in('a', 1))
+    assert len(rig.outside.sent) == 1
+
+
+def test_a_refused_request_leaves_the_one_before_it_in_flight():
+    rig = with_quota('robot *: 1 requests/s')
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    rig.request(episode=episode_in('a'))
+    rig.answer(server, raw)
+    assert [seq for seq, _, _ in rig.replies] == [1]
+    assert rig.drop('superseded') == rig.drop('late_reply') == 0
+
+
+def test_a_refused_episode_is_not_placed():
+    rig = with_quota('robot *: 1 requests/s')
+    rig.request(episode='first')
+    rig.request(episode='second')
+    assert [request.episode_id for _, request, _ in rig.outside.decisions] == ['first']
+    rig.advance(SECOND)
+    rig.request(episode='second')
+    assert [request.episode_id for _, request, _ in rig.outside.decisions] == ['first', 'second']
+
+
+def test_the_execution_report_of_a_refused_request_counts():
+    rig = with_quota('robot *: 1 requests/s')
+    rig.round_trip(episode=episode_in('a'))
+    for actions in (100, 200, 300):
+        rig.request(
+            episode=episode_in('a'), executed=ExecutionReport(actions=actions, trips=actions // 10)
+        )
+    assert rig.drop('quota') == 2
+    assert rig.stats.slot('a').trips == 20
+
+
+def charged(rig: Rig, raw: bytes, inference_ms: float) -> bytes:
+    chunk = wire_chunk.decode(answer_bytes(raw, policy='a@1'))
+    return wire_chunk.encode(replace(chunk, inference_ms=np.float32(inference_ms)))
+
+
+def test_the_inference_of_a_reply_is_charged():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    rig.forget()
+    rig.request(episode=episode_in('a'))
+    assert rig.outside.retries[-1] == pytest.approx(2.0)
+    rig.advance(int(2.1 * SECOND))
+    rig.request(episode=episode_in('a'))
+    assert len(rig.outside.sent) == 1
+
+
+def test_a_server_that_refuses_for_its_own_quota_stays_healthy():
+    rig = with_quota(rules=HealthRules(failures_to_unhealthy=2))
+    for number in range(20):
+        raw = rig.request(episode=episode_in('a', number))
+        ((server, _),) = rig.outside.sent
+        rig.forget()
+        rig.answer(server, raw, status=Status.QUOTA)
+        # its reply is relayed, with its time
+        assert len(rig.outside.replies) == 1
+        assert not rig.outside.sent
+        rig.forget()
+    assert all(slot.is_healthy for slot in rig.slots.values())
