@@ -30,6 +30,7 @@ NAMES = (
     'operating',
     'router_overhead',
     'router_cpu',
+    'quotas',
     'fleet_growth',
     'trace_cost',
     'batching',

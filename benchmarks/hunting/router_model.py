@@ -229,7 +229,9 @@ class RouterModel(RequestObserver):
         flagged = bool(chunk.header.flags & Flag.POLICY_CHANGED)
         self.checker.replied(key, chunk.episode_id, chunk.slot, chunk.policy, flagged=flagged)
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None:
         self.people[request.session.request.client_id].waits_since_ns = None
         self.checker.failed(key_of(request))
 

@@ -70,7 +70,9 @@ class HandedOver:
 
     def reply(self, session: ClientSession, raw: bytes) -> None: ...
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None: ...
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None: ...
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

@@ -57,7 +57,9 @@ class Links(RequestObserver):
     def reply(self, session: ClientSession, raw: bytes) -> None:
         self.relayed.append((session.request.client_id, raw))
 
-    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
+    ) -> None:
         self.failed.append((request.session.request.client_id, text))
 
     def on_placed(
