@@ -300,6 +300,7 @@ class EdgeController(SteadyClockNode):
             runtime.thread('request', self._run_requests, self._requester.close),
             runtime.thread('tick', partial(loop.run, runtime.stop)),
         ]
+        runtime.heartbeats.add('tick', lambda: self._rate.cycles)
         if recorder:
             totals = partial(reports.count_drops, self._view)
             write = partial(recorder.run, runtime.stop, threads, totals)

@@ -18,6 +18,7 @@ import itertools
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 
@@ -39,6 +40,13 @@ from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
+from lerobot_serve.ros.process.service_manager import (
+    ALIVE,
+    Heartbeats,
+    READY,
+    ServiceManager,
+    STOPPING,
+)
 from lerobot_serve.shared_memory import dead_ports, segments
 from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
 from lerobot_serve.shared_memory.ports import PortGuard
@@ -51,6 +59,10 @@ CHECKS_PER_MAP = 5
 BLOCKED_TEXT = (
     '{} was blocked: a process was killed while it sent to this one. Up to {} messages are lost; '
     'the port is renewed'
+)
+STILL_TEXT = (
+    'standing still: {}. The service manager ends and restarts this process unless it goes on '
+    'within {:g} s'
 )
 REPLACED_TEXT = (
     '{} belongs to another process since the one that had it was killed; what this process sent '
@@ -87,6 +99,11 @@ class NodeRuntime:
                 f'{readable_rcl_error(str(error)) or type(error).__name__}'
             ) from error
         self.executor = RobustExecutor(context=self.context)
+        self._manager = ServiceManager()
+        self._spins = 0
+        # threads whose standstill ends the process, where a service manager has a watchdog
+        self.heartbeats = Heartbeats(self._manager.report_period_s)
+        self.heartbeats.add('executor', lambda: self._spins)
         self._starters: list[Callable[[], None]] = []
         self._shutdown_callbacks: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
@@ -139,10 +156,17 @@ class NodeRuntime:
 
     def start(self) -> None:
         """
-        Spin the executor, guard the ports, then call the `on_started` callbacks. Raises UserError.
+        Spin the executor, guard the ports, report to the service manager, then call the
+        `on_started` callbacks. Raises UserError.
         """
         self.spin_in_background()
         self.thread('ports', self._guard_ports)
+        # before a policy is loaded, which may take longer than a manager waits
+        self._manager.notify(READY)
+        if self._manager.watchdog_s:
+            # the manager's SIGABRT leaves the stacks of all threads in the log
+            faulthandler.enable()
+            self.thread('watchdog', self._report_alive)
         for starter in self._starters:
             starter()
 
@@ -159,6 +183,7 @@ class NodeRuntime:
         is set when one still runs.
         """
         self.stop_requested.set()
+        self._manager.notify(STOPPING)
         callbacks, self._shutdown_callbacks = self._shutdown_callbacks, []
         for callback in callbacks:
             if not self.stop.is_set():
@@ -208,6 +233,19 @@ class NodeRuntime:
                 for file in replaced.check() if number % CHECKS_PER_MAP == 0 else ():
                     self._log_error(REPLACED_TEXT.format(file.name))
 
+    def _report_alive(self) -> None:
+        """Report while all threads go on. Thread `watchdog`."""
+        known: list[str] = []
+        while True:
+            still = self.heartbeats.still(time.monotonic_ns())
+            if still and still != known:
+                self._log_error(STILL_TEXT.format(', '.join(still), self._manager.watchdog_s))
+            elif not still:
+                self._manager.notify(ALIVE)
+            known = still
+            if self.stop.wait(self._manager.report_period_s):
+                return
+
     def _log_error(self, text: str) -> None:
         for node in list(self.executor.get_nodes())[:1]:
             node.get_logger().error(text)
@@ -215,6 +253,7 @@ class NodeRuntime:
     def _spin(self) -> None:
         while not self.stop.is_set():
             self.executor.spin_once(timeout_sec=SPIN_S)
+            self._spins += 1
 
     def _guarded(self, target: Callable[[], None]) -> None:
         try:

@@ -34,6 +34,17 @@ VARIABLES = (
     'ROS_VERSION',
 )
 RESTART_S, STOP_LIMIT_S = 2, 30
+# a node that stands still for so long is restarted; a robot waits for its edge controller
+WATCHDOG_S = {
+    'edge_controller': 5,
+    'gateway': 30,
+    'learner': 30,
+    'policy_router': 10,
+    'policy_server': 30,
+    'sim_robot': 30,
+}
+# until a node reports that it runs, which is before it loads a policy: imports on a slow disk
+START_LIMIT_S = 300
 
 
 def unit_files(
@@ -100,7 +111,7 @@ def _service(
         f'StartLimitBurst={quick}',
         '',
         '[Service]',
-        'Type=exec',
+        *_reports(process.executable),
         f'ExecStart={command}',
         f'WorkingDirectory={_plain(str(folder))}',
         *(
@@ -117,6 +128,19 @@ def _service(
         f'WantedBy={target}',
     ]
     return '\n'.join(lines) + '\n'
+
+
+def _reports(executable: str) -> list[str]:
+    """Return how systemd learns that a process runs: nodes report, verbs do not."""
+    watchdog_s = WATCHDOG_S.get(executable)
+    if watchdog_s is None:
+        return ['Type=exec']
+    return [
+        'Type=notify',
+        'NotifyAccess=main',
+        f'TimeoutStartSec={START_LIMIT_S}',
+        f'WatchdogSec={watchdog_s}',
+    ]
 
 
 def quoted(text: str, *, is_command: bool = True) -> str:

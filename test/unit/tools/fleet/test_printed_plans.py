@@ -160,6 +160,18 @@ def test_each_process_is_a_unit_with_its_command(plan):
         assert unit['Service', 'Environment'] == ['"PATH=/usr/bin:/100%%"', '"ROS_DOMAIN_ID=7"']
 
 
+@each_plan
+def test_systemd_restarts_a_node_that_stands_still_and_waits_for_no_report_of_a_verb(plan):
+    _, *services = units(plan).values()
+    for text, process in zip(services, plan, strict=True):
+        unit = parsed(text)
+        is_node = process.executable != 'lerobot-serve'
+        assert unit['Service', 'Type'] == ['notify' if is_node else 'exec'], process.name
+        assert (('Service', 'WatchdogSec') in unit) is is_node
+        if process.executable == 'edge_controller':
+            assert unit['Service', 'WatchdogSec'] == ['5']
+
+
 def test_units_end_in_the_opposite_order_of_the_stages():
     (plan,) = [plan for plan in plans() if len(plan) == 7]
     files = units(plan)

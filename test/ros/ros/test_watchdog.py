@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Nodes under a service manager: they report that they run, report no more when they stand still or
+when their control loop does, and leave the stacks of their threads when they are ended for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from support.paths import REPOSITORY
+
+from lerobot_serve.tools.processes.node_processes import executable_path
+
+WATCHDOG_S = 3.0
+LIMIT_S = 60.0
+NODES = {
+    'policy_server': ['policy_kind:=null', 'policy_path:=joints=6,chunk=9,cameras=,fps=30'],
+    'edge_controller': [
+        f'robot_file:={REPOSITORY}/config/robots/so101.yaml',
+        'client_id:=robot_1',
+    ],
+    'policy_router': [],
+}
+# a node whose tick hangs once it is asked to
+HANGS = """
+import signal, sys, threading, time
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process import node_runtime
+hangs, ticks = threading.Event(), [0]
+
+def create(runtime):
+    def tick():
+        while not runtime.stop.wait(0.02):
+            ticks[0] += 1
+            while hangs.is_set():
+                time.sleep(0.1)
+    runtime.thread('tick', tick)
+    runtime.heartbeats.add('tick', lambda: ticks[0])
+    return SteadyClockNode('hangs', context=runtime.context)
+
+signal.signal(signal.SIGUSR1, lambda *_: hangs.set())
+signal.signal(signal.SIGUSR2, lambda *_: hangs.clear())
+sys.exit(node_runtime.run(create, []))
+"""
+
+
+class Manager:
+    """What systemd is to a service: a socket, and the messages that came."""
+
+    def __init__(self, receiver: socket.socket) -> None:
+        self._receiver = receiver
+        self.states: list[str] = []
+
+    def read(self, limit_s: float) -> str:
+        """Return the next state; empty when none comes in time."""
+        self._receiver.settimeout(max(limit_s, 0.001))
+        try:
+            state = self._receiver.recv(1000).decode()
+        except TimeoutError:
+            return ''
+        self.states.append(state)
+        return state
+
+    def wait_for(self, state: str, limit_s: float = LIMIT_S) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while (found := self.read(deadline_s - time.monotonic())) != state:
+            assert found, f'{state} did not come; there were {self.states}'
+
+    def clear(self) -> None:
+        while self.read(0.0):
+            pass
+
+
+@pytest.fixture
+def manager(tmp_path) -> Iterator[Manager]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / 'notify'))
+        yield Manager(receiver)
+
+
+@contextlib.contextmanager
+def service(manager: Manager, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    address = manager._receiver.getsockname()
+    variables = {'NOTIFY_SOCKET': address, 'WATCHDOG_USEC': str(int(WATCHDOG_S * 1e6))}
+    process = subprocess.Popen(
+        command, env=os.environ | variables, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize('executable', NODES)
+def test_a_node_reports_that_it_runs_goes_on_and_stops(manager, executable):
+    parameters = (word for each in NODES[executable] for word in ('-p', each))
+    command = [str(executable_path(executable)), '--ros-args', *parameters]
+    with service(manager, command) as process:
+        manager.wait_for('READY=1')
+        for _ in range(3):
+            manager.wait_for('WATCHDOG=1', WATCHDOG_S)
+        process.send_signal(signal.SIGINT)
+        manager.wait_for('STOPPING=1')
+        assert process.wait(LIMIT_S) == 0
+        assert manager.states[0] == 'READY=1'
+
+
+def test_a_process_that_is_stopped_reports_no_more_and_then_again(manager):
+    with service(manager, [sys.executable, '-c', HANGS]) as process:
+        manager.wait_for('WATCHDOG=1')
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        manager.clear()
+        assert manager.read(2 * WATCHDOG_S) == ''
+        process.send_signal(signal.SIGCONT)
+        manager.wait_for('WATCHDOG=1', WATCHDOG_S)
+
+
+def test_a_tick_that_hangs_withholds_the_report_while_the_rest_goes_on(manager):
+    with service(manager, [sys.executable, '-c', HANGS]) as process:
+        manager.wait_for('WATCHDOG=1')
+        process.send_signal(signal.SIGUSR1)
+        # those of the time in which it may yet be slow
+        deadline_s = time.monotonic() + LIMIT_S
+        while manager.read(WATCHDOG_S):
+            assert time.monotonic() < deadline_s, 'it reports on while its tick hangs'
+        process.send_signal(signal.SIGUSR2)
+        manager.wait_for('WATCHDOG=1', 2 * WATCHDOG_S)
+        process.send_signal(signal.SIGUSR1)
+        while manager.read(WATCHDOG_S):
+            assert time.monotonic() < deadline_s, 'it reports on while its tick hangs'
+        # as systemd does then
+        process.send_signal(signal.SIGABRT)
+        _, printed = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == -signal.SIGABRT
+    assert 'standing still: tick. The service manager ends and restarts this process' in printed
+    # the stack of the thread that hangs
+    assert 'in tick' in printed
