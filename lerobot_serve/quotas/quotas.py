@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 import threading
 
 from lerobot_serve.quotas.rules import QuotaRule, Resource, Scope
 from lerobot_serve.quotas.token_bucket import TokenBucket
 
-# robots whose budgets are kept; the one that was silent longest is forgotten first
-ROBOTS_LIMIT = 10_000
+# robots whose budgets are kept; of those that were silent longest, the first one without debts is
+# forgotten: a name of its own must not help a robot out of its debts
+ROBOTS_LIMIT, OLDEST = 10_000, 64
 MEGABYTE = 1e6
 # what one request is charged at most: the reply of a faulty server must not bar a robot for good
 INFERENCE_LIMIT_MS = 60_000.0
@@ -107,10 +109,15 @@ class Quotas:
         if found is None:
             found = self._robots[client_id] = self._new_budgets(client_id, now_ns)
             if len(self._robots) > ROBOTS_LIMIT:
-                self._robots.popitem(last=False)
+                self._forget_one(now_ns)
         else:
             self._robots.move_to_end(client_id)
         return found
+
+    def _forget_one(self, now_ns: int) -> None:
+        oldest = list(islice(self._robots, OLDEST))
+        in_credit = (name for name in oldest if not _longest_wait(self._robots[name], now_ns))
+        del self._robots[next(in_credit, oldest[0])]
 
     def _new_budgets(self, client_id: str, now_ns: int) -> list[Budget]:
         rules, burst_s = self._settings

@@ -133,12 +133,14 @@ class ServerCore:
             self._observer.on_dropped(older, 'superseded')
         return None
 
-    def _over_quota(self, raw: bytes, client_id: str, now_ns: int) -> Chunk | None:
+    def _over_quota(
+        self, raw: bytes, client_id: str, now_ns: int, *, has_record: bool = True
+    ) -> Chunk | None:
         """Count a request for the quotas of its client; return the reply if they are used up."""
         over = self.quotas.admit(client_id, len(raw), now_ns)
         if over is None:
             return None
-        self._statistics.record_drop('quota', has_request_record=True)
+        self._statistics.record_drop('quota', has_request_record=has_record)
         chunk = self._error_chunk(raw, Status.QUOTA, over.text)
         return replace(chunk, extensions=(retry_after(over.retry_after_s),))
 
@@ -172,7 +174,7 @@ class ServerCore:
             text = 'exclusive policy: it keeps state for one robot at a time, and another uses it'
             return self._error_chunk(raw, Status.NO_SESSION, text)
         start, queue_remaining_s = read_queue_remaining(raw)
-        if over := self._over_quota(raw, start.client_id, now_ns):
+        if over := self._over_quota(raw, start.client_id, now_ns, has_record=False):
             return over
         session = one_shot_session(key, self.sessions.rules)
 

@@ -34,7 +34,8 @@ from lerobot_serve.shared_memory.segments import FOLDER, LOCK_FILE_SUFFIX, read_
 
 PORT_NAME = r'fast(?:rtps|dds)_port[0-9]{1,9}'
 PORT = re.compile(PORT_NAME)
-MAPPED = re.compile(rf' ({FOLDER}/{PORT_NAME})$', re.M)
+# inode and path of a mapped file
+MAPPED = re.compile(rf' ([0-9]+) +({FOLDER}/{PORT_NAME})$', re.M)
 REPLACED = ' (deleted)'
 # is in order, has one reader, is read: what Fast DDS sets once a reader holds the lock; how many
 # listen, which is none when the reader has ended orderly
@@ -131,7 +132,7 @@ class ReplacedPorts:
     def check(self, memory_map: str | None = None) -> list[Path]:
         """Mark the ports that were replaced before the last check; return them."""
         memory_map = read_memory_map() if memory_map is None else memory_map
-        mapped = {Path(file) for file in MAPPED.findall(memory_map)}
+        mapped = {Path(file): int(inode) for inode, file in MAPPED.findall(memory_map)}
         marked = []
         for file, handle in list(self._handles.items()):
             if os.fstat(handle).st_nlink and file in mapped:
@@ -143,9 +144,12 @@ class ReplacedPorts:
             if is_replaced and _mark(handle, number_of(file)):
                 marked.append(file)
             self._forget(file)
-        for file in mapped - self._handles.keys():
+        for file in mapped.keys() - self._handles.keys():
             opened = _open_own(file)
-            if opened is not None:
+            # another process may have replaced it since the map was read
+            if opened is not None and os.fstat(opened).st_ino != mapped[file]:
+                os.close(opened)
+            elif opened is not None:
                 self._handles[file] = opened
         return marked
 

@@ -47,6 +47,8 @@ DRAINING_TEXT = 'the router is draining; open a session with another server'
 SESSION_LOST_STATUSES = (Status.NO_SESSION, Status.DRAINING)
 # faults of the request, of the queue or of the client, not of the policy
 REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE, Status.QUOTA)
+# probes and hedges are the doing of the router
+CHARGED_PURPOSES = (RequestPurpose.LIVE,)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,12 +122,16 @@ class Dispatcher:
             request = InFlightRequest(session, header, episode_id, raw, now_ns)
             refusal = self._table.quotas.admit(client_id, len(raw), now_ns)
             if refusal:
+                session.is_held_back = True
                 self._forwarder.reply_quota(request, refusal, step)
             else:
                 self._place_and_send(request, step)
                 self._schedule_timer(step)
         step.run()
-        self._observer.on_requested(session, raw, header, executed)
+        if refusal:
+            self._observer.on_refused(session, header, executed)
+        else:
+            self._observer.on_requested(session, raw, header, executed)
 
     def refuse(self, raw: bytes, now_ns: int) -> None:
         """Reply DRAINING to a request of an open session."""
@@ -149,8 +155,14 @@ class Dispatcher:
 
     def _record_executed(self, session: ClientSession, executed: ExecutionReport | None) -> None:
         """Count executed actions and a halt for the episode of the previous request."""
-        if executed and session.executed and session.slot:
-            self._table.stats.record_executed(session.slot, session.executed, executed)
+        before = session.executed
+        if executed and before and session.slot:
+            # the ladder of a robot without quota says nothing of the policy
+            fallbacks = before.fallbacks if session.is_held_back else executed.fallbacks
+            counted = replace(executed, fallbacks=fallbacks)
+            self._table.stats.record_executed(session.slot, before, counted)
+        if executed:
+            session.is_held_back = False
         was_halted = session.executed is not None and session.executed.halt
         if executed and executed.halt and session.slot and not was_halted:
             self._table.stats.record_halt(session.slot)
@@ -203,11 +215,13 @@ class Dispatcher:
             pending = self._table.in_flight.take_pending(
                 server, client_id, header.session_epoch, header.seq
             )
+            # that of a request that was replaced, or timed out, is late, and was served
+            if pending is None or pending.purpose in CHARGED_PURPOSES:
+                self._table.quotas.charge(client_id, summary.inference_ms, now_ns)
             if pending is None:
                 self._drops.add('late_reply')
                 return
             replica.latency.add((now_ns - pending.sent_ns) / 1e6)
-            self._table.quotas.charge(client_id, summary.inference_ms, now_ns)
             reply = ReceivedReply(pending, replica, raw, summary)
             if summary.status == Status.OK and self._is_served(reply, now_ns):
                 self._on_success(reply, step)

@@ -26,6 +26,11 @@ class RequestObserver:
     ) -> None:
         """Observe the arrival of a request, with its report of executed actions."""
 
+    def on_refused(
+        self, session: ClientSession, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        """Observe a request that a quota refuses; only its report counts."""
+
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
@@ -54,6 +59,12 @@ class RequestObservers(RequestObserver):
     ) -> None:
         for each in self._observers:
             each.on_requested(session, raw, header, executed)
+
+    def on_refused(
+        self, session: ClientSession, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        for each in self._observers:
+            each.on_refused(session, header, executed)
 
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str

@@ -191,6 +191,12 @@ class RouterTraceRecorder(RequestObserver):
         self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Record that a robot halts, or ends its halt. Thread `intake`."""
+        self.on_refused(session, header, executed)
+
+    def on_refused(
+        self, session: ClientSession, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        """As `on_requested`: the report of a refused request counts."""
         if executed is None:
             return
         client_id, halt = session.request.client_id, executed.halt

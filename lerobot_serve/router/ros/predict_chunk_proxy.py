@@ -145,7 +145,9 @@ class PredictChunkProxy:
         text: str,
         retry_after_s: float = 0.0,
     ) -> None:
-        self._drop(UNANSWERED)
+        # what a quota refuses is counted as that
+        if status != Status.QUOTA:
+            self._drop(UNANSWERED)
         header, client_id, episode_id = start
         reply(
             Chunk(

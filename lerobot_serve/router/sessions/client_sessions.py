@@ -39,6 +39,8 @@ class ClientSession:
     # flags for the next chunk with actions
     flags: int = 0
     executed: ExecutionReport | None = None
+    # whether a quota has refused a request since the last execution report that was counted
+    is_held_back: bool = False
     # server -> time of the last request or call of the session
     last_used_ns: dict[str, int] = field(default_factory=dict)
     # slot -> the policy that refused this client

@@ -88,8 +88,7 @@ class ShadowFeed(RequestObserver):
     ) -> None:
         """Queue a request, if it is sampled, and its execution report."""
         start = Envelope(header, session.request.client_id, session.episode_id)
-        if executed:
-            self._deposit(partial(self._comparator.on_executed, start, executed))
+        self.on_refused(session, header, executed)
         if not is_shadowed(RequestKey.of(start), self.rules.percent):
             return
         with self._count_lock:
@@ -99,6 +98,14 @@ class ShadowFeed(RequestObserver):
             self._deposit(partial(self._record_unsent, start, 'shadow_overflow'))
         elif not self._deposit(partial(self._send_request, session, raw, start)):
             self._forget_request()
+
+    def on_refused(
+        self, session: ClientSession, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        """Queue the execution report of a request; a refused one has no other use."""
+        if executed:
+            start = Envelope(header, session.request.client_id, session.episode_id)
+            self._deposit(partial(self._comparator.on_executed, start, executed))
 
     def on_replied(
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary

@@ -32,7 +32,13 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 # replies without inference
-NOT_FROM_POLICY = (Status.NO_SESSION, Status.TOO_LATE, Status.DRAINING)
+NOT_FROM_POLICY = (
+    Status.NO_SESSION,
+    Status.TOO_LATE,
+    Status.DRAINING,
+    Status.NO_SLOT,
+    Status.QUOTA,
+)
 # number of replayed replies kept, since several policies may have replied to one request
 REPLIES_KEPT = 256
 

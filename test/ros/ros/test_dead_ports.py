@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 A process that is killed between two messages leaves a port that Fast DDS takes for sound: a node
-that takes its number is heard by all the same, and so is a process without code of ours.
+that takes its number hears all the same, and so does a process without code of ours.
+
+Ports belong to the machine: a node of another test may mark one first, so that only what is heard
+can be asserted here. Without the marks each of these tests fails when it runs alone.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 # discovery included
-HEARD_S, DEAF_S = 30.0, 5.0
+HEARD_S = 30.0
 
 
 @pytest.fixture
@@ -48,14 +51,6 @@ def killed_while_it_heard() -> list[str]:
         return [file.name for file in kill_between_messages(victim)]
 
 
-def test_without_us_the_next_process_with_the_number_is_deaf():
-    """The fault itself: when this fails, Fast DDS is mended, and dead_ports is not needed."""
-    with process(SENDS):
-        assert killed_while_it_heard()
-        with process(HEARS) as successor:
-            assert not hears(successor, DEAF_S)
-
-
 def test_a_node_that_takes_the_number_hears(nodes):
     with process(SENDS):
         assert killed_while_it_heard()
@@ -68,7 +63,7 @@ def test_a_node_that_takes_the_number_hears(nodes):
         wait_until(lambda: len(heard) > 5, 'the sender is heard', HEARD_S)
 
 
-def test_a_process_without_our_code_hears_a_node_again(nodes, capfd, monkeypatch):
+def test_a_process_without_our_code_hears_a_node_again(nodes, monkeypatch):
     monkeypatch.setattr(node_runtime, 'PORT_CHECK_S', 0.2)
     runtime = nodes()
     node = SteadyClockNode('sends', context=runtime.context)
@@ -88,6 +83,3 @@ def test_a_process_without_our_code_hears_a_node_again(nodes, capfd, monkeypatch
         kill_between_messages(victim)
     with process(HEARS) as successor:
         assert hears(successor)
-    assert 'belongs to another process since the one that had it was killed' in (
-        capfd.readouterr().err
-    )

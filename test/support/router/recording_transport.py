@@ -43,6 +43,9 @@ class RecordingTransport(RequestObserver):
         self.heard: deque[tuple[ClientSession, Header, ExecutionReport | None]] = deque(
             maxlen=capacity
         )
+        self.refused: deque[tuple[ClientSession, Header, ExecutionReport | None]] = deque(
+            maxlen=capacity
+        )
         self.ended: deque[tuple[InFlightRequest, str]] = deque(maxlen=capacity)
         self.wakes = 0
 
@@ -93,3 +96,9 @@ class RecordingTransport(RequestObserver):
     ) -> None:
         self.called()
         self.heard.append((session, header, executed))
+
+    def on_refused(
+        self, session: ClientSession, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        self.called()
+        self.refused.append((session, header, executed))

@@ -145,6 +145,16 @@ def test_budgets_of_many_robots_are_bounded(monkeypatch):
     assert len(quotas._robots) == 10
 
 
+def test_new_names_do_not_help_a_robot_out_of_its_debts(monkeypatch):
+    monkeypatch.setattr(quotas_module, 'ROBOTS_LIMIT', 10)
+    quotas = make('robot *: 1 requests/s, 1 MB/s')
+    quotas.admit('debtor', 50_000_000, 0)
+    for number in range(100):
+        quotas.admit(f'robot_{number}', 1, 0)
+        quotas.charge(f'robot_{number}', 1.0, SECOND)
+    assert quotas.admit('debtor', 1, SECOND) is not None
+
+
 def test_threads_admit_no_more_than_the_quota():
     quotas, admitted = make('robot *: 100 requests/s', burst_s=5.0), []
 

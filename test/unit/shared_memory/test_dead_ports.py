@@ -106,14 +106,17 @@ def test_no_bytes_keep_a_node_from_starting(tmp_path_factory, raw: bytes):
     assert mark_dead_ports(folder) == []
 
 
-def as_map(*lines: str) -> str:
-    return ''.join(f'7f00-7f01 rw-s 00000000 00:1b 12 {line}\n' for line in lines)
+def as_map(*ports: Path, replaced: Path | None = None) -> str:
+    """Return the lines of a memory map; a replaced file has an inode of its own."""
+    lines = [f'{port.stat().st_ino} {port}' for port in ports]
+    lines += [f'12 {replaced} (deleted)'] if replaced else []
+    return ''.join(f'7f00-7f01 rw-s 00000000 00:1b {line}\n' for line in lines)
 
 
 @pytest.fixture
 def mapped(port, monkeypatch):
     """What follows the ports of this folder."""
-    pattern = re.compile(rf' ({port.parent}/{dead_ports.PORT_NAME})$', re.M)
+    pattern = re.compile(rf' ([0-9]+) +({port.parent}/{dead_ports.PORT_NAME})$', re.M)
     monkeypatch.setattr(dead_ports, 'MAPPED', pattern)
     ports = ReplacedPorts()
     yield ports
@@ -133,24 +136,24 @@ def flags(handle: int) -> int:
 
 
 def test_a_replaced_port_is_marked_with_the_second_check(mapped, port):
-    assert mapped.check(as_map(str(port))) == []
+    assert mapped.check(as_map(port)) == []
     old = replace(port)
-    now = as_map(f'{port} (deleted)')
+    now = as_map(replaced=port)
     assert mapped.check(now) == []
     assert flags(old) == 7
     assert mapped.check(now) == [port]
     assert flags(old) == MARKED
     assert port.read_bytes() == port_bytes()
-    assert mapped.check(as_map(str(port))) == []
+    assert mapped.check(as_map(port)) == []
     os.close(old)
 
 
 def test_a_port_that_is_replaced_again_is_marked_again(mapped, port):
     for _ in range(3):
-        assert mapped.check(as_map(str(port))) == []
+        assert mapped.check(as_map(port)) == []
         old = replace(port)
         # the new one is mapped beside the old one
-        now = as_map(f'{port} (deleted)', str(port))
+        now = as_map(port, replaced=port)
         assert mapped.check(now) == []
         assert mapped.check(now) == [port]
         assert flags(old) == MARKED
@@ -158,10 +161,10 @@ def test_a_port_that_is_replaced_again_is_marked_again(mapped, port):
 
 
 def test_a_port_that_fast_dds_has_renewed_itself_is_left_alone(mapped, port):
-    assert mapped.check(as_map(str(port))) == []
+    assert mapped.check(as_map(port)) == []
     old = replace(port)
-    assert mapped.check(as_map(f'{port} (deleted)')) == []
-    assert mapped.check(as_map(str(port))) == []
+    assert mapped.check(as_map(replaced=port)) == []
+    assert mapped.check(as_map(port)) == []
     assert flags(old) == 7
     os.close(old)
 
@@ -169,24 +172,33 @@ def test_a_port_that_fast_dds_has_renewed_itself_is_left_alone(mapped, port):
 def test_a_port_that_is_no_longer_mapped_is_closed(mapped, port):
     before = len(os.listdir('/proc/self/fd'))
     for _ in range(3):
-        assert mapped.check(as_map(str(port))) == []
+        assert mapped.check(as_map(port)) == []
         assert len(os.listdir('/proc/self/fd')) == before + 1
         assert mapped.check('') == []
         assert len(os.listdir('/proc/self/fd')) == before
 
 
 def test_a_port_that_stays_is_opened_once(mapped, port):
-    assert mapped.check(as_map(str(port))) == []
+    assert mapped.check(as_map(port)) == []
     before = len(os.listdir('/proc/self/fd'))
     for _ in range(5):
-        assert mapped.check(as_map(str(port), str(port))) == []
+        assert mapped.check(as_map(port, port)) == []
     assert len(os.listdir('/proc/self/fd')) == before
     assert port.read_bytes() == port_bytes()
 
 
+def test_a_port_that_was_replaced_after_the_map_was_read_is_left_alone(mapped, port):
+    before = as_map(port)
+    old = replace(port)
+    assert mapped.check(before) == []
+    now = as_map(replaced=port)
+    assert mapped.check(now) == mapped.check(now) == mapped.check(now) == []
+    assert port.read_bytes() == port_bytes()
+    os.close(old)
+
+
 def test_the_own_memory_map_has_the_form_that_is_read():
-    assert dead_ports.MAPPED.findall(as_map('/dev/shm/fastrtps_port7411')) == [
-        '/dev/shm/fastrtps_port7411'
-    ]
-    assert dead_ports.MAPPED.findall(as_map('/dev/shm/fastrtps_port7411 (deleted)')) == []
+    line = '7f5c-7f5d rw-s 00000000 00:1b 610        /dev/shm/fastrtps_port7411'
+    assert dead_ports.MAPPED.findall(f'{line}\n') == [('610', '/dev/shm/fastrtps_port7411')]
+    assert dead_ports.MAPPED.findall(f'{line} (deleted)\n') == []
     assert number_of(Path('/dev/shm/fastdds_port7411')) == 7411

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.router.dispatch_rig import answer_bytes, episode_in, Rig, SECOND
+from support.router.dispatch_rig import answer_bytes, episode_in, MS, Rig, SECOND
 
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.router.replicas.health import HealthRules
@@ -102,3 +102,54 @@ def test_a_server_that_refuses_for_its_own_quota_stays_healthy():
         assert not rig.outside.sent
         rig.forget()
     assert all(slot.is_healthy for slot in rig.slots.values())
+
+
+def test_a_reply_to_a_request_that_was_replaced_is_charged():
+    """A client that does not wait for replies must not get inference for nothing."""
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raws = [rig.request(episode=episode_in('a')) for _ in range(2)]
+    server = rig.outside.sent[0][0]
+    rig.dispatcher.on_reply(server, charged(rig, raws[0], 300.0), rig.now_ns)
+    assert rig.drop('late_reply') == 1
+    rig.forget()
+    rig.request(episode=episode_in('a'))
+    assert rig.outside.retries[-1] == pytest.approx(2.0)
+
+
+def test_hedges_and_probes_are_not_charged():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    rig.warm_up('a')
+    rig.forget()
+    raw = rig.request(episode=episode_in('a'))
+    rig.advance(100 * MS)
+    assert len(rig.outside.sent) == 2, 'it is hedged'
+    hedge = rig.outside.sent[1][0]
+    rig.dispatcher.on_reply(hedge, charged(rig, raw, 3000.0), rig.now_ns)
+    rig.forget()
+    rig.request(episode=episode_in('a'))
+    assert len(rig.outside.sent) == 1
+
+
+def test_the_ladder_of_a_robot_that_is_held_back_counts_against_no_slot():
+    rig = with_quota('robot *: 1 requests/s')
+    episode = episode_in('a')
+    rig.request(episode=episode, executed=ExecutionReport(actions=100))
+    rig.request(episode=episode, executed=ExecutionReport(actions=110))
+    assert rig.drop('quota') == 1
+    # what the ladder did until now, and the policy after it
+    rig.advance(2 * SECOND)
+    rig.request(episode=episode, executed=ExecutionReport(actions=170, fallbacks=60))
+    rig.advance(2 * SECOND)
+    rig.request(episode=episode, executed=ExecutionReport(actions=230, fallbacks=65))
+    slots = [rig.stats.slot(name) for name in 'ab']
+    assert sum(slot.commands for slot in slots) == 130
+    assert sum(slot.fallbacks for slot in slots) == 5
+
+
+def test_a_refused_request_reaches_the_observers_as_such():
+    rig = with_quota('robot *: 1 requests/s')
+    rig.request()
+    rig.request(executed=ExecutionReport(actions=1))
+    assert len(rig.outside.heard) == 1
+    ((_, header, executed),) = rig.outside.refused
+    assert (header.seq, executed.actions) == (2, 1)
