@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError
 from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.resources.memory import leave_out_of_collections
 from lerobot_serve.requirements import install_command
 
 GROUP = 'lerobot_serve.policies'
@@ -50,6 +51,7 @@ def _install_command(error: ImportError) -> str:
 
 def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptions) -> Policy:
     """Call the loader. Raises PolicyError."""
+    leave_out_of_collections(kind)
     try:
         return loader(options)
     except PolicyError:

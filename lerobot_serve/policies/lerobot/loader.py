@@ -47,7 +47,7 @@ from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
 from lerobot_serve.policies.resources.footprint import declared_bytes
-from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.policies.resources.memory import check_memory, leave_out_of_collections
 from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 T = TypeVar('T')
@@ -70,6 +70,8 @@ def load(options: LoadOptions) -> LeRobotPolicy:
     import_trusted(options.trusted_packages)
     with suppress_output():
         network_class = _load_part(folder, 'its type', lambda: _network_class(folder, options))
+        # before the first network is built, which may have to be collected one day
+        leave_out_of_collections('libraries of LeRobot')
         config = _load_part(
             folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
         )
