@@ -54,13 +54,15 @@ def test_children_do_not_inherit_the_variables(manager):
     assert given == {'PATH': '/bin'}
 
 
-PROCESSES = {'': 3.0, str(os.getpid()): 3.0, '1': 0.0, 'x': 0.0}
+OWN = 'own'
+PROCESSES = {'': 3.0, OWN: 3.0, '1': 0.0, 'x': 0.0}
 TIMES = {'3000000': 1.0, '': 0.0, '-1': 0.0, 'soon': 0.0, '0': 0.0}
 
 
 @pytest.mark.parametrize('process, time_us', product(PROCESSES, TIMES))
 def test_a_watchdog_is_meant_for_this_process_or_there_is_none(manager, process, time_us):
-    given = environment(manager, WATCHDOG_USEC=time_us, WATCHDOG_PID=process)
+    number = str(os.getpid()) if process == OWN else process
+    given = environment(manager, WATCHDOG_USEC=time_us, WATCHDOG_PID=number)
     service = ServiceManager(given)
     assert service.watchdog_s == PROCESSES[process] * TIMES[time_us]
     assert service.report_period_s == pytest.approx(service.watchdog_s / 3)
