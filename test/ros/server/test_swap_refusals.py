@@ -16,6 +16,7 @@ import pytest
 from support.network.ports import free_port
 from support.nodes.swapping import FAILED, Swapper
 from support.versions.version_rig import damage
+from support.waiting import wait_until
 
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
@@ -109,9 +110,11 @@ def test_a_version_that_may_not_be_served_is_refused_counted_and_traced(
     assert line.endswith(' 1.0')
     rig.end()
     (file,) = (tmp_path / 'trace').glob('*.jsonl')
-    (incident,) = (
-        record
-        for _, record in read_records(file)
-        if record['kind'] == 'incident' and record['name'] == 'swap_failed'
-    )
+
+    def incidents() -> list[dict]:
+        records = (record for _, record in read_records(file) if record['kind'] == 'incident')
+        return [record for record in records if record['name'] == 'swap_failed']
+
+    # the trace is written a moment later
+    (incident,) = wait_until(incidents, 'the incident is in the trace')
     assert incident['reason'] in status.swap_text

@@ -53,7 +53,8 @@ class Forward:
         under_way = list(self._forward._dispatcher._in_flight.values())
         return sum(errand.handle is not None for errand in under_way)
 
-    def _choose(self, start: Envelope) -> SimpleNamespace:
+    def _choose(self, start: Envelope, goal_bytes: int) -> SimpleNamespace:
+        assert goal_bytes > 0
         return SimpleNamespace(server=self._server, slot='a', flags=self.flags)
 
 
