@@ -15,6 +15,7 @@ import time
 
 from lerobot_serve.client.errors import (
     ClientClosed,
+    QuotaUsedUp,
     ServerUnavailable,
     SessionRejected,
     Superseded,
@@ -189,6 +190,9 @@ class SessionPlans:
             chunk = read_chunk(raw)
         except SessionLost as lost:
             self.state.end_session(str(lost))
+            raise
+        except QuotaUsedUp:
+            self.state.on_not_admitted(turn.request)
             raise
         return prediction_of(
             chunk,

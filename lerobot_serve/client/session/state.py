@@ -58,6 +58,8 @@ class SessionState:
         self._epoch = secrets.randbits(32)
         self._sequence = self._episode = 0
         self._is_episode_start = True
+        # the first request of an episode
+        self._start: RequestId | None = None
         self._task, self.episode_id = settings.task, self._default_episode_id()
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
@@ -166,8 +168,14 @@ class SessionState:
         """Count a request; the next one of its episode is not the first."""
         with self._lock:
             self.requests_sent += 1
-            if request.episode == self._episode:
-                self._is_episode_start = False
+            if request.episode == self._episode and self._is_episode_start:
+                self._is_episode_start, self._start = False, request
+
+    def on_not_admitted(self, request: RequestId | None) -> None:
+        """A quota refused a request: the next one may still be the first of its episode."""
+        with self._lock:
+            if request and request == self._start and request.episode == self._episode:
+                self._is_episode_start = True
 
     def is_policy_changed(self, fingerprint: str) -> bool:
         """Note the policy of a reply; return whether the one before was of another policy."""

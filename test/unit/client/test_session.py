@@ -143,6 +143,26 @@ def test_a_used_up_quota_says_when_to_send_again(server, session):
     assert (caught.value.retry_after_s, caught.value.may_retry) == (2.5, True)
 
 
+def test_a_refused_first_request_leaves_the_start_of_the_episode_to_the_next_one(server, session):
+    refuses = [True, True, False, False]
+    admitted = server.receive
+
+    def receive(asked):
+        if refuses.pop(0):
+            server.answer(asked, status=Status.QUOTA, extensions=(retry_after(0.001),))
+        else:
+            admitted(asked)
+
+    server.receive = receive
+    for _ in range(2):
+        with pytest.raises(QuotaUsedUp):
+            session.predict(STATE, IMAGES)
+    for _ in range(2):
+        session.predict(STATE, IMAGES)
+    starts = [bool(asked.header.flags & Flag.EPISODE_START) for asked in server.observations]
+    assert starts[-2:] == [True, False]
+
+
 def test_actions_that_cannot_be_executed_are_refused(server, session):
     server.policy = lambda state: np.full((3, 2), np.nan)
     with pytest.raises(NotFinite):
