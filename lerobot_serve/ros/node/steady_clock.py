@@ -22,6 +22,9 @@ from rclpy.timer import Timer
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.sim_time import SIM_TIME, SimTimeMonitor
 
+# entities that a signal interrupted while they were created; one signal interrupts one of them
+HALF_CREATED_LIMIT = 8
+
 
 def steady_clock() -> Clock:
     """Return a clock that neither the system clock nor a simulator affects."""
@@ -68,7 +71,19 @@ class SteadyClockNode(Node):
                 if isinstance(waitable, (ActionClient, ActionServer)):
                     waitable.destroy()
         finally:
-            super().destroy_node()
+            self._destroy_rest()
+
+    def _destroy_rest(self) -> None:
+        """
+        Destroy what rclpy holds. What a signal interrupted in the middle of its creation is not
+        registered everywhere: rclpy drops it with an error, and goes on when it is called again.
+        """
+        for _ in range(HALF_CREATED_LIMIT):
+            try:
+                super().destroy_node()
+            except ValueError:
+                continue
+            return
 
 
 class _SteadyClockOf:

@@ -74,6 +74,7 @@ def watched() -> Iterator[Iterator[dict[str, Any]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.limit_s(900)
 def test_rollout_watch_shows_the_progress_of_a_training_and_its_version(
     learner_rig, router_rig, capsys

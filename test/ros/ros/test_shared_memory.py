@@ -13,6 +13,7 @@ import tempfile
 
 import pytest
 from rclpy.action import ActionClient
+from std_msgs.msg import UInt32
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode
 from lerobot_serve.ros.process import node_runtime
@@ -156,6 +157,24 @@ def test_a_node_with_actions_takes_its_participant_with_it():
     runtime.close()
     # both are still referred to
     assert (server, client) and not own_segments() - before
+
+
+def test_a_node_whose_subscription_a_signal_interrupted_is_destroyed_all_the_same():
+    before = own_segments()
+    runtime = NodeRuntime([])
+    node = SteadyClockNode('interrupted', context=runtime.context)
+    half = node.create_subscription(UInt32, 'half', lambda _: None, 10)
+    whole = node.create_subscription(UInt32, 'whole', lambda _: None, 10)
+    # registered after the subscription itself
+    handlers = list(half.event_handlers)
+    for handler in handlers:
+        node._Node__waitables.remove(handler)
+    runtime.add(node)
+    runtime.close()
+    # a process that is interrupted ends with those
+    for left in (*handlers, half):
+        left.destroy()
+    assert whole and not own_segments() - before
 
 
 def test_a_node_that_is_refused_while_it_is_built_leaves_no_segment():

@@ -52,6 +52,7 @@ def test_a_learner_is_shown_hangs_and_is_heard_of_again(learner_rig, start_dashb
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.limit_s(900)
 def test_the_progress_of_a_training_and_its_version_are_shown(learner_rig, start_dashboard):
     pytest.importorskip('lerobot')
