@@ -55,7 +55,7 @@ def test_a_rule_that_cannot_be_read_is_refused_and_changes_nothing(router_rig):
 
 
 def test_inference_uses_a_quota_up(router_rig):
-    router_rig.slots(quotas=['group *: 0.5 inference_ms/s'])
+    router_rig.slots(quotas=['group *: 0.01 inference_ms/s'])
     client = router_rig.robot()
     statuses = [client.round_trip(episode_id='one').status for _ in range(200)]
     assert statuses[0] == Status.OK and Status.QUOTA in statuses

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from lerobot_serve.shared_memory import ports
+from support.waiting import wait_until
 
 TOPIC = 'steadily'
 SENDS = f"""
@@ -67,12 +68,19 @@ def kill_between_messages(victim: subprocess.Popen[str]) -> list[Path]:
 
 
 def _wait_until_stopped(pid: int) -> None:
-    while any(_state(pid, thread) != 'T' for thread in os.listdir(f'/proc/{pid}/task')):
-        os.sched_yield()
+    wait_until(
+        lambda: all(_state(pid, thread) == 'T' for thread in os.listdir(f'/proc/{pid}/task')),
+        'the process is stopped',
+    )
 
 
 def _state(pid: int, thread: str) -> str:
-    return Path(f'/proc/{pid}/task/{thread}/stat').read_text().rpartition(')')[2].split()[0]
+    try:
+        text = Path(f'/proc/{pid}/task/{thread}/stat').read_text()
+    except OSError:
+        # it has ended since
+        return 'T'
+    return text.rpartition(')')[2].split()[0]
 
 
 def _forget_what_listeners_do(file: Path) -> None:
