@@ -17,7 +17,6 @@ and other threads may open and close ports.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 import re
@@ -30,7 +29,12 @@ from lerobot_serve.shared_memory.ports import (
     find_layout,
     FLAGS_OFFSET,
 )
-from lerobot_serve.shared_memory.segments import FOLDER, LOCK_FILE_SUFFIX, read_memory_map
+from lerobot_serve.shared_memory.segments import (
+    FOLDER,
+    LOCK_FILE_SUFFIX,
+    read_memory_map,
+    take_lock,
+)
 
 PORT_NAME = r'fast(?:rtps|dds)_port[0-9]{1,9}'
 PORT = re.compile(PORT_NAME)
@@ -73,19 +77,13 @@ def _mark_if_dead(file: Path) -> bool:
 def _is_locked(port: Path) -> bool:
     """Return whether a process holds the lock of a port, or may; it may have no file."""
     try:
-        handle = os.open(f'{port}{LOCK_FILE_SUFFIX}', os.O_RDONLY | NOT_FOLLOWED)
+        handle = take_lock(Path(f'{port}{LOCK_FILE_SUFFIX}'))
     except FileNotFoundError:
         return False
-    except OSError:
+    if handle is None:
         return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(handle)
+    os.close(handle)
+    return False
 
 
 def _open_own(file: Path) -> int | None:

@@ -126,19 +126,34 @@ def _is_own_and_old(file: Path, min_age_s: float) -> bool:
     return is_own and time.time() - status.st_ctime >= min_age_s
 
 
-def _remove_if_dead(segment: Path) -> bool:
-    """Return whether the segment had no owner and is removed."""
+def take_lock(file: Path) -> int | None:
+    """
+    Return a handle that holds the lock of a file; None while another process holds it, or may.
+    Raises FileNotFoundError.
+    """
     try:
-        handle = os.open(
-            f'{segment}{LOCK_FILE_SUFFIX}', os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_if_dead(segment: Path) -> bool:
+    """Return whether the segment had no owner and is removed."""
+    try:
+        handle = take_lock(Path(f'{segment}{LOCK_FILE_SUFFIX}'))
+    except FileNotFoundError:
         return False
-    else:
+    if handle is None:
+        return False
+    try:
         return _remove(segment)
     finally:
         os.close(handle)

@@ -7,40 +7,24 @@ owner has it renewed.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 from std_msgs.msg import UInt32
 from support.middleware.blocked_port import block
+from support.middleware.dead_port import process, SENDS, TOPIC
 from support.waiting import wait_until
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.shared_memory.ports import deaf_processes, PortGuard, ports_of
 
-TOPIC = 'steadily'
-SENDS = f"""
-import rclpy, time
-from std_msgs.msg import UInt32
-rclpy.init()
-publisher = rclpy.create_node('sends').create_publisher(UInt32, '{TOPIC}', 10)
-count = 0
-while True:
-    count += 1
-    publisher.publish(UInt32(data=count))
-    time.sleep(0.02)
-"""
-
 
 @pytest.fixture
 def sender():
-    process = subprocess.Popen([sys.executable, '-c', SENDS])
-    yield process
-    process.kill()
-    process.wait()
+    with process(SENDS) as running:
+        yield running
 
 
 @pytest.fixture
