@@ -10,7 +10,7 @@ DEMO ?=
 # BENCH='round_trip --rounds 100' measures one; BENCH=--help tells more
 BENCH ?=
 TEST_JOBS ?= auto
-ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 

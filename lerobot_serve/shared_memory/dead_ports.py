@@ -24,10 +24,10 @@ import stat
 
 from lerobot_serve.shared_memory.ports import (
     clear_flag,
-    COUNT,
     FILE_BYTES_LIMIT,
     find_layout,
-    FLAGS_OFFSET,
+    is_in_use,
+    Layout,
 )
 from lerobot_serve.shared_memory.segments import (
     FOLDER,
@@ -41,10 +41,6 @@ PORT = re.compile(PORT_NAME)
 # inode and path of a mapped file
 MAPPED = re.compile(rf' ([0-9]+) +({FOLDER}/{PORT_NAME})$', re.M)
 REPLACED = ' (deleted)'
-# is in order, has one reader, is read: what Fast DDS sets once a reader holds the lock; how many
-# listen, which is none when the reader has ended orderly
-IN_USE = 7
-LISTENERS_OFFSET = 24
 NOT_FOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -64,12 +60,20 @@ def mark_dead_ports(folder: Path = FOLDER) -> list[Path]:
 
 
 def _mark_if_dead(file: Path) -> bool:
-    # opened before the lock is tried: a port that replaces this one meanwhile is not marked
     handle = _open_own(file)
     if handle is None:
         return False
     try:
-        return not _is_locked(file) and _mark(handle, number_of(file))
+        # read before the lock is tried: a process that takes over the port of one that has ended
+        # holds the lock before it counts as a reader. And tried for few: for this moment a process
+        # that starts cannot have the number.
+        found = _read_in_use(handle, number_of(file))
+        if not found or _is_locked(file):
+            return False
+        clear_flag(handle, *found)
+        return True
+    except OSError:
+        return False
     finally:
         os.close(handle)
 
@@ -99,20 +103,22 @@ def _open_own(file: Path) -> int | None:
     return None
 
 
+def _read_in_use(handle: int, number: int) -> tuple[bytes, Layout] | None:
+    """Return what is in a port, and its layout; None if it is not in use. Raises OSError."""
+    memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
+    layout = find_layout(memory, number)
+    return (memory, layout) if layout and is_in_use(memory, layout) else None
+
+
 def _mark(handle: int, number: int) -> bool:
     """Mark a port in use as damaged; return whether it was one."""
     try:
-        memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
-        layout = find_layout(memory, number)
-        if not layout or memory[layout.flags_at] != IN_USE:
-            return False
-        (listeners,) = COUNT.unpack_from(memory, layout.flags_at - FLAGS_OFFSET + LISTENERS_OFFSET)
-        if not listeners:
-            return False
-        clear_flag(handle, memory, layout)
+        found = _read_in_use(handle, number)
+        if found:
+            clear_flag(handle, *found)
     except OSError:
         return False
-    return True
+    return found is not None
 
 
 class ReplacedPorts:

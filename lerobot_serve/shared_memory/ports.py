@@ -29,8 +29,9 @@ LOCK_FILE = re.compile(r'.*/fast(?:rtps|dds)_port([0-9]+)' + LOCK_FILE_SUFFIX)
 # what a port begins with: last check, references, place of the cells, place of the ring, number,
 # listeners, two timeouts [ms], cells, waiting listeners, flags
 HEADER = struct.Struct('<q10I')
-NUMBER_OFFSET, FLAGS_OFFSET = 20, 44
-IS_OK, KNOWN_FLAGS = 1, 7
+NUMBER_OFFSET, LISTENERS_OFFSET, FLAGS_OFFSET = 20, 24, 44
+# is in order, has one reader, is read: what Fast DDS sets once a reader holds the lock file
+IS_OK, IN_USE, KNOWN_FLAGS = 1, 7, 7
 # next cell to claim, whose highest bit changes with each turn; free cells; cells; listeners
 RING = struct.Struct('<4I')
 INDEX_MASK = 0x7FFFFFFF
@@ -127,6 +128,27 @@ def unfilled_cell(memory: bytes, layout: Layout) -> UnfilledCell | None:
     cell = ((claim & INDEX_MASK) - claimed) % layout.cells
     (unread,) = COUNT.unpack_from(memory, layout.cells_at + cell * CELL_BYTES)
     return None if unread else UnfilledCell(cell, claim, claimed, layout.cells)
+
+
+def is_in_use(memory: bytes, layout: Layout) -> bool:
+    """Return whether a port is in order and has a reader, which has none when it ended orderly."""
+    (listeners,) = COUNT.unpack_from(memory, layout.flags_at - FLAGS_OFFSET + LISTENERS_OFFSET)
+    return memory[layout.flags_at] == IN_USE and listeners > 0
+
+
+def read_port(file: Path) -> bytes:
+    """Return what is in the file of a port; empty where it cannot be read."""
+    # not mapped: a file that another process shortens would end this one
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b''
+    try:
+        return os.pread(handle, FILE_BYTES_LIMIT, 0)
+    except OSError:
+        return b''
+    finally:
+        os.close(handle)
 
 
 def ports_of(process: int | None = None) -> dict[Path, int]:

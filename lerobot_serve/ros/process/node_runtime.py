@@ -47,7 +47,7 @@ from lerobot_serve.ros.process.service_manager import (
     ServiceManager,
     STOPPING,
 )
-from lerobot_serve.shared_memory import dead_ports, segments
+from lerobot_serve.shared_memory import dead_ports, own_ports, segments
 from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
 from lerobot_serve.shared_memory.ports import PortGuard
 
@@ -214,6 +214,8 @@ class NodeRuntime:
 
     def destroy_nodes(self) -> None:
         """Destroy the nodes, then shut ROS down. The middleware may block; there is no timeout."""
+        if not own_ports.wait_until_sound():
+            print('a port of this process is damaged, and is closed as it is', file=sys.stderr)
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-from lerobot_serve.shared_memory import ports
+from lerobot_serve.shared_memory import own_ports, ports
 from support.waiting import wait_until
 
 TOPIC = 'steadily'
@@ -42,6 +42,8 @@ rclpy.spin(node)
 DOMAIN_NAME = b'fastrtps\0'
 STATES, STATE_BYTES = 1024, 20
 IS_IN_USE = 1
+# of a lock that a process holds for which others wait
+LOCKED = bytes((2, 0, 0, 0))
 
 
 @contextlib.contextmanager
@@ -91,5 +93,30 @@ def _forget_what_listeners_do(file: Path) -> None:
         flags = memory[first]
         assert flags & IS_IN_USE and flags < 8, f'{file} has another layout'
         os.pwrite(handle, bytes((IS_IN_USE,)), first)
+    finally:
+        os.close(handle)
+
+
+def leave_locked(file: Path, number: int) -> None:
+    """Leave a port as a sender does that is killed while it holds the lock."""
+    handle = os.open(file, os.O_RDWR)
+    try:
+        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
+        begin = memory.index(DOMAIN_NAME) - STATES * STATE_BYTES - own_ports.LOCK_BYTES
+        os.pwrite(handle, LOCKED, begin)
+        layout = ports.find_layout(memory, number)
+        assert layout and own_ports.is_locked(os.pread(handle, len(memory), 0), layout)
+    finally:
+        os.close(handle)
+
+
+def leave_marked(file: Path, number: int) -> None:
+    """Mark a port as damaged."""
+    handle = os.open(file, os.O_RDWR)
+    try:
+        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
+        layout = ports.find_layout(memory, number)
+        assert layout
+        ports.clear_flag(handle, memory, layout)
     finally:
         os.close(handle)

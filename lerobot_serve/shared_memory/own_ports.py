@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Wait until the ports of this process are sound, before a participant is destroyed.
+
+Fast DDS closes a port in one thread while the thread that reads it may be replacing it, because it
+is marked as damaged or because its lock belongs to a process that was killed. Nothing protects the
+one from the other: the process then ends with a segmentation fault, or stands still for good. The
+reader replaces such a port within a few seconds; after that it is safe to close. Nothing is
+written here, and nothing raises. A port with another layout is taken for sound.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+import platform
+import re
+import time
+
+from lerobot_serve.shared_memory.ports import (
+    COUNT,
+    find_layout,
+    is_in_use,
+    Layout,
+    ports_of,
+    read_port,
+)
+
+# what a reader needs: a third of a second until it looks, and a second for each of two locks
+RENEWAL_S = 5.0
+LOOK_PERIOD_S = 0.02
+# a port has the lock, then 1024 states of listeners, then the name of the domain
+STATES_BYTES = 1024 * 20
+DOMAIN_NAME = re.compile(rb'fast(?:rtps|dds)\0')
+# of glibc: the first field of a lock is 0 while it is free, and this one its kind
+LOCK_BYTES = {'x86_64': 40, 'aarch64': 48}.get(platform.machine(), 0)
+KIND_OFFSET, SHARED_BY_PROCESSES = 16, 128
+
+
+def wait_until_sound(limit_s: float = RENEWAL_S) -> bool:
+    """
+    Return whether all ports of this process are sound; wait `limit_s` for that at most.
+
+    At most times nothing is to be waited for: a look takes about a millisecond.
+    """
+    end_s = time.monotonic() + limit_s
+    known: dict[Path, int] = {}
+    is_first = True
+    while True:
+        # a port has no lock file, by which it is found, for the moment of its replacement
+        known |= ports_of()
+        if all(_is_sound(file, number) for file, number in known.items()):
+            if not is_first:
+                # a reader takes the new port just after it is complete
+                time.sleep(LOOK_PERIOD_S)
+            return True
+        if time.monotonic() >= end_s:
+            return False
+        is_first = False
+        time.sleep(LOOK_PERIOD_S)
+
+
+def _is_sound(file: Path, number: int) -> bool:
+    memory = read_port(file)
+    layout = find_layout(memory, number) if memory else None
+    if not memory:
+        return False
+    return not layout or (is_in_use(memory, layout) and not is_locked(memory, layout))
+
+
+def is_locked(memory: bytes, layout: Layout) -> bool:
+    """Return whether a process holds the lock of a port. A sender does so for microseconds."""
+    name = DOMAIN_NAME.search(memory, layout.flags_at + STATES_BYTES)
+    begin = name.start() - STATES_BYTES - LOCK_BYTES if name and LOCK_BYTES else 0
+    if begin <= layout.flags_at:
+        return False
+    (kind,) = COUNT.unpack_from(memory, begin + KIND_OFFSET)
+    (lock,) = COUNT.unpack_from(memory, begin)
+    return bool(kind == SHARED_BY_PROCESSES and lock)
