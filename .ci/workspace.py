@@ -11,6 +11,7 @@ line, without a traceback.
 
     ROS=kilted            the distribution to install when none is sourced (jazzy)
     TORCH=none|cpu|cuda   the torch build to install (cpu)
+    TESTS=none            leave out what only tests need, as an image of a container does
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def main(command: list[str]) -> None:
         sourced=sourced_distro(),
         distro=os.environ.get('ROS') or 'jazzy',
         torch=os.environ.get('TORCH') or 'cpu',
+        tests=os.environ.get('TESTS') or 'all',
     )
     with workspace.lock():
         workspace.install()
@@ -68,18 +70,22 @@ def main(command: list[str]) -> None:
 class Workspace:
     """One virtual environment and one colcon workspace, for one distribution, Python and torch."""
 
-    def __init__(self, *, sourced: str, distro: str, torch: str) -> None:
+    def __init__(self, *, sourced: str, distro: str, torch: str, tests: str = 'all') -> None:
         if distro not in ('jazzy', 'kilted'):
             raise Problem(f'ROS must be jazzy or kilted, got {distro!r}')
         if torch not in ('none', 'cpu', 'cuda'):
             raise Problem(f'TORCH must be none, cpu or cuda, got {torch!r}')
+        if tests not in ('all', 'none'):
+            raise Problem(f'TESTS must be all or none, got {tests!r}')
         self.sourced, self.distro, self.torch = sourced, sourced or distro, torch
+        self.sections = ['build', 'run'] if tests == 'none' else ['build', 'run', 'test']
         self.python = Path(sys.executable) if sourced else supported_python()
         self.version = run(
             [self.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])']
         )
         kind = 'sourced-' if sourced else ''
         suffix = '' if torch == 'cpu' else f'-torch-{torch}'
+        suffix += '' if tests == 'all' else '-no-tests'
         self.folder = ROOT / '.workspace' / f'{kind}{self.distro}-py{self.version}{suffix}'
         self.venv = self.folder / 'venv'
 
@@ -103,6 +109,7 @@ class Workspace:
             self.sourced,
             self.distro,
             self.torch,
+            *self.sections,
         )
         if self.is_done('installed', wanted):
             return
@@ -114,7 +121,7 @@ class Workspace:
         if not self.bin('pip').exists():
             self.make_venv()
         sections = pins.read(REQUIREMENTS.read_text(), self.distro, self.version)
-        names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
+        names = self.sections if self.sourced else ['ros', *self.sections]
         wheels = [line for name in names for line in sections[name]]
         keep = self.keep_numpy()
         self.pip('packages', [*wheels, *keep])

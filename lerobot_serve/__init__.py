@@ -9,6 +9,7 @@ Rooms, and the rooms that each may import (test/unit/package/test_architecture.p
     parameters    declaration of a node parameter                       imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
+    private_file  whether a file with a secret is private               imports nothing
     ros_home      the folder of ROS for what nodes keep                 imports nothing
     access        tokens in private files, addresses                    -> errors, atomic_file
     quotas        what a robot or group may ask for                     -> parameters

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 import re
 import secrets
-import stat
 
 from lerobot_serve.access.private_files import write_private
 from lerobot_serve.errors import UserError
+from lerobot_serve.private_file import mode_of_others
 
 NAME = re.compile(r'[\w.@-]{1,64}')
 TOKEN = re.compile(r'[A-Za-z0-9_-]{16,256}')
@@ -85,7 +85,7 @@ def check_private(path: Path) -> None:
     """Raise UserError when others may read the file."""
     if path.is_dir():
         raise UserError(f'file of tokens {path}: is a folder; name a file in it')
-    if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
+    if mode := mode_of_others(path):
         raise UserError(
             f'file of tokens {path}: others may read it (mode {mode:03o}); run `chmod 600 {path}`'
         )

@@ -278,7 +278,9 @@ class EdgeController(SteadyClockNode):
     ) -> None:
         """Start the metrics endpoint and all threads."""
         losses = (lambda: recorder.writer.losses) if recorder else dict[str, int]
-        endpoint = metrics.serve(parameters, self._view, losses=losses)
+        endpoint = metrics.serve(
+            parameters, self._view, losses=losses, why_not_alive=runtime.why_not_alive
+        )
         if endpoint:
             runtime.on_close(endpoint.close)
         loop = ControlLoop(

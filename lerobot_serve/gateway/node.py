@@ -59,7 +59,10 @@ class GatewayNode(SteadyClockNode):
         self._ros_link = None if parameters.is_over_zenoh else self._open_ros_link()
         self._loop = GatewayLoop(self._build, parameters.drain_timeout_s + END_LIMIT_S)
         self._endpoint = start_endpoint(
-            parameters, partial(collect, self._counters), self._why_not_ready
+            parameters,
+            partial(collect, self._counters),
+            why_not_ready=self._why_not_ready,
+            why_not_alive=runtime.why_not_alive,
         )
         runtime.on_started(self._start)
         runtime.before_shutdown(self._loop.stop)

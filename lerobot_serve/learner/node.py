@@ -86,7 +86,10 @@ class LearnerNode(SteadyClockNode):
             {each.value: partial(self.learner.requests.call, each) for each in Command},
         )
         self._endpoint = start_endpoint(
-            parameters.current, lambda: collect(self.learner.shown), lambda: ''
+            parameters.current,
+            lambda: collect(self.learner.shown),
+            why_not_ready=str,
+            why_not_alive=runtime.why_not_alive,
         )
         self._runtime = runtime
         runtime.on_started(self._start)

@@ -94,7 +94,7 @@ class PolicyRouter(LifecycleNode):
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
         self._create_interfaces()
-        endpoint = metrics.serve(self._settings.current, self, self._drops)
+        endpoint = metrics.serve(self._settings.current, self, self._drops, runtime.why_not_alive)
         if endpoint:
             runtime.on_close(endpoint.close)
         runtime.thread(

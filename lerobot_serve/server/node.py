@@ -105,7 +105,11 @@ class PolicyServer(LifecycleNode):
         )
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
-            self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
+            self.parameters,
+            self._statistics,
+            self._snapshot,
+            self._observer.trace_losses,
+            runtime.why_not_alive,
         )
         if endpoint:
             runtime.on_close(endpoint.close)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Serve /metrics for Prometheus, /healthz (the process responds) and /readyz (the node is ready,
-otherwise 503 with the reason) over HTTP. A separate daemon thread, which only reads.
+Serve /metrics for Prometheus, /healthz (no thread stands still) and /readyz (the node is ready)
+over HTTP; otherwise the last two have status 503 and the reason. A separate daemon thread, which
+only reads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lerobot_serve.parameters import ParameterError
 PLAIN = 'text/plain; charset=utf-8'
 REQUEST_TIMEOUT_S = 5.0
 Collect = Callable[[], Iterable[Metric]]
+Reason = Callable[[], str]
 
 
 class MetricsParameters(Protocol):
@@ -34,13 +36,21 @@ class MetricsParameters(Protocol):
 
 
 def start_endpoint(
-    parameters: MetricsParameters, collect: Collect, why_not_ready: Callable[[], str]
+    parameters: MetricsParameters,
+    collect: Collect,
+    *,
+    why_not_ready: Reason,
+    why_not_alive: Reason,
 ) -> HttpEndpoint | None:
     """Start and return the endpoint; None if `metrics_port` is 0. Raises ParameterError."""
     if not parameters.metrics_port:
         return None
     return HttpEndpoint(
-        parameters.metrics_address, parameters.metrics_port, collect, why_not_ready
+        parameters.metrics_address,
+        parameters.metrics_port,
+        collect,
+        why_not_ready=why_not_ready,
+        why_not_alive=why_not_alive,
     )
 
 
@@ -57,18 +67,24 @@ class FunctionCollector(Collector):
 class HttpEndpoint:
     """
     Serves from construction until `close`. `why_not_ready` returns an empty text when the node is
-    ready. The constructor raises ParameterError.
+    ready, `why_not_alive` when no thread stands still. The constructor raises ParameterError.
     """
 
     def __init__(
-        self, address: str, port: int, collect: Collect, why_not_ready: Callable[[], str]
+        self,
+        address: str,
+        port: int,
+        collect: Collect,
+        *,
+        why_not_ready: Reason,
+        why_not_alive: Reason,
     ) -> None:
         registry = CollectorRegistry()
         registry.register(FunctionCollector(collect))
         self._pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             '/metrics': lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
-            '/healthz': lambda: (200, PLAIN, b'alive\n'),
-            '/readyz': lambda: readiness_page(why_not_ready()),
+            '/healthz': lambda: state_page('alive', why_not_alive()),
+            '/readyz': lambda: state_page('ready', why_not_ready()),
         }
         try:
             self._server = ThreadingHTTPServer((address, port), request_handler(self._pages))
@@ -94,9 +110,9 @@ class HttpEndpoint:
         self._thread.join()
 
 
-def readiness_page(why_not: str) -> tuple[int, str, bytes]:
-    """Return status, content type and body of /readyz."""
-    return (503, PLAIN, f'{why_not}\n'.encode()) if why_not else (200, PLAIN, b'ready\n')
+def state_page(state: str, why_not: str) -> tuple[int, str, bytes]:
+    """Return status, content type and body of /healthz or /readyz."""
+    return (503 if why_not else 200), PLAIN, f'{why_not or state}\n'.encode()
 
 
 def request_handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> type:

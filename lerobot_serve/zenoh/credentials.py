@@ -16,10 +16,10 @@ import ssl
 from typing import Any, cast
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.private_file import mode_of_others
 
 # files of a folder of keys
 CA, CERTIFICATE, PRIVATE_KEY = 'ca.pem', 'certificate.pem', 'key.pem'
-MODE_OF_OTHERS = 0o177
 # a key that expires this soon is reported
 SOON = timedelta(days=30)
 HANDSHAKE_STEPS = 8
@@ -53,8 +53,8 @@ def check_credentials(folder: Path, *, may_listen: bool) -> Credentials:
 
 def check_mode(key: Path) -> None:
     """Raise UserError for a key that others on this machine can read."""
-    mode = key.stat().st_mode & 0o777
-    if mode & MODE_OF_OTHERS:
+    if mode_of_others(key):
+        mode = key.stat().st_mode & 0o777
         raise UserError(
             f'{key} has mode {mode:04o}, others can read or change it; allowed is 0600: '
             f'chmod 600 {key}'

@@ -26,20 +26,25 @@ from lerobot_serve.edge.observability.reports import (
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.telemetry import http_endpoint
-from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, Reason
 from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 
 CONTROLLED_STATES = (ConnectionState.STREAMING, ConnectionState.DEGRADED)
 Losses = Callable[[], dict[str, int]]
 
 
-def serve(parameters: EdgeParameters, view: EdgeView, *, losses: Losses) -> HttpEndpoint | None:
+def serve(
+    parameters: EdgeParameters, view: EdgeView, *, losses: Losses, why_not_alive: Reason
+) -> HttpEndpoint | None:
     """
     Start the endpoint, None if disabled. `losses` returns the losses of the trace, by reason.
     Raises ParameterError.
     """
     return http_endpoint.start_endpoint(
-        parameters, lambda: collect(view, losses()), lambda: why_not_ready(view)
+        parameters,
+        lambda: collect(view, losses()),
+        why_not_ready=lambda: why_not_ready(view),
+        why_not_alive=why_not_alive,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-import stat
 from typing import Any
 
 import yaml
@@ -17,6 +16,7 @@ import yaml
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
 from lerobot_serve.policies.files.policy_json import check_fields, FieldRule, is_names, SIZE
 from lerobot_serve.policies.files.unique_keys import UniqueKeys
+from lerobot_serve.private_file import mode_of_others
 
 FILE_LIMIT_BYTES = 1 << 20
 URL_MARK = ',url='
@@ -265,11 +265,11 @@ def _secret(file: Path, name: str) -> str:
         return ''
     path = file.parent / name
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        mode = mode_of_others(path)
         text = path.read_text('ascii').strip()
     except (OSError, ValueError) as error:
         raise PolicyError(f'{file}: cannot read api_key_file {path}: {error}') from None
-    if mode & 0o077:
+    if mode:
         raise PolicyError(
             f'{file}: others may read api_key_file {path} (mode {mode:03o}); '
             f'run `chmod 600 {path}`'

@@ -10,6 +10,9 @@ from typing import Any
 
 from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
+
+DESTROYED = 'pointer is invalid'
 
 
 class RobustExecutor(SingleThreadedExecutor):
@@ -32,8 +35,14 @@ class RobustExecutor(SingleThreadedExecutor):
     def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
         """Return the next ready callback; called by rclpy."""
         while True:
-            with contextlib.suppress(InvalidHandle):
+            try:
                 return super().wait_for_ready_callbacks(*arguments, **named)
+            except InvalidHandle:
+                pass
+            except rclpy_implementation.RCLError as error:
+                # a client or server of an action, which rclpy destroys first and then removes
+                if DESTROYED not in str(error):
+                    raise
 
     def _wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Iterator[Any]:
         """Rest, then yield the callbacks of one wait set; called by rclpy."""

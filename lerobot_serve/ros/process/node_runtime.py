@@ -136,6 +136,11 @@ class NodeRuntime:
             thread.start()
         return thread
 
+    def why_not_alive(self) -> str:
+        """Return which threads stand still; empty for none, and at the end. Any thread."""
+        still = [] if self.stop.is_set() else self.heartbeats.still(time.monotonic_ns())
+        return f'standing still: {", ".join(still)}' if still else ''
+
     def on_started(self, starter: Callable[[], None]) -> None:
         """
         Call `starter` in the main thread once the executor spins. Its UserError ends the process.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 import os
 import socket
+import threading
 
 READY, ALIVE, STOPPING = 'READY=1', 'WATCHDOG=1', 'STOPPING=1'
 SOCKET, WATCHDOG_TIME, WATCHDOG_PROCESS = 'NOTIFY_SOCKET', 'WATCHDOG_USEC', 'WATCHDOG_PID'
@@ -60,28 +61,30 @@ class ServiceManager:
 
 class Heartbeats:
     """
-    Counters that grow while their threads go on. `add` in any thread before the first `still`, of
-    which one thread calls both.
+    Counters that grow while their threads go on. Any thread.
     """
 
     def __init__(self, still_s: float) -> None:
         """A thread stands still when its counter does not grow for `still_s`, 2.5 s at least."""
         self._still_ns = int(max(still_s, STILL_LEAST_S) * 1e9)
+        self._lock = threading.Lock()
         self._counters: dict[str, Callable[[], int]] = {}
         self._seen: dict[str, tuple[int, int]] = {}
 
     def add(self, thread: str, counter: Callable[[], int]) -> None:
         """Watch the counter of a thread from now on."""
-        self._counters[thread] = counter
+        with self._lock:
+            self._counters[thread] = counter
 
     def still(self, now_ns: int) -> list[str]:
         """Return the threads that stand still."""
         found = []
-        for thread, counter in list(self._counters.items()):
-            count = counter()
-            before, since_ns = self._seen.get(thread, (count - 1, now_ns))
-            if count != before:
-                self._seen[thread] = count, now_ns
-            elif now_ns - since_ns >= self._still_ns:
-                found.append(thread)
+        with self._lock:
+            for thread, counter in self._counters.items():
+                count = counter()
+                before, since_ns = self._seen.get(thread, (count - 1, now_ns))
+                if count != before:
+                    self._seen[thread] = count, now_ns
+                elif now_ns - since_ns >= self._still_ns:
+                    found.append(thread)
         return found

@@ -22,7 +22,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaState
 from lerobot_serve.router.shadow.comparator import ShadowStatistics
 from lerobot_serve.telemetry import http_endpoint
-from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, Reason
 from lerobot_serve.telemetry.metric_families import (
     counter,
     gauge,
@@ -54,13 +54,14 @@ REPLICA_COUNTERS = {
 
 
 def serve(
-    parameters: RouterParameters, host: RouterHost, drops: DropCounters
+    parameters: RouterParameters, host: RouterHost, drops: DropCounters, why_not_alive: Reason
 ) -> HttpEndpoint | None:
     """Start and return the endpoint; None when it is disabled. Raises ParameterError."""
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(host.core, drops.counts() | trace_losses(host.core)),
-        lambda: not_ready_reason(host),
+        why_not_ready=lambda: not_ready_reason(host),
+        why_not_alive=why_not_alive,
     )
 
 

@@ -20,7 +20,7 @@ from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.telemetry import http_endpoint
-from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, Reason
 from lerobot_serve.telemetry.metric_families import (
     counter,
     gauge,
@@ -72,6 +72,7 @@ def start_endpoint(
     statistics: ServerStatistics,
     now: Callable[[], ServerSnapshot],
     losses: Losses = dict,
+    why_not_alive: Reason = str,
 ) -> HttpEndpoint | None:
     """
     Return the endpoint, None if disabled. `losses` are the records the trace lost, by reason.
@@ -81,7 +82,8 @@ def start_endpoint(
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(now().core, statistics, parameters.slot, losses()),
-        lambda: why_not_ready(now()),
+        why_not_ready=lambda: why_not_ready(now()),
+        why_not_alive=why_not_alive,
     )
 
 

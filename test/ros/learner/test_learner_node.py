@@ -68,7 +68,7 @@ def test_bags_in_a_folder_are_found_at_start(learner_rig):
     rig.start(episodes_per_round=100, episode_folders=f'[{rig.bags}]')
     rig.wait(lambda: rig.state and rig.state.episodes_new == 2, 'both are found')
     assert drops(rig) == {'no_episode': 1}
-    assert rig.state.parent.startswith('reach@')
+    rig.wait(lambda: rig.state.parent.startswith('reach@'), 'the parent is read')
 
 
 def test_live_parameters_are_applied_and_shown(learner_rig, node):

@@ -8,6 +8,8 @@ import sys
 import threading
 
 import pytest
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from std_msgs.msg import Empty
 
@@ -115,3 +117,24 @@ def test_what_a_thread_starts_at_the_end_is_waited_for_too(runtime):
     runtime.close()
     assert ended.is_set()
     assert not [each for each in threading.enumerate() if each.name in ('first', 'last')]
+
+
+@pytest.mark.parametrize('text', ['action client pointer is invalid', 'out of memory'])
+def test_an_action_that_is_destroyed_while_it_prepares_to_wait_is_left_out(
+    runtime, monkeypatch, text: str
+):
+    error = rclpy_implementation.RCLError(f"Failed to add 'rcl_action_client_t': {text}")
+    answers = iter([error, 'ready'])
+
+    def answer(*_: object, **__: object) -> object:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(SingleThreadedExecutor, 'wait_for_ready_callbacks', answer)
+    if text == 'out of memory':
+        with pytest.raises(rclpy_implementation.RCLError):
+            runtime.executor.wait_for_ready_callbacks()
+    else:
+        assert runtime.executor.wait_for_ready_callbacks() == 'ready'

@@ -6,25 +6,24 @@ domain of its own, so that nothing but Zenoh joins them; then a bad link, and on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 import json
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from support.docs.docs_rig import BLOCK, Command, of
 from support.network.edge_watch import __name__ as EDGE_WATCH
 from support.network.machines import CUT, line_of, Machines, NetworkUnavailable, running_machines
+from support.network.watched_edge import WatchedEdge
 from support.paths import module_environment, REPOSITORY
 from support.waiting import wait_until
 
 from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve_interfaces.msg import EdgeState
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +33,6 @@ EDGE = '/robot_1/edge_controller'
 LIMIT_S = 60.0
 # a robot on a radio, far away
 FAR = Conditions(rate_mbit_s=20, delay_ms=25, loss_percent=1, queue_ms=200)
-# two seconds; between two attempts of the simulated robot there are fewer
-FALLBACK_COMMANDS = 60
-FALLBACK_STATES = (EdgeState.STALLED, EdgeState.RECONNECTING)
 
 
 @dataclass(frozen=True)
@@ -75,49 +71,6 @@ def executable(words: tuple[str, ...]) -> list[str]:
     ]
 
 
-class EdgeWatch:
-    """Asks a process on the machine of the robot."""
-
-    def __init__(self, process: subprocess.Popen) -> None:
-        self._process = process
-
-    def ask(self) -> dict[str, Any]:
-        print('state', file=self._process.stdin, flush=True)
-        return json.loads(line_of(self._process))
-
-    def wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        """Return the first state for which this holds."""
-        last: dict[str, Any] = {}
-
-        def found() -> bool:
-            last.update(self.ask())
-            return holds(last)
-
-        try:
-            wait_until(found, what, LIMIT_S)
-        finally:
-            # shown below a failure
-            print(f'--- {what}: {last}')
-        return last
-
-    def wait_until_driven(self, count: int = 60) -> dict[str, Any]:
-        """Wait for so many further actions of a policy, while the session is open."""
-        begin = self.ask()['played']
-        return self.wait(
-            lambda now: now['played'] > begin + count and now['state'] == EdgeState.STREAMING,
-            f'{count} further actions of the policy',
-        )
-
-    def wait_until_fallen_back(self) -> dict[str, Any]:
-        """Wait until the robot says that it is cut off, and no policy has moved it for long."""
-        return self.wait(
-            lambda now: (
-                now['state'] in FALLBACK_STATES and now['without_policy'] > FALLBACK_COMMANDS
-            ),
-            'a fallback',
-        )
-
-
 @pytest.fixture(autouse=True)
 def modules(monkeypatch) -> None:
     """Children find the modules of the tests."""
@@ -138,13 +91,13 @@ def machines(tmp_path) -> Iterator[Machines]:
 
 
 @pytest.fixture
-def edge(machines) -> EdgeWatch:
+def edge(machines) -> WatchedEdge:
     """Everything of the page is started; the edge controller is watched."""
     for machine in MACHINES:
         for words in machine.starting('ros2', 'run', 'lerobot_serve'):
             machines.start(words[3], machine.name, executable(words))
     watch = [sys.executable, '-m', EDGE_WATCH, EDGE]
-    return EdgeWatch(machines.open('edge_watch', ROBOT.name, watch))
+    return WatchedEdge(machines.open('edge_watch', ROBOT.name, watch))
 
 
 def test_the_page_has_three_machines_that_only_zenoh_joins(machines):

@@ -37,6 +37,7 @@ def main(edge: str) -> None:
             'server': last.server,
             'reason': last.reason,
             'network_ms': last.network_ms,
+            'stalls': last.stalls,
             'played': len(seen.played),
             # commands since the last one of a policy
             'without_policy': sum(1 for _ in takewhile(is_fallback, reversed(seen.executed))),

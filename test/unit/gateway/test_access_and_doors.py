@@ -61,7 +61,7 @@ def test_tokens_hold_on_this_machine_too(tokens_file):
 
 
 def test_a_file_of_tokens_that_others_read_is_refused(tokens_file):
-    tokens_file.chmod(0o640)
+    tokens_file.chmod(0o644)
     with pytest.raises(UserError, match='chmod 600'):
         exposure(tokens_file=str(tokens_file))
 

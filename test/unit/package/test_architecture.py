@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'wire', 'parameters', 'errors', 'trace', 'telemetry'}
-GROUND |= {'atomic_file', 'ros_home', 'state_folder'}
+GROUND |= {'atomic_file', 'private_file', 'ros_home', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
     'arrays': set(),
@@ -22,21 +22,22 @@ ALLOWED = {
     'parameters': set(),
     'errors': set(),
     'atomic_file': set(),
+    'private_file': set(),
     'ros_home': set(),
     'state_folder': {'ros_home', 'parameters', 'wire'},
     'shared_memory': set(),
     'quotas': {'parameters'},
     'requirements': set(),
     'entry_points': {'errors', 'shared_memory', 'requirements'},
-    'access': {'errors', 'atomic_file'},
+    'access': {'errors', 'atomic_file', 'private_file'},
     'versions': {'errors', 'atomic_file', 'access'},
     'experience': {'atomic_file', 'versions', 'wire'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
-    'policies': {'arrays', 'wire', 'peer_formats', 'requirements', 'versions'},
+    'policies': {'arrays', 'wire', 'peer_formats', 'private_file', 'requirements', 'versions'},
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
-    'zenoh': {'wire', 'parameters', 'errors'},
+    'zenoh': {'wire', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone
     'client': {'arrays', 'wire', 'errors', 'access', 'zenoh'},
     'server': {*GROUND, 'policies', 'quotas', 'versions', 'zenoh'},

@@ -20,9 +20,18 @@ def why_not() -> list[str]:
 
 
 @pytest.fixture
-def endpoint(why_not):
+def standing_still() -> list[str]:
+    return ['']
+
+
+@pytest.fixture
+def endpoint(why_not, standing_still):
     made = HttpEndpoint(
-        '127.0.0.1', 0, lambda: [GaugeMetricFamily('robots', 'here', value=3)], lambda: why_not[0]
+        '127.0.0.1',
+        0,
+        lambda: [GaugeMetricFamily('robots', 'here', value=3)],
+        why_not_ready=lambda: why_not[0],
+        why_not_alive=lambda: standing_still[0],
     )
     yield made
     made.close()
@@ -46,6 +55,15 @@ def test_alive_and_ready_are_two_things(endpoint, why_not):
         get(endpoint, '/readyz')
     assert error.value.code == 503
     assert error.value.read() == b'no slot is healthy\n'
+
+
+def test_a_thread_that_stands_still_is_not_alive(endpoint, standing_still):
+    standing_still[0] = 'standing still: tick'
+    with pytest.raises(HTTPError) as error:
+        get(endpoint, '/healthz')
+    assert error.value.code == 503
+    assert error.value.read() == b'standing still: tick\n'
+    assert get(endpoint, '/readyz') == 'ready\n'
 
 
 def test_head_has_the_status_and_headers_of_get_without_the_body(endpoint, why_not):
@@ -79,11 +97,17 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(endpoint):
 @pytest.mark.parametrize(('address', 'port'), [('127.0.0.1', None), ('no.such.host.invalid', 0)])
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, address, port):
     with pytest.raises(ParameterError, match='use another port, or 0 to disable'):
-        HttpEndpoint(address, endpoint.port if port is None else port, list, str)
+        HttpEndpoint(
+            address,
+            endpoint.port if port is None else port,
+            list,
+            why_not_ready=str,
+            why_not_alive=str,
+        )
 
 
 def test_after_its_end_nobody_answers(why_not):
-    made = HttpEndpoint('127.0.0.1', 0, list, lambda: why_not[0])
+    made = HttpEndpoint('127.0.0.1', 0, list, why_not_ready=lambda: why_not[0], why_not_alive=str)
     made.close()
     with pytest.raises(OSError):
         get(made, '/healthz')

@@ -29,7 +29,8 @@ from lerobot_serve.learner.steps.jobs import (
 from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.steps.reports import Advance, Done, Failed, FoundEpisode, ScanDone
 
-LIMIT_S = 60.0
+# a step gives way to all other work of the machine
+LIMIT_S = 240.0
 JOBS = [
     ScanJob(('/a', '/b'), ''),
     ConvertJob(

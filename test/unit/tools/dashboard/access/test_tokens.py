@@ -39,7 +39,7 @@ def test_a_token_names_its_person_and_nothing_else_does():
 def test_a_file_that_others_may_read_is_refused_with_the_remedy(tmp_path):
     path = tmp_path / 'tokens'
     open_tokens(path)
-    os.chmod(path, 0o640)
+    os.chmod(path, 0o644)
     with pytest.raises(UserError, match=f'chmod 600 {path}'):
         open_tokens(path)
 

@@ -1,0 +1,9 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Keep the variables of the workspace for start.sh: an image is built once, and changes no more.
+set -eu
+for name in PATH AMENT_PREFIX_PATH CMAKE_PREFIX_PATH PYTHONPATH LD_LIBRARY_PATH \
+  ROS_DISTRO ROS_VERSION ROS_PYTHON_VERSION; do
+  eval "value=\${$name}"
+  printf "export %s='%s'\n" "$name" "$value"
+done > /opt/lerobot_serve/environment.sh

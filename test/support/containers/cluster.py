@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Runs the pods of rendered manifests without a cluster: each in a network and a file system of its
+own, with the arguments, variables, files and names that a kubelet gives it. Not here: the user,
+limits, network policies, and whatever restarts a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from dataclasses import dataclass
+import functools
+import os
+from pathlib import Path
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from support.containers.manifests import Document, files_of, Pod
+from support.network.machines import Machines, running_machines
+from support.paths import REPOSITORY
+
+IMAGE = Path('opt/lerobot_serve')
+CONTAINERS = Path('config/containers')
+STATE = Path('var/lib/lerobot_serve')
+# of the image
+USER = 10001
+BECOME_USER = ['setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups']
+SECRET_MODE = 0o440
+ASK = (
+    'import sys, urllib.request, urllib.error\n'
+    'request = urllib.request.Request(sys.argv[1])\n'
+    'try:\n    answer = urllib.request.urlopen(request, timeout=5)\n'
+    'except urllib.error.HTTPError as error:\n    answer = error\n'
+    'except OSError as error:\n    sys.exit(print(0, error))\n'
+    'print(answer.status, answer.read().decode())\n'
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a page answers: the status, 0 when nothing does, and the text."""
+
+    status: int
+    text: str
+
+
+@functools.cache
+def become_user() -> list[str]:
+    """
+    Return what makes a command that of the user of the image; nothing where this user cannot
+    become it, or where it cannot run the Python of the tests, which may belong to root.
+    """
+    command = [*BECOME_USER, 'sh', '-c', 'command -v python3']
+    try:
+        found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return []
+    return BECOME_USER if found and found == shutil.which('python3') else []
+
+
+def _give(path: Path, mode: int) -> None:
+    """Make a path that of the user of the image, as far as it may be."""
+    path.chmod(mode)
+    if become_user():
+        os.chown(path, USER, USER)
+
+
+class Cluster:
+    """
+    Pods by name, each on a machine of `machines`, and machines without a pod. Names of pods are
+    known to all. Main thread of the test.
+    """
+
+    def __init__(
+        self,
+        machines: Machines,
+        addresses: dict[str, str],
+        pods: dict[str, Pod],
+        documents: tuple[Document, ...],
+        folder: Path,
+    ) -> None:
+        self._machines, self._addresses, self._pods = machines, addresses, pods
+        self._documents, self._folder = documents, folder
+        self._secrets: dict[str, str] = {}
+        self.environment_file = self._freeze()
+
+    def _freeze(self) -> Path:
+        """Run freeze.sh, as the build of an image does."""
+        file = self._folder / 'environment.sh'
+        script = (REPOSITORY / CONTAINERS / 'freeze.sh').read_text()
+        text = script.replace(f'/{IMAGE}/environment.sh', shlex.quote(str(file)))
+        subprocess.run(['sh', '-c', text], check=True)
+        return file
+
+    def put_secret(self, name: str, text: str) -> None:
+        """Make the files of a Secret, by `NAME/FILE`."""
+        self._secrets[name] = text
+
+    def start(self, name: str) -> subprocess.Popen:
+        """Start the container of a pod."""
+        pod = self._pods[name]
+        root = self._root(pod)
+        command = [
+            *('sh', '-euc', self._mounts(pod, root), 'kubelet'),
+            *self._entry_point(),
+            *pod.arguments,
+        ]
+        return self._machines.start(name, name, command)
+
+    def _entry_point(self) -> list[str]:
+        return ['sh', f'/{IMAGE}/{CONTAINERS}/start.sh']
+
+    def _root(self, pod: Pod) -> Path:
+        """Write what is in the image, and what is mounted into it."""
+        root = self._folder / f'root of {pod.name}'.replace(' ', '_')
+        scripts = root / IMAGE / CONTAINERS
+        scripts.mkdir(parents=True)
+        (scripts / 'start.sh').write_text((REPOSITORY / CONTAINERS / 'start.sh').read_text())
+        (root / IMAGE / 'environment.sh').write_text(self.environment_file.read_text())
+        for where, files in (*files_of(self._documents, pod).items(), *self._secret_files(pod)):
+            target = root / where.removeprefix('/')
+            target.mkdir(parents=True)
+            for file, text in files.items():
+                (target / file).write_text(text)
+        for where, files in self._secret_files(pod):
+            for file in files:
+                _give(root / where.removeprefix('/') / file, SECRET_MODE)
+        (root / STATE).mkdir(parents=True)
+        (root / 'etc' / 'hosts').write_text(self._hosts())
+        return root
+
+    def _secret_files(self, pod: Pod) -> Iterator[tuple[str, dict[str, str]]]:
+        volumes = {v['name']: v['secret'] for v in pod.spec['volumes'] if 'secret' in v}
+        for mount in pod.container['volumeMounts']:
+            if mount['name'] in volumes:
+                prefix = f'{volumes[mount["name"]]["secretName"]}/'
+                yield (
+                    mount['mountPath'],
+                    {
+                        name.removeprefix(prefix): text
+                        for name, text in self._secrets.items()
+                        if name.startswith(prefix)
+                    },
+                )
+
+    def _hosts(self) -> str:
+        """Return the names that pods find: that of a pod in its service, and that of a service."""
+        lines = ['127.0.0.1 localhost']
+        for name, pod in self._pods.items():
+            address, service = self._addresses[name], name.rpartition('-')[0]
+            lines.append(f'{address} {name} {pod.domain}'.rstrip())
+            if not pod.index:
+                lines.append(f'{address} {service}')
+        return '\n'.join(lines) + '\n'
+
+    def _mounts(self, pod: Pod, root: Path) -> str:
+        """Return a script that mounts the files of the pod, and leaves the rest read-only."""
+        quoted = shlex.quote(str(root))
+        layers = [
+            f'mount -t overlay overlay -o lowerdir={quoted}/{top}:/{top} /{top}'
+            for top in ('etc', 'opt', 'var')
+        ]
+        variables = ' '.join(f'{k}={shlex.quote(v)}' for k, v in pod.environment.items())
+        home = self._folder / f'state of {pod.name}'.replace(' ', '_')
+        home.mkdir()
+        _give(home, 0o755)
+        return '\n'.join(
+            (
+                *layers,
+                f'mount --bind {shlex.quote(str(home))} /{STATE}',
+                'mount -t tmpfs tmpfs /tmp',
+                'mount -o remount,ro,bind /',
+                f'cd /{STATE}',
+                f'exec {shlex.join(become_user())} env HOME=/{STATE} ROS_HOME=/{STATE} '
+                f'ROS_LOG_DIR=/{STATE}/log {variables} "$@"',
+            )
+        )
+
+    def ask(self, source: str, target: str, port: int, path: str) -> Answer:
+        """Ask a page of a machine from another one."""
+        url = f'http://{self._addresses[target]}:{port}{path}'
+        made = self._machines.run(source, [sys.executable, '-c', ASK, url])
+        assert made.returncode == 0, made.stderr
+        status, _, text = made.stdout.partition(' ')
+        return Answer(int(status), text)
+
+    def probe(self, source: str, name: str, probe: str) -> Answer:
+        """Ask what a probe of a pod asks, from another machine."""
+        pod = self._pods[name]
+        page = pod.container[probe]['httpGet']
+        return self.ask(source, name, pod.port(page['port']), page['path'])
+
+    def end(self, name: str) -> float:
+        """
+        End a pod as a kubelet does; return the seconds that it took. Fails when it would be killed
+        at the end of its grace period, and when it does not end orderly.
+        """
+        process = self._machines.processes[name]
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(self._pods[name].spec['terminationGracePeriodSeconds'])
+        assert code == 0, f'{name} ended with {code}'
+        return time.monotonic() - begin
+
+
+@contextlib.contextmanager
+def running_cluster(
+    documents: tuple[Document, ...], pods: dict[str, Pod], others: tuple[str, ...], folder: Path
+) -> Iterator[tuple[Cluster, Machines, dict[str, str]]]:
+    """Yield a network with these pods, none started, and other machines. NetworkUnavailable."""
+    names = (*pods, *others)
+    addresses = {name: f'10.9.8.{10 + number}' for number, name in enumerate(names)}
+    with running_machines(addresses, folder) as machines:
+        yield Cluster(machines, addresses, pods, documents, folder), machines, addresses

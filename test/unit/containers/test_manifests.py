@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Each overlay as kustomize makes it: valid to the schemas of Kubernetes, with flags and parameters
+that the nodes take, names that find each other, and pods that the profile `restricted` admits.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import kubernetes_validate
+import pytest
+from support.containers.manifests import (
+    Document,
+    files_of,
+    of_kind,
+    OVERLAYS,
+    Pod,
+    pods,
+    rendered,
+    selects,
+    WORKLOADS,
+)
+from support.paths import REPOSITORY
+import yaml
+
+from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.parameters import build_parameters, parameter_specs
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+
+# from the oldest release that has the pod index as a label, to the newest known
+RELEASES = ('1.28', '1.32', '1.37')
+PARAMETERS = {
+    'serve': ServerParameters,
+    'router': RouterParameters,
+    'gateway': GatewayParameters,
+}
+METRICS = 'metrics'
+ROBOTS_FOLDER = '/var/lib/lerobot_serve'
+
+pytestmark = pytest.mark.parametrize('overlay', OVERLAYS)
+
+
+@pytest.fixture
+def documents(overlay: str) -> tuple[Document, ...]:
+    return rendered(overlay)
+
+
+def values_of(documents: tuple[Document, ...], pod: Pod) -> dict[str, object]:
+    """Return the parameters of the node in a pod, as it gets them from its files."""
+    ((_, files),) = files_of(documents, pod).items()
+    ((_, text),) = files.items()
+    return yaml.safe_load(text)['/**']['ros__parameters']
+
+
+def parameters_of(documents: tuple[Document, ...], pod: Pod):
+    """Return the parameters of the node in a pod. Raises ParameterError."""
+    return build_parameters(PARAMETERS[pod.arguments[0]], values_of(documents, pod))
+
+
+def node_name(pod: Pod) -> str:
+    (found,) = (word.split('=')[1] for word in pod.arguments if word.startswith('--name='))
+    return found
+
+
+@pytest.mark.parametrize('release', RELEASES)
+def test_the_schemas_of_kubernetes_accept_each_document(documents, release: str):
+    assert documents
+    for document in documents:
+        kubernetes_validate.validate(document, release, strict=True)
+
+
+def test_the_parameters_are_those_of_the_nodes(documents):
+    found = list(pods(documents))
+    assert {pod.arguments[0] for pod in found} == set(PARAMETERS)
+    for pod in found:
+        parameters_of(documents, pod)
+
+
+def test_the_arguments_are_flags_of_the_verbs(documents):
+    for pod in pods(documents):
+        known = {
+            spec.name.replace('_', '-').replace('.', '-')
+            for spec in parameter_specs(PARAMETERS[pod.arguments[0]])
+        }
+        flags = [word for word in pod.arguments if word.startswith('-')]
+        names = {flag.removeprefix('--').partition('=')[0] for flag in flags}
+        assert names <= known | {'params-file', 'name', 'namespace'}
+        assert all('=' in flag for flag in flags)
+
+
+def test_parameter_files_are_where_the_arguments_name_them(documents):
+    for pod in pods(documents):
+        (file,) = (w.split('=')[1] for w in pod.arguments if w.startswith('--params-file='))
+        folder, _, name = file.rpartition('/')
+        assert name in files_of(documents, pod)[folder]
+
+
+def test_the_router_names_and_reaches_every_server_that_may_run(documents):
+    (router,) = (pod for pod in pods(documents) if pod.arguments[0] == 'router')
+    values = values_of(documents, router)
+    scaled = {
+        each['spec']['scaleTargetRef']['name']: each['spec']['maxReplicas']
+        for each in of_kind(documents, 'HorizontalPodAutoscaler').values()
+    }
+    named = {name.removeprefix('zenoh:/') for name in (*values['slot_a'], *values['slot_b'])}
+    endpoints = set(values['zenoh_connect'])
+    for pod in pods(documents):
+        if pod.arguments[0] == 'serve':
+            assert node_name(pod) in named
+            assert f'tcp/{pod.domain}:{pod.port("zenoh")}' in endpoints
+            assert parameters_of(documents, pod).zenoh_listen == (
+                f'tcp/0.0.0.0:{pod.port("zenoh")}',
+            )
+    for name, most in scaled.items():
+        slot = name.rpartition('-')[2]
+        assert len(values[f'slot_{slot}']) >= most
+    # each name has an endpoint, in the words of Kubernetes
+    hosts = {endpoint.removeprefix('tcp/').partition('.')[0] for endpoint in endpoints}
+    assert {host.replace('-', '_') for host in hosts} == named
+
+
+def test_each_server_knows_its_slot(documents):
+    for name in of_kind(documents, 'StatefulSet'):
+        for pod in pods(documents):
+            if pod.name.startswith('policy-server') and pod.name.startswith(f'{name}-'):
+                assert f'--slot={name.rpartition("-")[2]}' in pod.arguments
+
+
+def test_the_gateway_reaches_the_router_by_its_service_and_its_name(documents):
+    services = of_kind(documents, 'Service')
+    (router,) = (pod for pod in pods(documents) if pod.arguments[0] == 'router')
+    (port,) = services['policy-router']['spec']['ports']
+    spaces = [w.split('=')[1] for w in router.arguments if w.startswith('--namespace=')]
+    for pod in pods(documents):
+        if pod.arguments[0] != 'gateway':
+            continue
+        parameters = parameters_of(documents, pod)
+        flags = [w.split('=')[1] for w in pod.arguments if w.startswith('--server=')]
+        assert parameters.zenoh_connect == (f'tcp/policy-router:{port["port"]}',)
+        assert (flags or [parameters.server])[-1] == f'{"".join(spaces)}/policy_router'
+
+
+def test_services_lead_to_ports_of_pods(documents):
+    found = list(pods(documents))
+    for service in of_kind(documents, 'Service').values():
+        selected = [
+            pod
+            for pod in found
+            if service['spec']['selector'].items() <= pod.template['metadata']['labels'].items()
+        ]
+        assert selected, service['metadata']['name']
+        for port in service['spec']['ports']:
+            assert {pod.port(port['targetPort']) for pod in selected} == {port['port']}
+
+
+def test_probes_ask_the_endpoint_of_the_node(documents):
+    for pod in pods(documents):
+        parameters = parameters_of(documents, pod)
+        assert parameters.metrics_port == pod.port(METRICS)
+        assert parameters.metrics_address == '0.0.0.0'
+        paths = {
+            probe: pod.container[probe]['httpGet']
+            for probe in ('startupProbe', 'livenessProbe', 'readinessProbe')
+        }
+        assert paths == {
+            'startupProbe': {'path': '/healthz', 'port': METRICS},
+            'livenessProbe': {'path': '/healthz', 'port': METRICS},
+            'readinessProbe': {'path': '/readyz', 'port': METRICS},
+        }
+
+
+def test_the_grace_period_is_longer_than_any_drain(documents):
+    for pod in pods(documents):
+        drain_s = getattr(parameters_of(documents, pod), 'drain_timeout_s', 0.0)
+        assert pod.spec['terminationGracePeriodSeconds'] >= drain_s + 20
+
+
+def test_pods_are_restricted_and_write_only_into_volumes(documents):
+    for pod in pods(documents):
+        assert pod.spec['automountServiceAccountToken'] is False
+        security = pod.spec['securityContext']
+        assert security['runAsNonRoot'] and security['runAsUser'] == 10001
+        assert security['seccompProfile'] == {'type': 'RuntimeDefault'}
+        assert pod.container['securityContext'] == {
+            'allowPrivilegeEscalation': False,
+            'readOnlyRootFilesystem': True,
+            'capabilities': {'drop': ['ALL']},
+        }
+        mounts = {m['mountPath']: m['name'] for m in pod.container['volumeMounts']}
+        assert {ROBOTS_FOLDER, '/tmp', '/dev/shm'} <= set(mounts)
+        volumes = {volume['name']: volume for volume in pod.spec['volumes']}
+        assert volumes[mounts['/dev/shm']]['emptyDir']['medium'] == 'Memory'
+
+
+def test_images_have_the_version_of_the_package(documents):
+    version = ElementTree.parse(REPOSITORY / 'package.xml').findtext('version')
+    images = {pod.container['image'] for pod in pods(documents)}
+    assert images
+    assert all(image.endswith(f':{version}') for image in images)
+
+
+def test_every_disruption_budget_and_policy_selects_pods(documents):
+    labels = [pod.template['metadata']['labels'] for pod in pods(documents)]
+    for budget in of_kind(documents, 'PodDisruptionBudget').values():
+        assert any(selects(budget['spec']['selector'], each) for each in labels)
+        assert budget['spec']['maxUnavailable'] == 1
+    for policy in of_kind(documents, 'NetworkPolicy').values():
+        assert any(selects(policy['spec']['podSelector'], each) for each in labels)
+
+
+@pytest.mark.parametrize(
+    ('source', 'target', 'port', 'is_allowed'),
+    [
+        ('policy-router', 'policy-server', 7447, True),
+        ('gateway', 'policy-router', 7447, True),
+        ('gateway', 'policy-server', 7447, False),
+        ('policy-server', 'policy-router', 7447, False),
+        ('policy-server', 'policy-server', 7447, False),
+        ('policy-server', 'gateway', 8700, False),
+        ('policy-router', 'policy-server', 9464, False),
+        ('outside', 'policy-router', 7447, True),
+        ('outside', 'policy-server', 7447, False),
+        ('outside', 'gateway', 8700, True),
+        ('outside', 'gateway', 8703, True),
+        ('outside', 'gateway', 9464, False),
+        ('monitoring', 'policy-server', 9464, True),
+        ('monitoring', 'policy-router', 9464, True),
+        ('monitoring', 'policy-server', 7447, False),
+    ],
+)
+def test_who_may_connect_to_whom(documents, source: str, target: str, port: int, is_allowed: bool):
+    by_name = {
+        pod.template['metadata']['labels']['app.kubernetes.io/name']: pod.template['metadata'][
+            'labels'
+        ]
+        for pod in pods(documents)
+    }
+    policies = [p['spec'] for p in of_kind(documents, 'NetworkPolicy').values()]
+    may_enter = any(
+        _admits(rule.get('from'), by_name.get(source, {}), source) and _has_port(rule, port)
+        for policy in policies
+        if selects(policy['podSelector'], by_name[target]) and 'Ingress' in policy['policyTypes']
+        for rule in policy.get('ingress', [])
+    )
+    may_leave = source not in by_name or any(
+        _admits(rule.get('to'), by_name[target], target) and _has_port(rule, port)
+        for policy in policies
+        if selects(policy['podSelector'], by_name[source]) and 'Egress' in policy['policyTypes']
+        for rule in policy.get('egress', [])
+    )
+    assert (may_enter and may_leave) is is_allowed
+
+
+def _admits(peers: list[Document] | None, labels: Document, name: str) -> bool:
+    """Return whether the peers of a rule contain a pod, or a pod of another namespace by name."""
+    if peers is None:
+        return True
+    for peer in peers:
+        if 'namespaceSelector' in peer:
+            if peer['namespaceSelector']['matchLabels'] == {'kubernetes.io/metadata.name': name}:
+                return True
+        elif labels and selects(peer['podSelector'], labels):
+            return True
+    return False
+
+
+def _has_port(rule: Document, port: int) -> bool:
+    return port in {each['port'] for each in rule['ports']}
+
+
+def test_workloads_are_those_that_the_pages_describe(documents):
+    kinds = {name: each['kind'] for name, each in of_kind(documents, *WORKLOADS).items()}
+    assert kinds == {
+        'policy-server-a': 'StatefulSet',
+        'policy-server-b': 'StatefulSet',
+        'policy-router': 'StatefulSet',
+        'gateway': 'Deployment',
+    }
