@@ -7,83 +7,155 @@ into their volumes, serve a robot and a client, and end within their grace perio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+import contextlib
+from pathlib import Path
 import sys
 
 import pytest
-from support.containers.cluster import Cluster, running_cluster
+from support.containers.cluster import addresses_of, Cluster, machine_of
 from support.containers.manifests import pods, rendered
 from support.network.edge_watch import __name__ as EDGE_WATCH
-from support.network.machines import Machines, NetworkUnavailable
+from support.network.machines import Machines, NetworkUnavailable, running_machines
 from support.network.watched_edge import WatchedEdge
 from support.paths import module_environment
 from support.waiting import wait_until
 
+from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.site import make_site, opened_site
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit_s(300)]
 
-ROBOT = 'robot'
+ROBOT, SITES = 'robot', ('north', 'south')
 TOKEN = 'a-token-of-a-test'
-SERVERS = ('policy-server-a-0', 'policy-server-a-1', 'policy-server-b-0')
-PODS = (*SERVERS, 'policy-router-0', 'gateway-0')
+SERVER, ROUTER = 'policy-server-a-0', 'policy-router-0'
+SERVERS = (SERVER, 'policy-server-a-1', 'policy-server-b-0')
+PODS = (*SERVERS, ROUTER, 'gateway-0')
+PROBES = ('startupProbe', 'livenessProbe', 'readinessProbe')
 LIMIT_S = 90.0
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch) -> Iterator[tuple[Cluster, Machines, dict[str, str]]]:
-    """The pods of the base, started, and a machine beside them."""
+def network(tmp_path, monkeypatch) -> Iterator[Callable[[dict[str, str]], Machines]]:
+    """Makes machines by their addresses."""
     monkeypatch.setenv('PYTHONPATH', module_environment()['PYTHONPATH'])
-    documents = rendered('base')
-    found = {pod.name: pod for pod in pods(documents) if pod.name in PODS}
-    assert set(found) == set(PODS)
-    try:
-        with running_cluster(documents, found, (ROBOT,), tmp_path) as (made, machines, addresses):
-            made.put_secret('gateway-tokens/tokens', f'anna {TOKEN}\n')
-            for name in found:
-                made.start(name)
-            yield made, machines, addresses
-    except NetworkUnavailable as reason:
-        pytest.skip(str(reason))
-    finally:
-        for log in sorted(tmp_path.glob('*.log')):
-            print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+    with contextlib.ExitStack() as stack:
+
+        def make(addresses: dict[str, str]) -> Machines:
+            try:
+                return stack.enter_context(running_machines(addresses, tmp_path))
+            except NetworkUnavailable as reason:
+                pytest.skip(str(reason))
+
+        yield make
+    for log in sorted(tmp_path.glob('*.log')):
+        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
 
 
-def test_the_pods_serve_a_robot_and_end_in_time(cluster):
-    made, machines, addresses = cluster
-    for name in PODS:
-        for probe in ('startupProbe', 'livenessProbe', 'readinessProbe'):
+def started_robot(machines: Machines, servers: str, *parameters: str) -> WatchedEdge:
+    """Start a simulated robot and its edge controller over Zenoh; return how it is watched."""
+    robot = ['--ros-args', '-r', '__ns:=/robot_1']
+    machines.start('sim_robot', ROBOT, [str(executable_path('sim_robot')), *robot])
+    settings = (f'servers:=[{servers}]', "task:='reach the target'", 'link:=zenoh', *parameters)
+    edge = [*robot, *(word for setting in settings for word in ('-p', setting))]
+    machines.start('edge', ROBOT, [str(executable_path('edge_controller')), *edge])
+    watch = [sys.executable, '-m', EDGE_WATCH, '/robot_1/edge_controller']
+    return WatchedEdge(machines.open('watch', ROBOT, watch))
+
+
+def wait_until_probed(cluster: Cluster, names: tuple[str, ...]) -> None:
+    for name in names:
+        for probe in PROBES:
             wait_until(
-                lambda name=name, probe=probe: made.probe(ROBOT, name, probe).status == 200,
+                lambda name=name, probe=probe: cluster.probe(ROBOT, name, probe).status == 200,
                 f'{probe} of {name}',
                 LIMIT_S,
             )
-    # a caller without a token is none; the page of the gateway needs none
-    assert made.ask(ROBOT, 'gateway-0', 8700, '/health').status == 200
-    assert made.ask(ROBOT, 'gateway-0', 8700, '/config').status == 401
 
-    endpoint = f'tcp/{addresses["policy-router-0"]}:7447'
-    machines.start(
-        'sim_robot',
-        ROBOT,
-        [str(executable_path('sim_robot')), '--ros-args', '-r', '__ns:=/robot_1'],
-    )
-    edge = ['--ros-args', '-r', '__ns:=/robot_1', '-p', "servers:=['/policy_router']"]
-    edge += ['-p', "task:='reach the target'", '-p', 'link:=zenoh']
-    edge += ['-p', f"zenoh_connect:=['{endpoint}']"]
-    machines.start('edge', ROBOT, [str(executable_path('edge_controller')), *edge])
-    watch = WatchedEdge(
-        machines.open(
-            'watch', ROBOT, [sys.executable, '-m', EDGE_WATCH, '/robot_1/edge_controller']
-        )
-    )
+
+def test_the_pods_serve_a_robot_and_end_in_time(network, tmp_path):
+    documents = rendered('base')
+    found = {pod.name: pod for pod in pods(documents) if pod.name in PODS}
+    assert set(found) == set(PODS)
+    addresses = addresses_of((*PODS, ROBOT))
+    machines = network(addresses)
+    cluster = Cluster(machines, addresses, documents, found, tmp_path)
+    cluster.put_secret('gateway-tokens', {'tokens': f'anna {TOKEN}\n'})
+    for name in found:
+        cluster.start(name)
+    wait_until_probed(cluster, PODS)
+    assert cluster.ask(ROBOT, 'gateway-0', 8700, '/health').status == 200
+    # without a token
+    assert cluster.ask(ROBOT, 'gateway-0', 8700, '/config').status == 401
+
+    endpoint = f'tcp/{cluster.address(ROUTER)}:7447'
+    watch = started_robot(machines, "'/policy_router'", f"zenoh_connect:=['{endpoint}']")
     watch.wait_until_driven()
-
     # a node is emptied: one server of slot a goes, and the other one has its robots
     before = watch.ask()
-    assert made.end('policy-server-a-0') < 30
+    cluster.end(SERVER)
     after = watch.wait_until_driven(120)
     assert after['stalls'] == before['stalls']
-    for name in ('gateway-0', 'policy-router-0', 'policy-server-a-1', 'policy-server-b-0'):
-        made.end(name)
+    for name in PODS:
+        if name != SERVER:
+            cluster.end(name)
+
+
+def keys_of_sites(folder: Path, addresses: dict[str, str]) -> dict[str, Path]:
+    """Make the keys of two sites and of a robot; return their folders by name."""
+    make_site(folder, 'fleet', 30)
+    folders = {}
+    with opened_site(folder) as site:
+        host = SERVER + '.policy-server-a'
+        server = site.add(KeyRole.SERVER, '/policy_server_a_0', 30, hosts=(host,), direct=False)
+        folders[SERVER] = folder / server.folder
+        for name in SITES:
+            hosts = (addresses[machine_of(ROUTER, name)],)
+            router = site.add(
+                KeyRole.ROUTER, f'/{name}/policy_router', 30, hosts=hosts, direct=False
+            )
+            folders[name] = folder / router.folder
+        folders[ROBOT] = (
+            folder / site.add(KeyRole.ROBOT, 'robot_1', 30, hosts=(), direct=False).folder
+        )
+        site.write_access()
+    return folders
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Return the files of a folder, as `kubectl create secret --from-file` takes them."""
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_a_robot_goes_on_at_the_other_site_over_encrypted_links(network, tmp_path):
+    names = (SERVER, ROUTER)
+    addresses = addresses_of((*(machine_of(pod, s) for s in SITES for pod in names), ROBOT))
+    machines = network(addresses)
+    keys = keys_of_sites(tmp_path / 'keys', addresses)
+    clusters = {}
+    for site in SITES:
+        documents = rendered(f'overlays/two-sites/{site}')
+        found = {pod.name: pod for pod in pods(documents) if pod.name in names}
+        made = clusters[site] = Cluster(machines, addresses, documents, found, tmp_path, site)
+        made.put_secret('keys-policy-router', files_in(keys[site]))
+        made.put_secret(f'keys-{SERVER}', files_in(keys[SERVER]))
+        for name in found:
+            made.start(name)
+    for made in clusters.values():
+        wait_until_probed(made, names)
+
+    endpoints = ', '.join(f"'tls/{clusters[site].address(ROUTER)}:7447'" for site in SITES)
+    watch = started_robot(
+        machines,
+        ', '.join(f"'/{site}/policy_router'" for site in SITES),
+        f'zenoh_connect:=[{endpoints}]',
+        'zenoh_site:=fleet',
+        f'zenoh_keys:={keys[ROBOT]}',
+        'client_id:=robot_1',
+    )
+    driven = watch.wait_until_driven()
+    assert driven['server'] == '/north/policy_router'
+    clusters['north'].end(ROUTER)
+    watch.wait(lambda now: now['server'] == '/south/policy_router', 'the other site')
+    watch.wait_until_driven()

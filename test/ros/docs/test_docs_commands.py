@@ -44,6 +44,8 @@ FOREIGN = {
     'register-python-argcomplete': 'of argcomplete',
     'rerun': 'of rerun-sdk',
     'zenohd': 'of Zenoh',
+    'docker': 'of docker; test_containers_page.py holds what is ours',
+    'kubectl': 'of Kubernetes; test_containers_page.py holds what is ours',
     'fastdds discovery': 'of Fast DDS',
     'ros2 bag': 'of a ROS 2 installation',
     'ros2 launch foxglove_bridge': 'of a ROS 2 installation',

@@ -7,8 +7,7 @@ limits, network policies, and whatever restarts a pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import functools
 import os
@@ -20,8 +19,8 @@ import subprocess
 import sys
 import time
 
-from support.containers.manifests import Document, files_of, Pod
-from support.network.machines import Machines, running_machines
+from support.containers.manifests import Document, files_of, Pod, SECRET_MODE, secrets_of
+from support.network.machines import Machines
 from support.paths import REPOSITORY
 
 IMAGE = Path('opt/lerobot_serve')
@@ -30,7 +29,6 @@ STATE = Path('var/lib/lerobot_serve')
 # of the image
 USER = 10001
 BECOME_USER = ['setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups']
-SECRET_MODE = 0o440
 ASK = (
     'import sys, urllib.request, urllib.error\n'
     'request = urllib.request.Request(sys.argv[1])\n'
@@ -72,21 +70,25 @@ def _give(path: Path, mode: int) -> None:
 
 class Cluster:
     """
-    Pods by name, each on a machine of `machines`, and machines without a pod. Names of pods are
-    known to all. Main thread of the test.
+    The pods of one cluster by name, each on a machine of its own. Pods find each other by name.
+    Main thread of the test.
     """
 
     def __init__(
         self,
         machines: Machines,
-        addresses: dict[str, str],
-        pods: dict[str, Pod],
+        addresses: Mapping[str, str],
         documents: tuple[Document, ...],
+        pods: Mapping[str, Pod],
         folder: Path,
+        site: str = '',
     ) -> None:
-        self._machines, self._addresses, self._pods = machines, addresses, pods
-        self._documents, self._folder = documents, folder
-        self._secrets: dict[str, str] = {}
+        """`addresses` are by machine; that of a pod has the site in front of its name."""
+        self._machines, self._addresses = machines, addresses
+        self._documents, self._pods = documents, pods
+        self._folder, self._site = folder / (site or 'cluster'), site
+        self._folder.mkdir()
+        self._secrets: dict[str, dict[str, str]] = {}
         self.environment_file = self._freeze()
 
     def _freeze(self) -> Path:
@@ -97,9 +99,9 @@ class Cluster:
         subprocess.run(['sh', '-c', text], check=True)
         return file
 
-    def put_secret(self, name: str, text: str) -> None:
-        """Make the files of a Secret, by `NAME/FILE`."""
-        self._secrets[name] = text
+    def put_secret(self, name: str, files: dict[str, str]) -> None:
+        """Make a Secret."""
+        self._secrets[name] = files
 
     def start(self, name: str) -> subprocess.Popen:
         """Start the container of a pod."""
@@ -110,7 +112,12 @@ class Cluster:
             *self._entry_point(),
             *pod.arguments,
         ]
-        return self._machines.start(name, name, command)
+        machine = self.machine(name)
+        return self._machines.start(machine, machine, command)
+
+    def machine(self, pod: str) -> str:
+        """Return the machine of a pod."""
+        return machine_of(pod, self._site)
 
     def _entry_point(self) -> list[str]:
         return ['sh', f'/{IMAGE}/{CONTAINERS}/start.sh']
@@ -135,24 +142,18 @@ class Cluster:
         return root
 
     def _secret_files(self, pod: Pod) -> Iterator[tuple[str, dict[str, str]]]:
-        volumes = {v['name']: v['secret'] for v in pod.spec['volumes'] if 'secret' in v}
-        for mount in pod.container['volumeMounts']:
-            if mount['name'] in volumes:
-                prefix = f'{volumes[mount["name"]]["secretName"]}/'
-                yield (
-                    mount['mountPath'],
-                    {
-                        name.removeprefix(prefix): text
-                        for name, text in self._secrets.items()
-                        if name.startswith(prefix)
-                    },
-                )
+        for folder, files in secrets_of(pod).items():
+            found = {}
+            for file, (secret, key) in files.items():
+                known = self._secrets.get(secret, {})
+                found.update(known if file == '*' else {file: known[key]} if key in known else {})
+            yield folder, found
 
     def _hosts(self) -> str:
         """Return the names that pods find: that of a pod in its service, and that of a service."""
         lines = ['127.0.0.1 localhost']
         for name, pod in self._pods.items():
-            address, service = self._addresses[name], name.rpartition('-')[0]
+            address, service = self.address(name), name.rpartition('-')[0]
             lines.append(f'{address} {name} {pod.domain}'.rstrip())
             if not pod.index:
                 lines.append(f'{address} {service}')
@@ -181,26 +182,30 @@ class Cluster:
             )
         )
 
-    def ask(self, source: str, target: str, port: int, path: str) -> Answer:
-        """Ask a page of a machine from another one."""
-        url = f'http://{self._addresses[target]}:{port}{path}'
+    def address(self, pod: str) -> str:
+        """Return the address of a pod."""
+        return self._addresses[self.machine(pod)]
+
+    def ask(self, source: str, pod: str, port: int, path: str) -> Answer:
+        """Ask a page of a pod from a machine."""
+        url = f'http://{self.address(pod)}:{port}{path}'
         made = self._machines.run(source, [sys.executable, '-c', ASK, url])
         assert made.returncode == 0, made.stderr
         status, _, text = made.stdout.partition(' ')
         return Answer(int(status), text)
 
-    def probe(self, source: str, name: str, probe: str) -> Answer:
-        """Ask what a probe of a pod asks, from another machine."""
-        pod = self._pods[name]
-        page = pod.container[probe]['httpGet']
-        return self.ask(source, name, pod.port(page['port']), page['path'])
+    def probe(self, source: str, pod: str, probe: str) -> Answer:
+        """Ask what a probe of a pod asks, from a machine."""
+        container = self._pods[pod]
+        page = container.container[probe]['httpGet']
+        return self.ask(source, pod, container.port(page['port']), page['path'])
 
     def end(self, name: str) -> float:
         """
         End a pod as a kubelet does; return the seconds that it took. Fails when it would be killed
         at the end of its grace period, and when it does not end orderly.
         """
-        process = self._machines.processes[name]
+        process = self._machines.processes[self.machine(name)]
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
         code = process.wait(self._pods[name].spec['terminationGracePeriodSeconds'])
@@ -208,12 +213,11 @@ class Cluster:
         return time.monotonic() - begin
 
 
-@contextlib.contextmanager
-def running_cluster(
-    documents: tuple[Document, ...], pods: dict[str, Pod], others: tuple[str, ...], folder: Path
-) -> Iterator[tuple[Cluster, Machines, dict[str, str]]]:
-    """Yield a network with these pods, none started, and other machines. NetworkUnavailable."""
-    names = (*pods, *others)
-    addresses = {name: f'10.9.8.{10 + number}' for number, name in enumerate(names)}
-    with running_machines(addresses, folder) as machines:
-        yield Cluster(machines, addresses, pods, documents, folder), machines, addresses
+def machine_of(pod: str, site: str = '') -> str:
+    """Return the machine of a pod of a site."""
+    return f'{site}-{pod}' if site else pod
+
+
+def addresses_of(machines: Iterable[str]) -> dict[str, str]:
+    """Return an address for each machine."""
+    return {name: f'10.9.8.{10 + number}' for number, name in enumerate(machines)}

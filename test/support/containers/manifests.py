@@ -18,8 +18,11 @@ from support.paths import REPOSITORY
 
 Document = dict[str, Any]
 FOLDER = REPOSITORY / 'config' / 'kubernetes'
-OVERLAYS = ('base', 'overlays/gpu', 'overlays/two-sites/north', 'overlays/two-sites/south')
+SITES = ('overlays/two-sites/north', 'overlays/two-sites/south')
+OVERLAYS = ('base', 'overlays/gpu', 'overlays/tls', *SITES)
 WORKLOADS = ('StatefulSet', 'Deployment')
+# for the group of the container; root owns the files
+SECRET_MODE = 0o440
 # in the arguments of a container
 VARIABLE = re.compile(r'\$\((\w+)\)')
 POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
@@ -103,6 +106,35 @@ def files_of(documents: tuple[Document, ...], pod: Pod) -> dict[str, dict[str, s
         mount['mountPath']: maps[volumes[mount['name']]]['data']
         for mount in pod.container['volumeMounts']
         if mount['name'] in volumes
+    }
+
+
+def secrets_of(pod: Pod) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return the files that Secrets put into the container: folder, file, Secret and its file."""
+    volumes = {v['name']: v for v in pod.spec['volumes'] if 'secret' in v or 'projected' in v}
+    return {
+        mount['mountPath']: _files(volumes[mount['name']], _below(mount, pod))
+        for mount in pod.container['volumeMounts']
+        if mount['name'] in volumes
+    }
+
+
+def _below(mount: Document, pod: Pod) -> str:
+    folder = VARIABLE.sub(lambda m: pod.environment[m[1]], mount.get('subPathExpr', ''))
+    return f'{folder}/' if folder else ''
+
+
+def _files(volume: Document, below: str) -> dict[str, tuple[str, str]]:
+    """Return the files of a volume below a folder of it; '*' are all of one Secret."""
+    if 'secret' in volume:
+        assert volume['secret']['defaultMode'] == SECRET_MODE
+        return {'*': (volume['secret']['secretName'], '*')}
+    assert volume['projected']['defaultMode'] == SECRET_MODE
+    return {
+        item['path'].removeprefix(below): (source['secret']['name'], item['key'])
+        for source in volume['projected']['sources']
+        for item in source['secret']['items']
+        if item['path'].startswith(below)
     }
 
 

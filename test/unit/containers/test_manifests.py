@@ -18,7 +18,9 @@ from support.containers.manifests import (
     Pod,
     pods,
     rendered,
+    secrets_of,
     selects,
+    SITES,
     WORKLOADS,
 )
 from support.paths import REPOSITORY
@@ -59,6 +61,10 @@ def parameters_of(documents: tuple[Document, ...], pod: Pod):
     return build_parameters(PARAMETERS[pod.arguments[0]], values_of(documents, pod))
 
 
+def has_keys(overlay: str) -> bool:
+    return overlay in ('overlays/tls', *SITES)
+
+
 def node_name(pod: Pod) -> str:
     (found,) = (word.split('=')[1] for word in pod.arguments if word.startswith('--name='))
     return found
@@ -73,7 +79,7 @@ def test_the_schemas_of_kubernetes_accept_each_document(documents, release: str)
 
 def test_the_parameters_are_those_of_the_nodes(documents):
     found = list(pods(documents))
-    assert {pod.arguments[0] for pod in found} == set(PARAMETERS)
+    assert {pod.arguments[0] for pod in found} <= set(PARAMETERS)
     for pod in found:
         parameters_of(documents, pod)
 
@@ -97,7 +103,8 @@ def test_parameter_files_are_where_the_arguments_name_them(documents):
         assert name in files_of(documents, pod)[folder]
 
 
-def test_the_router_names_and_reaches_every_server_that_may_run(documents):
+def test_the_router_names_and_reaches_every_server_that_may_run(documents, overlay):
+    protocol = 'tls' if has_keys(overlay) else 'tcp'
     (router,) = (pod for pod in pods(documents) if pod.arguments[0] == 'router')
     values = values_of(documents, router)
     scaled = {
@@ -109,15 +116,15 @@ def test_the_router_names_and_reaches_every_server_that_may_run(documents):
     for pod in pods(documents):
         if pod.arguments[0] == 'serve':
             assert node_name(pod) in named
-            assert f'tcp/{pod.domain}:{pod.port("zenoh")}' in endpoints
+            assert f'{protocol}/{pod.domain}:{pod.port("zenoh")}' in endpoints
             assert parameters_of(documents, pod).zenoh_listen == (
-                f'tcp/0.0.0.0:{pod.port("zenoh")}',
+                f'{protocol}/0.0.0.0:{pod.port("zenoh")}',
             )
     for name, most in scaled.items():
         slot = name.rpartition('-')[2]
         assert len(values[f'slot_{slot}']) >= most
     # each name has an endpoint, in the words of Kubernetes
-    hosts = {endpoint.removeprefix('tcp/').partition('.')[0] for endpoint in endpoints}
+    hosts = {endpoint.removeprefix(f'{protocol}/').partition('.')[0] for endpoint in endpoints}
     assert {host.replace('-', '_') for host in hosts} == named
 
 
@@ -230,7 +237,12 @@ def test_every_disruption_budget_and_policy_selects_pods(documents):
         ('monitoring', 'policy-server', 7447, False),
     ],
 )
-def test_who_may_connect_to_whom(documents, source: str, target: str, port: int, is_allowed: bool):
+def test_who_may_connect_to_whom(
+    documents, overlay, source: str, target: str, port: int, is_allowed: bool
+):
+    if has_keys(overlay) and 'gateway' in (source, target):
+        assert 'gateway' not in of_kind(documents, *WORKLOADS)
+        return
     by_name = {
         pod.template['metadata']['labels']['app.kubernetes.io/name']: pod.template['metadata'][
             'labels'
@@ -270,11 +282,25 @@ def _has_port(rule: Document, port: int) -> bool:
     return port in {each['port'] for each in rule['ports']}
 
 
-def test_workloads_are_those_that_the_pages_describe(documents):
+def test_workloads_are_those_that_the_page_describes(documents, overlay):
     kinds = {name: each['kind'] for name, each in of_kind(documents, *WORKLOADS).items()}
+    gateway = {} if has_keys(overlay) else {'gateway': 'Deployment'}
     assert kinds == {
         'policy-server-a': 'StatefulSet',
         'policy-server-b': 'StatefulSet',
         'policy-router': 'StatefulSet',
-        'gateway': 'Deployment',
+        **gateway,
     }
+
+
+def test_only_keys_open_the_router_to_robots_outside(documents, overlay):
+    kind = of_kind(documents, 'Service')['policy-router']['spec'].get('type', 'ClusterIP')
+    assert kind == ('LoadBalancer' if has_keys(overlay) else 'ClusterIP')
+    for pod in pods(documents):
+        if has_keys(overlay):
+            parameters = parameters_of(documents, pod)
+            files = secrets_of(pod)[parameters.zenoh_keys]
+            names = {secret for secret, _ in files.values()}
+            # each pod has the keys of its own name
+            assert names == {f'keys-{pod.name.removesuffix("-0")}', f'keys-{pod.name}'} & names
+            assert len(names) == 1 and parameters.zenoh_site == 'fleet'
