@@ -92,7 +92,7 @@ class EdgeCore:
         )
         pipeline.set_episode(EpisodeRequest(parameters.task))
         servers = ServerSelection(
-            parameters.servers,
+            parameters.server_names,
             first_backoff_s=parameters.reconnect_initial_backoff_s,
             max_backoff_s=parameters.reconnect_max_backoff_s,
             random=random,

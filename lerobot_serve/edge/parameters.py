@@ -15,7 +15,13 @@ from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
-from lerobot_serve.wire.names import is_over_zenoh, is_printable, is_topic, node_name
+from lerobot_serve.wire.names import (
+    is_over_zenoh,
+    is_printable,
+    is_topic,
+    node_name,
+    OVER_ROS,
+)
 from lerobot_serve.wire.schema import TASK_LIMIT
 from lerobot_serve.wire.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
@@ -36,7 +42,7 @@ class EdgeParameters:
     servers: tuple[str, ...] = parameter(
         ('/policy_server',),
         'full names of the policy servers or routers, in order of preference; the rest are '
-        'failover targets',
+        'failover targets. zenoh:/NAME or ros:/NAME gives one a link of its own',
     )
     link: str = zenoh.link()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
@@ -285,15 +291,24 @@ class EdgeParameters:
 
     @property
     def servers_over_zenoh(self) -> tuple[str, ...]:
-        """The servers that are reached over Zenoh: all, or those named `zenoh:/NAME`."""
+        """The servers that are reached over Zenoh: those named so, or by `link` without a link."""
+        by_default = self.link == 'zenoh'
         return tuple(
-            server for server in self.servers if self.link == 'zenoh' or is_over_zenoh(server)
+            server
+            for server in self.servers
+            if is_over_zenoh(server) or (by_default and not server.startswith(OVER_ROS))
         )
 
     @property
     def servers_over_ros(self) -> tuple[str, ...]:
-        """The other servers."""
-        return tuple(server for server in self.servers if server not in self.servers_over_zenoh)
+        """The other servers, by the names of their nodes."""
+        others = (server for server in self.servers if server not in self.servers_over_zenoh)
+        return tuple(server.removeprefix(OVER_ROS) for server in others)
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """The servers as the links name them, in order of preference."""
+        return tuple(server.removeprefix(OVER_ROS) for server in self.servers)
 
     def command_period_s(self, fps: float) -> float:
         """Return the time between two commands of a robot with `fps` actions per second [s]."""
@@ -320,14 +335,16 @@ def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def _check_servers(servers: tuple[str, ...]) -> None:
     if not servers:
         raise ParameterError('servers must name at least one, like /policy_server, got none')
-    for server in servers:
-        if not is_topic(node_name(server)):
+    names = [server.removeprefix(OVER_ROS) for server in servers]
+    for name, server in zip(names, servers, strict=True):
+        has_two_links = name != server and is_over_zenoh(name)
+        if has_two_links or not is_topic(node_name(name)):
             raise ParameterError(
                 'servers must be full names of nodes like /policy_server, or like '
-                f'zenoh:/policy_server, got {server!r}'
+                f'zenoh:/policy_server or ros:/policy_server, got {server!r}'
             )
-        if servers.count(server) > 1:
-            raise ParameterError(f'servers must differ, got {server} twice')
+        if names.count(name) > 1:
+            raise ParameterError(f'servers must differ, got {name} twice')
 
 
 def _check_times(given: EdgeParameters) -> None:

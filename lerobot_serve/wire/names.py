@@ -17,7 +17,7 @@ TOKEN = re.compile(r'[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*')
 FILE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
-OVER_ZENOH = 'zenoh:'
+OVER_ZENOH, OVER_ROS = 'zenoh:', 'ros:'
 TOPIC_LIMIT = 240
 # the last, and the second last, segment of a reply topic
 OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'replies'

@@ -36,6 +36,7 @@ from lerobot_serve.tools.fleet.sections.learner import learner_values
 from lerobot_serve.tools.fleet.sections.loop import loop_process
 from lerobot_serve.tools.fleet.sections.recorder import recorder_process
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
+from lerobot_serve.wire.names import OVER_ROS
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 
@@ -44,7 +45,8 @@ SECTIONS = (
     *('namespace', 'log_level'),
 )
 SERVER_KEYS = ('policy', 'slot', 'replicas')
-ROBOT_KEYS = ('robot', 'simulated', 'simulation')
+ROBOT_KEYS = ('robot', 'simulated', 'simulation', 'local')
+LOCAL_KEYS = ('policy',)
 SLOTS = ('prod', 'a', 'b', 'shadow')
 PATHS = ('_file', '_keys', '_folder', '_root', '.mapping')
 MOST_REPLICAS, MOST_ROBOTS = 64, 200
@@ -276,6 +278,11 @@ class _Planner:
         values = self._values(place, given, 'edge_controller', ROBOT_KEYS)
         if servers and 'servers' not in values:
             values['servers'] = tuple(servers)
+        if 'local' in given:
+            local = self._local(place, name, given)
+            yield local
+            # tried last, and left with the next episode that finds another one
+            values['servers'] = (*values.get('servers', ()), f'{OVER_ROS}{local.node}')
         if self._simulated(place, given):
             yield self._simulation(place, name, given, index, router)
         if 'robot' in given:
@@ -283,6 +290,14 @@ class _Planner:
         yield self._process(
             place, name, Stage.ROBOT, 'edge_controller', name, _ports(values, index)
         )
+
+    def _local(self, place: Place, name: str, given: dict[str, Any]) -> FleetProcess:
+        """Return the policy server of a robot of its own."""
+        here = (*place, 'local')
+        keys = self._file.section(here, given['local'])
+        values = self._policy(here, keys)
+        values |= self._values(here, keys, 'policy_server', LOCAL_KEYS)
+        return self._process(here, f'{name}.local', Stage.SERVER, 'policy_server', name, values)
 
     def _simulated(self, place: Place, given: dict[str, Any]) -> bool:
         simulated = given.get('simulated', False)

@@ -86,6 +86,15 @@ OPTIONS = (
 )  # fmt: skip
 
 
+def missing_options(options: argparse.Namespace) -> list[str]:
+    """Return the required options that are not given; a plan of tiers needs none of them."""
+    return [
+        option.name
+        for option in OPTIONS
+        if option.is_required and getattr(options, option.field) is None
+    ]
+
+
 def fleet_demand(options: argparse.Namespace) -> FleetDemand:
     """Return the demand of the fleet. Raises ParameterError."""
     chunk_s, max_age_s = options.chunk_rows / options.fps, options.max_age_ms / 1e3

@@ -49,6 +49,9 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'servers': ['policy_server']}, "full names of nodes .*, got 'policy_server'"),
         ({'servers': ['/a', '']}, "full names of nodes .*, got ''"),
         ({'servers': ['/a', '/b', '/a']}, 'servers must differ, got /a twice'),
+        ({'servers': ['/a', 'ros:/a']}, 'servers must differ, got /a twice'),
+        ({'servers': ['ros:a']}, "full names of nodes .*, got 'ros:a'"),
+        ({'servers': ['ros:zenoh:/a']}, 'full names of nodes'),
         ({'servers': '/a'}, 'servers must be a string array'),
         (
             {'request_threshold_s': 3},
@@ -128,3 +131,22 @@ def test_what_fits_together_is_taken(values):
 def test_a_text_says_what_the_choices_are_for(spec):
     for choice in spec.choices if spec.name != 'network_profile' else ():
         assert re.search(rf'\b{choice[:4]}', spec.text), choice
+
+
+@pytest.mark.parametrize(
+    ('link', 'server', 'is_over_zenoh', 'name'),
+    [
+        ('ros', '/site', False, '/site'),
+        ('ros', 'ros:/site', False, '/site'),
+        ('ros', 'zenoh:/site', True, 'zenoh:/site'),
+        ('zenoh', '/site', True, '/site'),
+        ('zenoh', 'ros:/site', False, '/site'),
+        ('zenoh', 'zenoh:/site', True, 'zenoh:/site'),
+    ],
+)
+def test_the_link_of_a_server_is_its_own_or_that_of_all(link, server, is_over_zenoh, name):
+    values = {'link': link, 'servers': [server, 'zenoh:/other'], 'zenoh_connect': ['tcp/h:1']}
+    built = build_parameters(EdgeParameters, values)
+    assert built.server_names == (name, 'zenoh:/other')
+    assert built.servers_over_zenoh == (*([server] if is_over_zenoh else []), 'zenoh:/other')
+    assert built.servers_over_ros == (() if is_over_zenoh else (name,))

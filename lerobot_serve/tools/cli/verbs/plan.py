@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-HELP = 'compute how many policy servers, each with a GPU, a fleet needs'
+HELP = 'compute how many policy servers a fleet needs, and from where they can drive'
 EXAMPLE = (
     'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1  | exit status 0 '
     'when a number of servers meets all goals, 1 when none does or a value is refused, 2 for a '
@@ -15,16 +16,24 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from lerobot_serve.tools.plan.options import OPTIONS
+    from lerobot_serve.tools.plan.tiers import parse_tier
 
     for option in OPTIONS:
         parser.add_argument(
             option.name,
             type=option.kind,
             default=option.default,
-            required=option.is_required,
             metavar='N' if option.kind is int else option.name.rpartition('-')[2].upper(),
             help=option.text,
         )
+    parser.add_argument(
+        '--tier',
+        type=parse_tier,
+        action='append',
+        metavar='NAME:INFERENCE_MS[:NETWORK_MS]',
+        help='instead of servers: whether a policy of this latency, on the robot, at the site or '
+        'far away, can drive at --fps; once for each place',
+    )
     parser.add_argument('--json', action='store_true', help='print a JSON object')
 
 
@@ -38,6 +47,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.plan.options import (
         check_length,
         fleet_demand,
+        missing_options,
         OPTIONS,
         service_time,
     )
@@ -46,6 +56,15 @@ def main(options: argparse.Namespace) -> int:
 
     for option in OPTIONS:
         option.check(getattr(options, option.field))
+    if options.tier:
+        return _print_tiers(options)
+    if missing := missing_options(options):
+        # as argparse has it
+        print(
+            f'lerobot-serve plan: error: {" and ".join(missing)} must be given, or --tier',
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     fleet, service = fleet_demand(options), service_time(options)
     check_length(options, fleet)
     found = apply_formula(fleet, service, MAX_UTILIZATION)
@@ -60,3 +79,17 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(as_text(fleet, service, found, planned))
     return 1 if planned.servers is None else 0
+
+
+def _print_tiers(options: argparse.Namespace) -> int:
+    """Return 0 when a tier can drive, otherwise 1. Raises ParameterError."""
+    import json
+
+    from lerobot_serve.tools.plan import tiers
+
+    found = tiers.judge(options.tier, options.fps, options.chunk_rows)
+    if options.json:
+        print(json.dumps(tiers.as_json(found), indent=2))
+    else:
+        print(tiers.as_text(found, options.fps, options.chunk_rows))
+    return 0 if any(each.can_answer_each_step or each.can_send_chunks for each in found) else 1

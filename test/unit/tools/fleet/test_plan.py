@@ -364,3 +364,38 @@ def test_the_keys_of_a_recorder_are_flags_of_the_verb():
 def test_a_dashboard_alone_is_no_fleet():
     with pytest.raises(UserError, match='names no process; add servers, router or robots'):
         plan('dashboard: {port: 0}')
+
+
+def test_a_policy_on_a_robot_is_tried_last_over_the_link_within_the_robot():
+    planned = plan(f"""
+        namespace: cell
+        servers: {{v1: {{policy: '{NULL}'}}}}
+        router:
+        robots:
+          left: {{robot: so101, local: {{policy: '{NULL}', cpu_threads: 1}}}}
+          right: {{robot: so101, servers: [/other], local: {{policy: '{NULL}'}}}}
+          alone: {{robot: so101}}
+    """)
+    assert planned['left.local'].node == '/cell/left/policy_server'
+    assert planned['left.local'].stage is Stage.SERVER
+    assert planned['left.local'].values['cpu_threads'] == 1
+    assert planned['left'].values['servers'] == (
+        '/cell/policy_router',
+        'ros:/cell/left/policy_server',
+    )
+    assert planned['right'].values['servers'] == ('/other', 'ros:/cell/right/policy_server')
+    assert planned['alone'].values['servers'] == ('/cell/policy_router',)
+
+
+@pytest.mark.parametrize(
+    ('local', 'error'),
+    [
+        ('{}', 'has no policy; add `policy: FOLDER`'),
+        ('{policy: none_such}', 'neither there nor shipped'),
+        ('{policy: reach, slot: a, replicas: 2}', 'replicas'),
+        ('7', 'must be'),
+    ],
+)
+def test_a_policy_on_a_robot_that_is_none_is_refused(local: str, error: str):
+    with pytest.raises(UserError, match=error):
+        plan(f'robots: {{left: {{robot: so101, local: {local}}}}}')
