@@ -23,8 +23,10 @@ from lerobot_serve.tools.traces.fields import number
 
 POLICY_FAILURES = ('policy_error', 'not_finite', 'wrong_shape', 'bad_observation')
 SESSION_LOST = ('no_session', 'draining')
+QUOTA = 'quota'
 # thresholds: share of changed commands; missed steps
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
+NO_REPLY = 'no request during the stall has a recorded reply'
 NO_EDGE_TRACE = 'its own edge has no trace'
 NO_SERVER_TRACE = 'no server has a trace of that time'
 
@@ -111,10 +113,19 @@ def policy_failed(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether replies had an error."""
     statuses = [reply_status(request) for request in facts.during]
     if not any(statuses):
-        return CauseFinding(None, 'no request during the stall has a recorded reply')
+        return CauseFinding(None, NO_REPLY)
     bad = [status for status in statuses if status in POLICY_FAILURES]
     kinds = ', '.join(sorted(set(bad))) or 'no error'
     return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {kinds}')
+
+
+def quota_used_up(facts: WindowFacts) -> CauseFinding:
+    """Evaluate whether requests were refused because of a quota."""
+    statuses = [reply_status(request) for request in facts.during]
+    if not any(statuses):
+        return CauseFinding(None, NO_REPLY)
+    refused = statuses.count(QUOTA)
+    return CauseFinding(refused > 0, f'{refused} of {len(statuses)} replies during: quota used up')
 
 
 def request_lost(facts: WindowFacts) -> CauseFinding:

@@ -87,6 +87,14 @@ RULES = (
         'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
     ),
     DiagnosisRule(
+        'quota_used_up',
+        causes.quota_used_up,
+        'replies that refuse a request because its quota is used up',
+        'The quota of the robot, or of its group, was used up.',
+        'raise it in `quotas` of the router or server, or send fewer requests: '
+        'docs/router.md#quotas',
+    ),
+    DiagnosisRule(
         'request_lost',
         causes.request_lost,
         'requests timed out, and the whole trace of the server has no record of them',

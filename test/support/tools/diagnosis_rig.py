@@ -103,7 +103,8 @@ def _request(made: Scene, client: str, number: int) -> None:
     parts = {'queue_wait_ms': wait_ms, 'processing_ms': 1.0, 'inference_ms': work_ms}
     whole_ms = way_ms + sum(parts.values())
     end_s = sent_s + whole_ms / 1e3
-    status = 'not_finite' if trouble == 'policy_failed' and is_his else 'ok'
+    refused = {'policy_failed': 'not_finite', 'quota_used_up': 'quota'}
+    status = refused.get(trouble, 'ok') if is_his else 'ok'
     lost = is_his and trouble in ('superseded_requests', 'request_lost', 'reply_lost')
     if lost:
         ended = records.request(0, ids, status='timed_out', reason='request_timeout')

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.tools.diagnosis_rig import header, ROBOTS, Scene, scene
 
-from lerobot_serve.tools.diagnosis.causes import POLICY_FAILURES, SESSION_LOST
+from lerobot_serve.tools.diagnosis.causes import POLICY_FAILURES, QUOTA, SESSION_LOST
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.median_shift import BEFORE_MIN
 from lerobot_serve.tools.diagnosis.report import as_json, as_text
@@ -58,6 +58,7 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
     'policy_slow': has_figures('inference_ms'),
     'network': has_figures('round_trip_ms'),
     'policy_failed': has('status', *POLICY_FAILURES),
+    'quota_used_up': has('status', QUOTA),
     'request_lost': lambda told: has('status', 'timed_out')(told) and bool(told.get('server')),
     'reply_lost': lambda told: bool(of_robot(told, 'request', 'server') and told.get('robot_1')),
     'router': lambda told: bool(told.get('router')),
