@@ -240,4 +240,4 @@ def test_who_pauses_or_has_latched_is_not_ready(robot):
 
 
 def test_there_is_no_endpoint_without_a_port(robot):
-    assert serve(EdgeParameters(), robot.view, losses=dict) is None
+    assert serve(EdgeParameters(), robot.view, losses=dict, why_not_alive=str) is None
