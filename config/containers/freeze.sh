@@ -7,3 +7,6 @@ for name in PATH AMENT_PREFIX_PATH CMAKE_PREFIX_PATH PYTHONPATH LD_LIBRARY_PATH 
   eval "value=\${$name}"
   printf "export %s='%s'\n" "$name" "$value"
 done > /opt/lerobot_serve/environment.sh
+# a node with GPUs may name the folder of its driver in it
+echo 'export LD_LIBRARY_PATH="$LD_LIBRARY_PATH${OF_THE_NODE:+:$OF_THE_NODE}"' \
+  >> /opt/lerobot_serve/environment.sh

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Serve /metrics for Prometheus, /healthz (no thread stands still) and /readyz (the node is ready)
-over HTTP; otherwise the last two have status 503 and the reason. A separate daemon thread, which
-only reads.
+Serve /metrics for Prometheus, /healthz (no watched thread stands still) and /readyz (the node is
+ready) over HTTP; otherwise the last two have status 503 and the reason. A separate daemon thread,
+which only reads.
 """
 
 from __future__ import annotations

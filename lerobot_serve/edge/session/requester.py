@@ -171,8 +171,7 @@ class Requester:
     def _start_episode(self, episode: EpisodeRequest) -> None:
         self.settings = self.next_settings
         self._wanted_since_ns = self._refused_since_ns = None
-        home, is_available = self.servers.preferred, self._transport.is_available
-        if self._is_open and is_available(home) and self.servers.return_to_preferred():
+        if self._is_open and self.servers.return_to_better(self._transport.is_available):
             self._transport.close_session()
             self._is_open = False
         self.pipeline.begin_episode(episode, notify_server=self._is_open)

@@ -279,9 +279,9 @@ class _Planner:
         if servers and 'servers' not in values:
             values['servers'] = tuple(servers)
         if 'local' in given:
-            local = self._local(place, name, given)
+            local = self._local(place, name, given, index)
             yield local
-            # tried last, and left with the next episode that finds another one
+            # tried last, and left with the next episode that finds one before it
             values['servers'] = (*values.get('servers', ()), f'{OVER_ROS}{local.node}')
         if self._simulated(place, given):
             yield self._simulation(place, name, given, index, router)
@@ -291,13 +291,15 @@ class _Planner:
             place, name, Stage.ROBOT, 'edge_controller', name, _ports(values, index)
         )
 
-    def _local(self, place: Place, name: str, given: dict[str, Any]) -> FleetProcess:
+    def _local(self, place: Place, name: str, given: dict[str, Any], index: int) -> FleetProcess:
         """Return the policy server of a robot of its own."""
         here = (*place, 'local')
         keys = self._file.section(here, given['local'])
         values = self._policy(here, keys)
         values |= self._values(here, keys, 'policy_server', LOCAL_KEYS)
-        return self._process(here, f'{name}.local', Stage.SERVER, 'policy_server', name, values)
+        return self._process(
+            here, f'{name}.local', Stage.SERVER, 'policy_server', name, _ports(values, index)
+        )
 
     def _simulated(self, place: Place, given: dict[str, Any]) -> bool:
         simulated = given.get('simulated', False)

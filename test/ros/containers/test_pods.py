@@ -31,7 +31,8 @@ ROBOT, SITES = 'robot', ('north', 'south')
 TOKEN = 'a-token-of-a-test'
 SERVER, ROUTER = 'policy-server-a-0', 'policy-router-0'
 SERVERS = (SERVER, 'policy-server-a-1', 'policy-server-b-0')
-PODS = (*SERVERS, ROUTER, 'gateway-0')
+GATEWAYS = ('gateway-0', 'gateway-1')
+PODS = (*SERVERS, ROUTER, *GATEWAYS)
 PROBES = ('startupProbe', 'livenessProbe', 'readinessProbe')
 LIMIT_S = 90.0
 
@@ -85,9 +86,10 @@ def test_the_pods_serve_a_robot_and_end_in_time(network, tmp_path):
     for name in found:
         cluster.start(name)
     wait_until_probed(cluster, PODS)
-    assert cluster.ask(ROBOT, 'gateway-0', 8700, '/health').status == 200
-    # without a token
-    assert cluster.ask(ROBOT, 'gateway-0', 8700, '/config').status == 401
+    for name in GATEWAYS:
+        assert cluster.ask(ROBOT, name, 8700, '/health').status == 200
+        # without a token
+        assert cluster.ask(ROBOT, name, 8700, '/config').status == 401
 
     endpoint = f'tcp/{cluster.address(ROUTER)}:7447'
     watch = started_robot(machines, "'/policy_router'", f"zenoh_connect:=['{endpoint}']")

@@ -26,8 +26,8 @@ from support.paths import REPOSITORY
 IMAGE = Path('opt/lerobot_serve')
 CONTAINERS = Path('config/containers')
 STATE = Path('var/lib/lerobot_serve')
-# of the image
-USER = 10001
+# of the image, and who owns a Secret
+USER, ROOT = 10001, 0
 BECOME_USER = ['setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups']
 ASK = (
     'import sys, urllib.request, urllib.error\n'
@@ -61,11 +61,11 @@ def become_user() -> list[str]:
     return BECOME_USER if found and found == shutil.which('python3') else []
 
 
-def _give(path: Path, mode: int) -> None:
-    """Make a path that of the user of the image, as far as it may be."""
+def _give(path: Path, mode: int, owner: int = USER) -> None:
+    """Make a path that of the user of the image, or of its group, as far as it may be."""
     path.chmod(mode)
     if become_user():
-        os.chown(path, USER, USER)
+        os.chown(path, owner, USER)
 
 
 class Cluster:
@@ -133,10 +133,12 @@ class Cluster:
             target = root / where.removeprefix('/')
             target.mkdir(parents=True)
             for file, text in files.items():
+                (target / file).parent.mkdir(exist_ok=True)
                 (target / file).write_text(text)
         for where, files in self._secret_files(pod):
             for file in files:
-                _give(root / where.removeprefix('/') / file, SECRET_MODE)
+                # as fsGroup does
+                _give(root / where.removeprefix('/') / file, SECRET_MODE, owner=ROOT)
         (root / STATE).mkdir(parents=True)
         (root / 'etc' / 'hosts').write_text(self._hosts())
         return root
@@ -178,7 +180,7 @@ class Cluster:
                 'mount -o remount,ro,bind /',
                 f'cd /{STATE}',
                 f'exec {shlex.join(become_user())} env HOME=/{STATE} ROS_HOME=/{STATE} '
-                f'ROS_LOG_DIR=/{STATE}/log {variables} "$@"',
+                f'{variables} "$@"',
             )
         )
 

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 FOLDER = REPOSITORY / 'config' / 'kubernetes'
 SITES = ('overlays/two-sites/north', 'overlays/two-sites/south')
 OVERLAYS = ('base', 'overlays/gpu', 'overlays/tls', *SITES)
-WORKLOADS = ('StatefulSet', 'Deployment')
+WORKLOADS = ('StatefulSet',)
 # for the group of the container; root owns the files
 SECRET_MODE = 0o440
 # in the arguments of a container
@@ -91,7 +91,7 @@ class Pod:
 def pods(documents: tuple[Document, ...]) -> Iterator[Pod]:
     """Yield the pods of all workloads."""
     for name, workload in of_kind(documents, *WORKLOADS).items():
-        for index in range(workload['spec']['replicas']):
+        for index in range(workload['spec'].get('replicas', 1)):
             pod = f'{name}-{index}'
             service = workload['spec'].get('serviceName')
             domain = f'{pod}.{service}' if service else ''
@@ -112,29 +112,22 @@ def files_of(documents: tuple[Document, ...], pod: Pod) -> dict[str, dict[str, s
 def secrets_of(pod: Pod) -> dict[str, dict[str, tuple[str, str]]]:
     """Return the files that Secrets put into the container: folder, file, Secret and its file."""
     volumes = {v['name']: v for v in pod.spec['volumes'] if 'secret' in v or 'projected' in v}
-    return {
-        mount['mountPath']: _files(volumes[mount['name']], _below(mount, pod))
-        for mount in pod.container['volumeMounts']
-        if mount['name'] in volumes
-    }
+    mounts = [m for m in pod.container['volumeMounts'] if m['name'] in volumes]
+    # a path within a volume is made once, and follows no new Secret
+    assert not any(key.startswith('subPath') for mount in mounts for key in mount)
+    return {mount['mountPath']: _files(volumes[mount['name']]) for mount in mounts}
 
 
-def _below(mount: Document, pod: Pod) -> str:
-    folder = VARIABLE.sub(lambda m: pod.environment[m[1]], mount.get('subPathExpr', ''))
-    return f'{folder}/' if folder else ''
-
-
-def _files(volume: Document, below: str) -> dict[str, tuple[str, str]]:
-    """Return the files of a volume below a folder of it; '*' are all of one Secret."""
+def _files(volume: Document) -> dict[str, tuple[str, str]]:
+    """Return the files of a volume; '*' are all of one Secret."""
     if 'secret' in volume:
         assert volume['secret']['defaultMode'] == SECRET_MODE
         return {'*': (volume['secret']['secretName'], '*')}
     assert volume['projected']['defaultMode'] == SECRET_MODE
     return {
-        item['path'].removeprefix(below): (source['secret']['name'], item['key'])
+        item['path']: (source['secret']['name'], item['key'])
         for source in volume['projected']['sources']
         for item in source['secret']['items']
-        if item['path'].startswith(below)
     }
 
 

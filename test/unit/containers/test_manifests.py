@@ -53,7 +53,9 @@ def values_of(documents: tuple[Document, ...], pod: Pod) -> dict[str, object]:
     """Return the parameters of the node in a pod, as it gets them from its files."""
     ((_, files),) = files_of(documents, pod).items()
     ((_, text),) = files.items()
-    return yaml.safe_load(text)['/**']['ros__parameters']
+    keys = [w.split('=')[1] for w in pod.arguments if w.startswith('--zenoh-keys=')]
+    given = {'zenoh_keys': keys[0]} if keys else {}
+    return yaml.safe_load(text)['/**']['ros__parameters'] | given
 
 
 def parameters_of(documents: tuple[Document, ...], pod: Pod):
@@ -189,6 +191,8 @@ def test_pods_are_restricted_and_write_only_into_volumes(documents):
         assert pod.spec['automountServiceAccountToken'] is False
         security = pod.spec['securityContext']
         assert security['runAsNonRoot'] and security['runAsUser'] == 10001
+        # reads what Secrets give to its group
+        assert security['fsGroup'] == security['runAsGroup'] == 10001
         assert security['seccompProfile'] == {'type': 'RuntimeDefault'}
         assert pod.container['securityContext'] == {
             'allowPrivilegeEscalation': False,
@@ -206,6 +210,15 @@ def test_images_have_the_version_of_the_package(documents):
     images = {pod.container['image'] for pod in pods(documents)}
     assert images
     assert all(image.endswith(f':{version}') for image in images)
+
+
+def test_an_autoscaler_alone_counts_the_pods_of_what_it_scales(documents):
+    sets = of_kind(documents, *WORKLOADS)
+    scaled = {
+        each['spec']['scaleTargetRef']['name']
+        for each in of_kind(documents, 'HorizontalPodAutoscaler').values()
+    }
+    assert {name for name, each in sets.items() if 'replicas' not in each['spec']} == scaled
 
 
 def test_every_disruption_budget_and_policy_selects_pods(documents):
@@ -284,13 +297,9 @@ def _has_port(rule: Document, port: int) -> bool:
 
 def test_workloads_are_those_that_the_page_describes(documents, overlay):
     kinds = {name: each['kind'] for name, each in of_kind(documents, *WORKLOADS).items()}
-    gateway = {} if has_keys(overlay) else {'gateway': 'Deployment'}
-    assert kinds == {
-        'policy-server-a': 'StatefulSet',
-        'policy-server-b': 'StatefulSet',
-        'policy-router': 'StatefulSet',
-        **gateway,
-    }
+    gateway = [] if has_keys(overlay) else ['gateway']
+    names = ['policy-server-a', 'policy-server-b', 'policy-router', *gateway]
+    assert kinds == dict.fromkeys(names, 'StatefulSet')
 
 
 def test_only_keys_open_the_router_to_robots_outside(documents, overlay):
@@ -299,8 +308,19 @@ def test_only_keys_open_the_router_to_robots_outside(documents, overlay):
     for pod in pods(documents):
         if has_keys(overlay):
             parameters = parameters_of(documents, pod)
-            files = secrets_of(pod)[parameters.zenoh_keys]
-            names = {secret for secret, _ in files.values()}
-            # each pod has the keys of its own name
-            assert names == {f'keys-{pod.name.removesuffix("-0")}', f'keys-{pod.name}'} & names
-            assert len(names) == 1 and parameters.zenoh_site == 'fleet'
+            # each pod uses the keys of its own name
+            name = 'policy-router' if pod.name == 'policy-router-0' else pod.name
+            assert {secret for secret, _ in keys_of(pod, parameters.zenoh_keys)} == {
+                f'keys-{name}'
+            }
+            assert parameters.zenoh_site == 'fleet'
+
+
+def keys_of(pod: Pod, folder: str) -> list[tuple[str, str]]:
+    """Return the Secrets, and the files of them, in a folder of the container."""
+    ((mount, files),) = secrets_of(pod).items()
+    below = folder.removeprefix(mount).lstrip('/')
+    found = {path: source for path, source in files.items() if path.rpartition('/')[0] == below}
+    names = {path.rpartition('/')[2] for path in found}
+    assert names in ({'*'}, {'ca.pem', 'certificate.pem', 'key.pem', 'access.json'})
+    return list(found.values())

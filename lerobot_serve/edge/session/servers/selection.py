@@ -87,12 +87,13 @@ class ServerSelection:
         if self.current in self.failures:
             self.failures = {n: r for n, r in self.failures.items() if n != self.current}
 
-    def return_to_preferred(self) -> bool:
+    def return_to_better(self, is_available: Callable[[str], bool]) -> bool:
         """
-        Select the preferred server; return whether that is a change, which requires a new session.
-        Call at an episode boundary, where a change of server is harmless.
+        Select the first available server before the current one; return whether there is one,
+        which requires a new session. Call at an episode boundary, where a change is harmless.
         """
-        if self.current == self.preferred or self.preferred in self._tried:
-            return False
-        self.current = self.preferred
-        return True
+        for name in self._names[: self._names.index(self.current)]:
+            if name not in self._tried and is_available(name):
+                self.current = name
+                return True
+        return False

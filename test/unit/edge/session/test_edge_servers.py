@@ -79,21 +79,37 @@ def test_a_server_that_opens_and_never_answers_makes_nobody_ask_faster():
     assert waits == sorted(waits)
 
 
+def always(_: str) -> bool:
+    return True
+
+
+def test_the_first_server_that_is_there_is_returned_to():
+    asked = servers()
+    fail(asked, 2)
+    asked.mark_succeeded()
+    assert asked.current == '/c'
+    assert not asked.return_to_better(lambda name: name == '/c')
+    assert asked.return_to_better(lambda name: name != '/a')
+    assert asked.current == '/b'
+    assert asked.return_to_better(always)
+    assert asked.current == '/a'
+
+
 def test_the_way_home_is_for_episode_boundaries():
     asked = servers()
-    assert not asked.return_to_preferred()
+    assert not asked.return_to_better(always)
     fail(asked, 1)
     asked.mark_succeeded()
     assert asked.current == '/b'
-    assert asked.return_to_preferred()
+    assert asked.return_to_better(always)
     assert asked.current == '/a'
-    assert not asked.return_to_preferred()
+    assert not asked.return_to_better(always)
 
 
 def test_a_preferred_one_that_just_failed_is_not_asked_out_of_turn():
     asked = servers()
     fail(asked, 1)
-    assert not asked.return_to_preferred()
+    assert not asked.return_to_better(always)
     assert fail(asked, 2) == [('/c', 0.0), ('/a', 0.25)]
 
 
@@ -101,7 +117,7 @@ def test_a_preferred_one_that_is_still_gone_costs_one_try():
     asked = servers()
     fail(asked, 1)
     asked.mark_succeeded()
-    asked.return_to_preferred()
+    asked.return_to_better(always)
     assert fail(asked, 1) == [('/b', 0.0)]
 
 
@@ -125,9 +141,11 @@ def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():
 
 
 @given(
-    st.integers(1, 4), st.lists(st.sampled_from(['fail', 'fail', 'answer', 'home']), max_size=60)
+    st.integers(1, 4),
+    st.lists(st.sampled_from(['fail', 'fail', 'answer', 'home']), max_size=60),
+    st.sets(st.sampled_from(['/0', '/1', '/2', '/3'])),
 )
-def test_any_history_keeps_the_order(count, script):
+def test_any_history_keeps_the_order(count, script, away):
     names = tuple(f'/{i}' for i in range(count))
     asked = servers(names, lambda: 1.0)
     # who failed since the last answer or wait, and the waits since the last answer
@@ -140,9 +158,11 @@ def test_any_history_keeps_the_order(count, script):
             assert asked.current == before
             assert before not in asked.failures
         elif verb == 'home':
-            moved = asked.return_to_preferred()
-            assert moved == (before != '/0' and '/0' not in round_)
-            assert asked.current == ('/0' if moved else before)
+            moved = asked.return_to_better(lambda name: name not in away)
+            better = names[: names.index(before)]
+            there = [name for name in better if name not in round_ and name not in away]
+            assert moved == bool(there)
+            assert asked.current == (there[0] if there else before)
         else:
             wait_s = asked.mark_failed('x')
             round_.append(before)

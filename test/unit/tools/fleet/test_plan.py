@@ -399,3 +399,11 @@ def test_a_policy_on_a_robot_is_tried_last_over_the_link_within_the_robot():
 def test_a_policy_on_a_robot_that_is_none_is_refused(local: str, error: str):
     with pytest.raises(UserError, match=error):
         plan(f'robots: {{left: {{robot: so101, local: {local}}}}}')
+
+
+def test_the_policies_of_several_robots_have_ports_of_their_own():
+    planned = plan(f"""
+        robots: {{count: 3, simulated: true, local: {{policy: '{NULL}', metrics_port: 9500}}}}
+    """)
+    ports = [planned[f'robot_{n}.local'].values['metrics_port'] for n in (1, 2, 3)]
+    assert ports == [9500, 9501, 9502]
