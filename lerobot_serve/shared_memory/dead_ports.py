@@ -16,6 +16,7 @@ and other threads may open and close ports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import os
 from pathlib import Path
@@ -27,7 +28,6 @@ from lerobot_serve.shared_memory.ports import (
     FILE_BYTES_LIMIT,
     find_layout,
     is_in_use,
-    Layout,
 )
 from lerobot_serve.shared_memory.segments import (
     FOLDER,
@@ -64,16 +64,8 @@ def _mark_if_dead(file: Path) -> bool:
     if handle is None:
         return False
     try:
-        # read before the lock is tried: a process that takes over the port of one that has ended
-        # holds the lock before it counts as a reader. And tried for few: for this moment a process
-        # that starts cannot have the number.
-        found = _read_in_use(handle, number_of(file))
-        if not found or _is_locked(file):
-            return False
-        clear_flag(handle, *found)
-        return True
-    except OSError:
-        return False
+        # of a file that is opened before: one that replaces it meanwhile is not marked
+        return _mark(handle, number_of(file), unless=lambda: _is_locked(file))
     finally:
         os.close(handle)
 
@@ -103,22 +95,23 @@ def _open_own(file: Path) -> int | None:
     return None
 
 
-def _read_in_use(handle: int, number: int) -> tuple[bytes, Layout] | None:
-    """Return what is in a port, and its layout; None if it is not in use. Raises OSError."""
-    memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
-    layout = find_layout(memory, number)
-    return (memory, layout) if layout and is_in_use(memory, layout) else None
+def _mark(handle: int, number: int, unless: Callable[[], bool] = lambda: False) -> bool:
+    """
+    Mark a port in use as damaged; return whether it was one.
 
-
-def _mark(handle: int, number: int) -> bool:
-    """Mark a port in use as damaged; return whether it was one."""
+    `unless` is called for those only, once they are read: while it holds a lock, a process that
+    starts cannot have the number, and one that takes over a port holds the lock before it counts
+    as its reader.
+    """
     try:
-        found = _read_in_use(handle, number)
-        if found:
-            clear_flag(handle, *found)
+        memory = os.pread(handle, FILE_BYTES_LIMIT, 0)
+        layout = find_layout(memory, number)
+        if not layout or not is_in_use(memory, layout) or unless():
+            return False
+        clear_flag(handle, memory, layout)
     except OSError:
         return False
-    return found is not None
+    return True
 
 
 class ReplacedPorts:

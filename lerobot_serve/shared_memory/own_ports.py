@@ -40,30 +40,30 @@ def wait_until_sound(limit_s: float = RENEWAL_S) -> bool:
     """
     Return whether all ports of this process are sound; wait `limit_s` for that at most.
 
-    At most times nothing is to be waited for: a look takes about a millisecond.
+    Usually there is nothing to wait for, and a look takes a third of a millisecond.
     """
     end_s = time.monotonic() + limit_s
     known: dict[Path, int] = {}
-    is_first = True
+    has_waited = False
     while True:
         # a port has no lock file, by which it is found, for the moment of its replacement
         known |= ports_of()
         if all(_is_sound(file, number) for file, number in known.items()):
-            if not is_first:
+            if has_waited:
                 # a reader takes the new port just after it is complete
                 time.sleep(LOOK_PERIOD_S)
             return True
         if time.monotonic() >= end_s:
             return False
-        is_first = False
+        has_waited = True
         time.sleep(LOOK_PERIOD_S)
 
 
 def _is_sound(file: Path, number: int) -> bool:
     memory = read_port(file)
-    layout = find_layout(memory, number) if memory else None
     if not memory:
         return False
+    layout = find_layout(memory, number)
     return not layout or (is_in_use(memory, layout) and not is_locked(memory, layout))
 
 

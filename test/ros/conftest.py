@@ -14,7 +14,7 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import PLUGIN, Steering
-from support.nodes.zenoh_links import ZenohLinks, ZenohProcesses
+from support.nodes.zenoh_links import free_endpoint, ZenohLinks, ZenohProcesses
 from support.processes.fork_server import ForkServer
 from support.processes.forked import GOODBYE_MISSING
 from support.waiting import wait_until
@@ -36,6 +36,12 @@ def fork_server():
     server = ForkServer()
     yield server
     server.end()
+
+
+@pytest.fixture
+def endpoint() -> str:
+    """A free TCP endpoint of Zenoh."""
+    return free_endpoint()
 
 
 @pytest.fixture

@@ -60,9 +60,7 @@ class ServiceManager:
 
 
 class Heartbeats:
-    """
-    Counters that grow while their threads go on. Any thread.
-    """
+    """Counters that grow while their threads go on. Any thread."""
 
     def __init__(self, still_s: float) -> None:
         """A thread stands still when its counter does not grow for `still_s`, 2.5 s at least."""

@@ -71,8 +71,8 @@ def start_endpoint(
     parameters: ServerParameters,
     statistics: ServerStatistics,
     now: Callable[[], ServerSnapshot],
-    losses: Losses = dict,
-    why_not_alive: Reason = str,
+    losses: Losses,
+    why_not_alive: Reason,
 ) -> HttpEndpoint | None:
     """
     Return the endpoint, None if disabled. `losses` are the records the trace lost, by reason.

@@ -26,7 +26,6 @@ SESSION_LOST = ('no_session', 'draining')
 QUOTA = 'quota'
 # thresholds: share of changed commands; missed steps
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
-NO_REPLY = 'no request during the stall has a recorded reply'
 NO_EDGE_TRACE = 'its own edge has no trace'
 NO_SERVER_TRACE = 'no server has a trace of that time'
 
@@ -111,21 +110,22 @@ def network_slow(facts: WindowFacts) -> CauseFinding:
 
 def policy_failed(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether replies had an error."""
-    statuses = [reply_status(request) for request in facts.during]
-    if not any(statuses):
-        return CauseFinding(None, NO_REPLY)
-    bad = [status for status in statuses if status in POLICY_FAILURES]
-    kinds = ', '.join(sorted(set(bad))) or 'no error'
-    return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {kinds}')
+    return _replies_with(facts, POLICY_FAILURES, 'no error')
 
 
 def quota_used_up(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether requests were refused because of a quota."""
+    return _replies_with(facts, (QUOTA,), 'no refusal by a quota')
+
+
+def _replies_with(facts: WindowFacts, kinds: tuple[str, ...], otherwise: str) -> CauseFinding:
+    """Evaluate whether replies had one of some statuses."""
     statuses = [reply_status(request) for request in facts.during]
     if not any(statuses):
-        return CauseFinding(None, NO_REPLY)
-    refused = statuses.count(QUOTA)
-    return CauseFinding(refused > 0, f'{refused} of {len(statuses)} replies during: quota used up')
+        return CauseFinding(None, 'no request during the stall has a recorded reply')
+    bad = [status for status in statuses if status in kinds]
+    named = ', '.join(sorted(set(bad))) or otherwise
+    return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {named}')
 
 
 def request_lost(facts: WindowFacts) -> CauseFinding:

@@ -295,6 +295,8 @@ class _Planner:
         """Return the policy server of a robot of its own."""
         here = (*place, 'local')
         keys = self._file.section(here, given['local'])
+        if 'slot' in keys:
+            raise self._file.error((*here, 'slot'), 'is of servers of a router; remove it')
         values = self._policy(here, keys)
         values |= self._values(here, keys, 'policy_server', LOCAL_KEYS)
         return self._process(

@@ -18,6 +18,8 @@ EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()
 REQUESTS_LIMIT = 2_000_000
 # a shorter run does not show the loss of a server
 MIN_PERIODS = 10
+# that hold for --tier, too
+TIER_OPTIONS = ('--fps', '--chunk-rows')
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,21 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def missing_options(options: argparse.Namespace) -> list[str]:
-    """Return the required options that are not given; a plan of tiers needs none of them."""
-    return [
+def wrong_combination(options: argparse.Namespace) -> str:
+    """Return what is missing for a number of servers, or has no effect on tiers; else empty."""
+    if options.tier:
+        unused = [
+            option.name
+            for option in OPTIONS
+            if option.name not in TIER_OPTIONS and getattr(options, option.field) != option.default
+        ]
+        return f'{" and ".join(unused)} must not be given with --tier' if unused else ''
+    missing = [
         option.name
         for option in OPTIONS
         if option.is_required and getattr(options, option.field) is None
     ]
+    return f'{" and ".join(missing)} must be given, or --tier' if missing else ''
 
 
 def fleet_demand(options: argparse.Namespace) -> FleetDemand:

@@ -6,8 +6,6 @@ robot drives, over ROS 2, and the site again from the next episode on.
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 from support.nodes.edge_rig import sessions, without_gaps
 from support.nodes.played_robot import FPS
@@ -23,14 +21,6 @@ SMALL = {'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}
 def link() -> str:
     """The test sets the link of each server itself."""
     return 'ros'
-
-
-@pytest.fixture
-def endpoint() -> str:
-    """A free TCP endpoint."""
-    with socket.socket() as found:
-        found.bind(('127.0.0.1', 0))
-        return f'tcp/127.0.0.1:{found.getsockname()[1]}'
 
 
 def test_it_drives_while_the_site_is_away(edge_rig, endpoint):
@@ -49,7 +39,7 @@ def test_it_drives_while_the_site_is_away(edge_rig, endpoint):
     edge_rig.wait_for_play(int(FPS))
     if seen.last.server == LOCAL:
         # a busy machine found it first
-        _go_home(edge_rig)
+        edge_rig.go_home(SITE)
     before, large = sessions(edge_rig), seen.last.policy
     count = len(seen.executed)
 
@@ -71,15 +61,4 @@ def test_it_drives_while_the_site_is_away(edge_rig, endpoint):
     edge_rig.wait_for_play(int(FPS))
     # not within an episode
     assert seen.last.server == LOCAL
-    _go_home(edge_rig)
-
-
-def _go_home(edge_rig) -> None:
-    """Begin episodes until the edge has found the site."""
-    for _ in range(20):
-        edge_rig.trigger('reset')
-        edge_rig.wait_for_play(10)
-        if edge_rig.seen.last.server == SITE:
-            break
-    edge_rig.wait_for_server(SITE)
-    edge_rig.wait_for_play()
+    edge_rig.go_home(SITE)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from lerobot_serve.ros import qos
@@ -18,14 +16,6 @@ from lerobot_serve_interfaces.msg import ServerStatus
 def link() -> str:
     """The test sets the link itself."""
     return 'ros'
-
-
-@pytest.fixture
-def endpoint() -> str:
-    """A free TCP endpoint."""
-    with socket.socket() as found:
-        found.bind(('127.0.0.1', 0))
-        return f'tcp/127.0.0.1:{found.getsockname()[1]}'
 
 
 def test_a_robot_is_driven(edge_rig, endpoint):

@@ -14,9 +14,12 @@ import socket
 import subprocess
 import sys
 import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from support.paths import REPOSITORY
+from support.waiting import wait_until
 
 from lerobot_serve.tools.processes.node_processes import executable_path
 
@@ -35,6 +38,7 @@ HANGS = """
 import signal, sys, threading, time
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process import node_runtime
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
 hangs, ticks = threading.Event(), [0]
 
 def create(runtime):
@@ -45,6 +49,11 @@ def create(runtime):
                 time.sleep(0.1)
     runtime.thread('tick', tick)
     runtime.heartbeats.add('tick', lambda: ticks[0])
+    endpoint = HttpEndpoint(
+        '127.0.0.1', 0, list, why_not_ready=str, why_not_alive=runtime.why_not_alive
+    )
+    runtime.on_close(endpoint.close)
+    print(endpoint.port, flush=True)
     return SteadyClockNode('hangs', context=runtime.context)
 
 signal.signal(signal.SIGUSR1, lambda *_: hangs.set())
@@ -146,3 +155,29 @@ def test_a_tick_that_hangs_withholds_the_report_while_the_rest_goes_on(manager):
     assert 'standing still: tick. The service manager ends and restarts this process' in printed
     # the stack of the thread that hangs
     assert 'in tick' in printed
+
+
+def test_a_tick_that_hangs_fails_the_probe_of_a_kubelet_until_it_goes_on():
+    process = subprocess.Popen([sys.executable, '-c', HANGS], stdout=subprocess.PIPE, text=True)
+    try:
+        url = f'http://127.0.0.1:{int(process.stdout.readline())}/healthz'
+        # without a service manager, as in a container
+        wait_until(lambda: answer_of(url) == (200, 'alive\n'), 'it is alive')
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: answer_of(url) == (503, 'standing still: tick\n'), 'it is not')
+        process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: answer_of(url) == (200, 'alive\n'), 'it is alive again')
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answer_of(url: str) -> tuple[int, str]:
+    """Return status and text of a page."""
+    try:
+        with urlopen(url, timeout=LIMIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Runs the pods of rendered manifests without a cluster: each in a network and a file system of its
-own, with the arguments, variables, files and names that a kubelet gives it. Not here: the user,
-limits, network policies, and whatever restarts a pod.
+own, with the arguments, variables, files and names that a kubelet gives it, and as the user of the
+image where that is possible. Not here: limits, network policies, and what restarts a pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 from support.containers.manifests import Document, files_of, Pod, SECRET_MODE, secrets_of
 from support.network.machines import Machines
@@ -26,6 +25,7 @@ from support.paths import REPOSITORY
 IMAGE = Path('opt/lerobot_serve')
 CONTAINERS = Path('config/containers')
 STATE = Path('var/lib/lerobot_serve')
+ENTRY_POINT = ('sh', f'/{IMAGE}/{CONTAINERS}/start.sh')
 # of the image, and who owns a Secret
 USER, ROOT = 10001, 0
 BECOME_USER = ['setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups']
@@ -109,7 +109,7 @@ class Cluster:
         root = self._root(pod)
         command = [
             *('sh', '-euc', self._mounts(pod, root), 'kubelet'),
-            *self._entry_point(),
+            *ENTRY_POINT,
             *pod.arguments,
         ]
         machine = self.machine(name)
@@ -119,12 +119,9 @@ class Cluster:
         """Return the machine of a pod."""
         return machine_of(pod, self._site)
 
-    def _entry_point(self) -> list[str]:
-        return ['sh', f'/{IMAGE}/{CONTAINERS}/start.sh']
-
     def _root(self, pod: Pod) -> Path:
         """Write what is in the image, and what is mounted into it."""
-        root = self._folder / f'root of {pod.name}'.replace(' ', '_')
+        root = self._folder / f'root_{pod.name}'
         scripts = root / IMAGE / CONTAINERS
         scripts.mkdir(parents=True)
         (scripts / 'start.sh').write_text((REPOSITORY / CONTAINERS / 'start.sh').read_text())
@@ -169,7 +166,7 @@ class Cluster:
             for top in ('etc', 'opt', 'var')
         ]
         variables = ' '.join(f'{k}={shlex.quote(v)}' for k, v in pod.environment.items())
-        home = self._folder / f'state of {pod.name}'.replace(' ', '_')
+        home = self._folder / f'state_{pod.name}'
         home.mkdir()
         _give(home, 0o755)
         return '\n'.join(
@@ -202,17 +199,15 @@ class Cluster:
         page = container.container[probe]['httpGet']
         return self.ask(source, pod, container.port(page['port']), page['path'])
 
-    def end(self, name: str) -> float:
+    def end(self, name: str) -> None:
         """
-        End a pod as a kubelet does; return the seconds that it took. Fails when it would be killed
-        at the end of its grace period, and when it does not end orderly.
+        End a pod as a kubelet does. Fails when it would be killed at the end of its grace period,
+        and when it does not end orderly.
         """
         process = self._machines.processes[self.machine(name)]
-        begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
         code = process.wait(self._pods[name].spec['terminationGracePeriodSeconds'])
         assert code == 0, f'{name} ended with {code}'
-        return time.monotonic() - begin
 
 
 def machine_of(pod: str, site: str = '') -> str:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from lerobot_serve.shared_memory import ports
+from support.middleware.opened_port import layout_of, opened_port
 
 NUMBER, CELLS, CHECK_MS = 7411, 8, 1000
 BEGIN, CELLS_AT = 256, 1024
@@ -30,16 +31,11 @@ def block(file: Path, number: int) -> None:
 
 def claim_cell(file: Path, number: int) -> None:
     """Claim the next cell of a port."""
-    handle = os.open(file, os.O_RDWR)
-    try:
-        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
-        layout = ports.find_layout(memory, number)
-        assert layout
-        claim, free, cells, listeners = ports.RING.unpack_from(memory, layout.ring_at)
+    with opened_port(file) as (handle, memory):
+        ring_at = layout_of(memory, number).ring_at
+        claim, free, cells, listeners = ports.RING.unpack_from(memory, ring_at)
         claimed = ports.RING.pack(following(claim, cells), free - 1, cells, listeners)
-        os.pwrite(handle, claimed[:8], layout.ring_at)
-    finally:
-        os.close(handle)
+        os.pwrite(handle, claimed[:8], ring_at)
 
 
 def following(claim: int, cells: int) -> int:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from lerobot_serve.shared_memory import own_ports, ports
+from support.middleware.opened_port import layout_of, opened_port
 from support.waiting import wait_until
 
 TOPIC = 'steadily'
@@ -86,37 +87,27 @@ def _state(pid: int, thread: str) -> str:
 
 
 def _forget_what_listeners_do(file: Path) -> None:
-    handle = os.open(file, os.O_RDWR)
-    try:
-        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
-        first = memory.index(DOMAIN_NAME) - STATES * STATE_BYTES
+    with opened_port(file) as (handle, memory):
+        first = _first_state(memory)
         flags = memory[first]
         assert flags & IS_IN_USE and flags < 8, f'{file} has another layout'
         os.pwrite(handle, bytes((IS_IN_USE,)), first)
-    finally:
-        os.close(handle)
 
 
 def leave_locked(file: Path, number: int) -> None:
     """Leave a port as a sender does that is killed while it holds the lock."""
-    handle = os.open(file, os.O_RDWR)
-    try:
-        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
-        begin = memory.index(DOMAIN_NAME) - STATES * STATE_BYTES - own_ports.LOCK_BYTES
-        os.pwrite(handle, LOCKED, begin)
-        layout = ports.find_layout(memory, number)
-        assert layout and own_ports.is_locked(os.pread(handle, len(memory), 0), layout)
-    finally:
-        os.close(handle)
+    with opened_port(file) as (handle, memory):
+        os.pwrite(handle, LOCKED, _first_state(memory) - own_ports.LOCK_BYTES)
+        now = os.pread(handle, len(memory), 0)
+        assert own_ports.is_locked(now, layout_of(now, number))
 
 
 def leave_marked(file: Path, number: int) -> None:
     """Mark a port as damaged."""
-    handle = os.open(file, os.O_RDWR)
-    try:
-        memory = os.pread(handle, ports.FILE_BYTES_LIMIT, 0)
-        layout = ports.find_layout(memory, number)
-        assert layout
-        ports.clear_flag(handle, memory, layout)
-    finally:
-        os.close(handle)
+    with opened_port(file) as (handle, memory):
+        ports.clear_flag(handle, memory, layout_of(memory, number))
+
+
+def _first_state(memory: bytes) -> int:
+    """Return where the states of listeners begin."""
+    return memory.index(DOMAIN_NAME) - STATES * STATE_BYTES

@@ -161,6 +161,17 @@ class EdgeRig:
         """Wait until the session is open there."""
         self.wait(lambda: self.seen.last.server == server, f'a session with {server}')
 
+    def go_home(self, server: str) -> None:
+        """Begin episodes until the edge has returned to a server, and plays its actions."""
+        # on a busy machine it is found later by the edge than by the test
+        for _ in range(20):
+            self.trigger('reset')
+            self.wait_for_play(10)
+            if self.seen.last.server == server:
+                break
+        self.wait_for_server(server)
+        self.wait_for_play()
+
     def wait_for_topic(self, topic: str) -> None:
         """Wait until somebody publishes on a topic."""
         self.wait(lambda: self.node.count_publishers(topic), f'a publisher of {topic}')

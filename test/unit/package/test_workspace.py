@@ -293,3 +293,12 @@ def test_modules_are_compiled_once(modules, monkeypatch):
     monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
     made = workspace.Workspace(sourced='', distro='jazzy', torch='none')
     assert 'PYTHONDONTWRITEBYTECODE' not in made.environment()
+
+
+def test_an_image_leaves_out_what_only_tests_need(modules):
+    machine, workspace = modules
+    image = workspace.Workspace(sourced='', distro='jazzy', torch='none', tests='none')
+    assert image.sections == ['build', 'run']
+    assert image.folder.name.endswith('-torch-none-no-tests')
+    with pytest.raises(machine.Problem, match="TESTS must be all or none, got 'some'"):
+        workspace.Workspace(sourced='', distro='jazzy', torch='none', tests='some')

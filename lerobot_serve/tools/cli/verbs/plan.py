@@ -47,24 +47,21 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.tools.plan.options import (
         check_length,
         fleet_demand,
-        missing_options,
         OPTIONS,
         service_time,
+        wrong_combination,
     )
     from lerobot_serve.tools.plan.report import as_json, as_text
     from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
 
     for option in OPTIONS:
         option.check(getattr(options, option.field))
+    if text := wrong_combination(options):
+        # as argparse has it
+        print(f'lerobot-serve plan: error: {text}', file=sys.stderr)
+        raise SystemExit(2)
     if options.tier:
         return _print_tiers(options)
-    if missing := missing_options(options):
-        # as argparse has it
-        print(
-            f'lerobot-serve plan: error: {" and ".join(missing)} must be given, or --tier',
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
     fleet, service = fleet_demand(options), service_time(options)
     check_length(options, fleet)
     found = apply_formula(fleet, service, MAX_UTILIZATION)

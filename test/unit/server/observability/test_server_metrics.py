@@ -233,6 +233,8 @@ def test_ready_is_active_with_a_policy():
 
 def test_no_endpoint_unless_it_is_wanted():
     assert (
-        start_endpoint(ServerParameters(), ServerStatistics(), lambda: pytest.fail('asked'))
+        start_endpoint(
+            ServerParameters(), ServerStatistics(), lambda: pytest.fail('asked'), dict, str
+        )
         is None
     )

@@ -392,7 +392,8 @@ def test_a_policy_on_a_robot_is_tried_last_over_the_link_within_the_robot():
     [
         ('{}', 'has no policy; add `policy: FOLDER`'),
         ('{policy: none_such}', 'neither there nor shipped'),
-        ('{policy: reach, slot: a, replicas: 2}', 'replicas'),
+        ('{policy: reach, replicas: 2}', 'replicas'),
+        ('{policy: reach, slot: a}', 'local.slot: is of servers of a router; remove it'),
         ('7', 'must be'),
     ],
 )

@@ -13,6 +13,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.plan.options import OPTIONS, TIER_OPTIONS
 from lerobot_serve.tools.plan.tiers import as_text, judge, parse_tier, Tier
 
 PAGE = (REPOSITORY / 'docs' / 'plan.md').read_text()
@@ -92,3 +93,12 @@ def test_the_command(capsys):
         main(['plan', '--robots', '3'])
     assert ended.value.code == 2
     assert '--inference-ms must be given, or --tier' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('option', [o for o in OPTIONS if o.name not in TIER_OPTIONS], ids=str)
+def test_an_option_without_effect_on_tiers_is_refused(capsys, option):
+    value = option.kind(option.low if option.default != option.low else option.high)
+    with pytest.raises(SystemExit) as ended:
+        main(['plan', '--tier', 'robot:4', option.name, str(value)])
+    assert ended.value.code == 2
+    assert f'{option.name} must not be given with --tier' in capsys.readouterr().err
