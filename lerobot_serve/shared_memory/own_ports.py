@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Wait until the ports of this process are sound, before a participant is destroyed.
+Find what is wrong with the ports of this process, and wait until they are sound.
+
+A process whose port has no file any more, or one that stays damaged, hears nothing: what is sent
+to it goes elsewhere. Rarely one starts so beside a process that was killed.
 
 Fast DDS closes a port in one thread while the thread that reads it may be replacing it, because it
 is marked as damaged or because its lock belongs to a process that was killed. Nothing protects the
@@ -46,9 +49,7 @@ def wait_until_sound(limit_s: float = RENEWAL_S) -> bool:
     known: dict[Path, int] = {}
     has_waited = False
     while True:
-        # a port has no lock file, by which it is found, for the moment of its replacement
-        known |= ports_of()
-        if all(_is_sound(file, number) for file, number in known.items()):
+        if not find_problem(known):
             if has_waited:
                 # a reader takes the new port just after it is complete
                 time.sleep(LOOK_PERIOD_S)
@@ -59,12 +60,28 @@ def wait_until_sound(limit_s: float = RENEWAL_S) -> bool:
         time.sleep(LOOK_PERIOD_S)
 
 
-def _is_sound(file: Path, number: int) -> bool:
+def find_problem(known: dict[Path, int]) -> str:
+    """
+    Return what is wrong with a port of this process; empty for nothing. `known` are the ports of
+    earlier calls: one has no lock file, by which it is found, for the moment of its replacement.
+    """
+    known |= ports_of()
+    for file, number in known.items():
+        if problem := _problem(file, number):
+            return f'{file.name} {problem}'
+    return ''
+
+
+def _problem(file: Path, number: int) -> str:
     memory = read_port(file)
     if not memory:
-        return False
+        return 'has no file'
     layout = find_layout(memory, number)
-    return not layout or (is_in_use(memory, layout) and not is_locked(memory, layout))
+    if not layout:
+        return ''
+    if not is_in_use(memory, layout):
+        return 'is marked as damaged or not read'
+    return 'is locked' if is_locked(memory, layout) else ''
 
 
 def is_locked(memory: bytes, layout: Layout) -> bool:

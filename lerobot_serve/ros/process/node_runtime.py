@@ -15,6 +15,7 @@ from collections.abc import Callable
 import contextlib
 import faulthandler
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -64,6 +65,13 @@ STILL_TEXT = (
     'standing still: {}. The service manager ends and restarts this process unless it goes on '
     'within {:g} s'
 )
+DEAF_TEXT = (
+    'this process hears nothing by shared memory: {} for {:g} s; restart it. A service manager '
+    'with a watchdog does so'
+)
+STARTS, STARTS_VARIABLE = 3, 'LEROBOT_SERVE_STARTS'
+# a reader renews a damaged port within five seconds
+DEAF_S = 10.0
 REPLACED_TEXT = (
     '{} belongs to another process since the one that had it was killed; what this process sent '
     'there since then is lost. The port is renewed'
@@ -101,6 +109,8 @@ class NodeRuntime:
         self.executor = RobustExecutor(context=self.context)
         self._manager = ServiceManager()
         self._spins = 0
+        # what is wrong with a port of this process, for DEAF_S
+        self._deaf = ''
         # threads whose standstill ends the process, where a service manager has a watchdog
         self.heartbeats = Heartbeats(self._manager.report_period_s)
         self.heartbeats.add('executor', lambda: self._spins)
@@ -137,9 +147,14 @@ class NodeRuntime:
         return thread
 
     def why_not_alive(self) -> str:
-        """Return which threads stand still; empty for none, and at the end. Any thread."""
-        still = [] if self.stop.is_set() else self.heartbeats.still(time.monotonic_ns())
-        return f'standing still: {", ".join(still)}' if still else ''
+        """
+        Return which threads stand still, or that nothing is heard; empty for none, and at the end.
+        Any thread.
+        """
+        if self.stop.is_set():
+            return ''
+        still = self.heartbeats.still(time.monotonic_ns())
+        return f'standing still: {", ".join(still)}' if still else self._deaf
 
     def on_started(self, starter: Callable[[], None]) -> None:
         """
@@ -220,7 +235,8 @@ class NodeRuntime:
     def destroy_nodes(self) -> None:
         """Destroy the nodes, then shut ROS down. The middleware may block; there is no timeout."""
         if not own_ports.wait_until_sound():
-            print('a port of this process is damaged, and is closed as it is', file=sys.stderr)
+            problem = own_ports.find_problem({})
+            print(f'a port is closed as it is: {problem or "it has no file"}', file=sys.stderr)
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()
@@ -229,16 +245,25 @@ class NodeRuntime:
             self.context.shutdown()
 
     def _guard_ports(self) -> None:
-        guard = PortGuard()
+        guard, sound_s = PortGuard(), time.monotonic()
         with contextlib.closing(ReplacedPorts()) as replaced:
             for number in itertools.count():
                 if self.stop.wait(PORT_CHECK_S):
                     return
+                problem = own_ports.find_problem({})
+                sound_s = sound_s if problem else time.monotonic()
+                self._set_deaf(problem if time.monotonic() - sound_s > DEAF_S else '')
                 for port in guard.check():
                     self._log_error(BLOCKED_TEXT.format(port.file.name, port.messages))
                 # reads the whole memory map of the process
                 for file in replaced.check() if number % CHECKS_PER_MAP == 0 else ():
                     self._log_error(REPLACED_TEXT.format(file.name))
+
+    def _set_deaf(self, problem: str) -> None:
+        text = DEAF_TEXT.format(problem, DEAF_S) if problem else ''
+        if text and not self._deaf:
+            self._log_error(text)
+        self._deaf = text
 
     def _report_alive(self) -> None:
         """Report while all threads go on. Thread `watchdog`."""
@@ -247,7 +272,7 @@ class NodeRuntime:
             still = self.heartbeats.still(time.monotonic_ns())
             if still and still != known:
                 self._log_error(STILL_TEXT.format(', '.join(still), self._manager.watchdog_s))
-            elif not still:
+            elif not still and not self._deaf:
                 self._manager.notify(ALIVE)
             known = still
             if self.stop.wait(self._manager.report_period_s):
@@ -279,6 +304,25 @@ class NodeRuntime:
     def _fail(self) -> None:
         self.stop.set()
         self.stop_requested.set()
+
+
+def _start_again() -> None:
+    """
+    Replace this process by a new one, at most STARTS times: it would hear nothing. Returns after
+    the last one, whose ports may yet be renewed.
+    """
+    starts = int(os.environ.get(STARTS_VARIABLE, '0')) + 1
+    problem = own_ports.find_problem({}) or 'a port has no file'
+    print(f'{problem}: this process would hear nothing, and starts again', file=sys.stderr)
+    if starts <= STARTS:
+        os.environ[STARTS_VARIABLE] = str(starts)
+        sys.stdout.flush()
+        for handle in map(int, os.listdir('/proc/self/fd')):
+            # ports and locks of the middleware, which would stay with the new process
+            if handle > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(handle, False)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def run(
@@ -314,6 +358,8 @@ def run(
         )
         watcher.start()
         runtime.add(create(runtime))
+        if not own_ports.wait_until_sound():
+            _start_again()
         runtime.start()
         started.set()
         runtime.stop_requested.wait()

@@ -6,6 +6,7 @@ the wait it crashes or hangs, in Fast DDS, at some of these instants.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -65,4 +66,68 @@ def test_a_node_ends_while_its_ports_are_replaced(ending, damage, delay_s: float
 def test_a_node_with_sound_ports_waits_for_nothing(ending):
     assert ending.stdout.readline() == 'runs\n'
     printed, errors = ending.communicate('\n', END_S)
-    assert (ending.returncode, printed, errors) == (0, 'closed\n', '')
+    assert (ending.returncode, printed) == (0, 'closed\n')
+    assert 'a port is closed as it is' not in errors
+
+
+DEAF = """
+import os, sys
+from rclpy.node import Node
+from lerobot_serve.ros.process import node_runtime
+from lerobot_serve.shared_memory.ports import ports_of
+node_runtime.DEAF_S = 1.0
+node_runtime.own_ports.RENEWAL_S = 0.5
+starts = int(os.environ.get(node_runtime.STARTS_VARIABLE, '0'))
+kept = []
+
+def create(runtime):
+    node = Node('deaf', context=runtime.context)
+    print(f'start {starts}', flush=True)
+    if starts < int(sys.argv[1]):
+        for file in ports_of():
+            os.unlink(file)
+    kept.append(runtime)
+    runtime.on_started(lambda: print('runs', flush=True))
+    return node
+
+sys.exit(node_runtime.run(create, []))
+"""
+
+
+@pytest.fixture
+def deaf(request):
+    running = subprocess.Popen(
+        [sys.executable, '-c', DEAF, str(request.param)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+@pytest.mark.parametrize('deaf', [2], indirect=True)
+def test_a_process_that_would_hear_nothing_starts_again(deaf):
+    lines = [deaf.stdout.readline() for _ in range(4)]
+    assert lines == ['start 0\n', 'start 1\n', 'start 2\n', 'runs\n']
+    deaf.send_signal(signal.SIGINT)
+    _, errors = deaf.communicate(timeout=END_S)
+    assert deaf.returncode == 0, errors
+    assert errors.count('has no file: this process would hear nothing, and starts again') == 2
+
+
+@pytest.mark.parametrize('deaf', [0], indirect=True)
+def test_a_process_that_hears_nothing_any_more_says_so(deaf):
+    assert [deaf.stdout.readline() for _ in range(2)] == ['start 0\n', 'runs\n']
+    found = ports_of(deaf.pid)
+    assert len(found) == PORTS
+    for file in found:
+        file.unlink()
+    line = ''
+    while 'this process hears nothing by shared memory' not in line:
+        line = deaf.stderr.readline()
+        assert line
+    assert 'has no file for 10 s' not in line and 'has no file for 1 s' in line

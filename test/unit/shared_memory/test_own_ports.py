@@ -125,3 +125,11 @@ def test_any_bytes_after_the_header_are_survived(noise: bytes, at: int):
     layout = ports.find_layout(memory, NUMBER)
     if layout:
         is_locked(memory, layout)
+
+
+def test_a_problem_names_the_port_and_what_it_is(port):
+    assert own_ports.find_problem({}) == ''
+    port.write_bytes(locked_port(lock=2))
+    assert own_ports.find_problem({}) == f'{port.name} is locked'
+    port.unlink()
+    assert own_ports.find_problem({}) == f'{port.name} has no file'
