@@ -54,8 +54,10 @@ from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowCompa
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.second_draw import SecondDraws
+from lerobot_serve.router.shared_state.opening import open_state
+from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
 from lerobot_serve.router.storage.decisions import DurableDecisions
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.state_store import SharedStore, StateStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
 
@@ -96,7 +98,7 @@ class RouterCore:
         self.is_open = self.is_drained = False
         self._given, self._set_own = source.given, source.set_own
         warn = context.log_warning
-        store = Store(folder, source.current.max_remembered_placements, context.local_time())
+        store, self.follower = open_state(source.current, folder, context)
         if store.damage:
             warn(f'state store damaged: {store.damage.text}')
         self.writer = StoreWriter(store, warn, context.log_info)
@@ -108,6 +110,7 @@ class RouterCore:
                 source.current, source.given
             )
             self._build()
+            self.shared = self._share(store)
         except BaseException:
             self.writer.close()
             raise
@@ -159,6 +162,29 @@ class RouterCore:
             on_event=self._on_canary_event,
         )
         table.stats.restore_episodes(self.canary.open_episodes(), context.clock())
+
+    def _share(self, store: StateStore) -> SharedState | None:
+        """Return what applies the decisions of other routers; None where there are none."""
+        if self.follower is None:
+            return None
+        assert isinstance(store, SharedStore)
+        self.writer.canary_base = store.canary_revision
+        return SharedState(
+            SharedParts(
+                name=self._context.name,
+                run=store.router,
+                written=store.written,
+                follower=self.follower,
+                decisions=self.decisions,
+                table=self.table,
+                canary=self.canary,
+                qualification=self.qualification,
+                parameters=lambda: self.parameters,
+                set_own=self._set_own,
+                context=self._context,
+            ),
+            store.split_version,
+        )
 
     def _make_table(self) -> RoutingTable:
         parameters = self.parameters
@@ -353,6 +379,8 @@ class RouterCore:
     ) -> OutcomeReceipt:
         """Record an outcome, only for an episode `of_client` if given; return the reply."""
         with self.table.lock:
+            if of_client is None:
+                self._adopt_episode(episode_id)
             if of_client is None or self.table.stats.is_of(episode_id, of_client):
                 receipt = self.table.stats.receive_outcome(episode_id, outcome)
             else:
@@ -367,6 +395,18 @@ class RouterCore:
         elif self.recorder and slot and receipt.is_new:
             self.recorder.outcome(episode_id, outcome, slot.name, slot.policy)
         return receipt
+
+    def _adopt_episode(self, episode_id: str) -> None:
+        """Accept the outcome of an episode that another router has served. Under the lock."""
+        placement = self.table.placements.find(episode_id) if self.shared else None
+        if placement:
+            self.table.stats.adopt_episode(episode_id, placement, self.now_ns)
+
+    @property
+    def storage_problem(self) -> str:
+        """What is wrong with the store of decisions; empty when all is well."""
+        shared = self.shared.text if self.shared else ''
+        return '; '.join(filter(None, (self.writer.text, shared)))
 
     def expire_episodes(self) -> None:
         """Mark episodes with an overdue outcome as unreported. Once per second."""
@@ -384,6 +424,8 @@ class RouterCore:
         )
         with self.table.lock:
             facts = self.canary.facts(self.table, self.qualification.of(candidate.policy))
+        if self.shared:
+            return self.shared.update_canary(self.now_ns, facts)
         return self.canary.update(self.now_ns, facts)
 
     def unmet_requirements(self, policy: str) -> str:
@@ -423,6 +465,11 @@ class RouterCore:
     def _shadow_requirements(self) -> tuple[float, int]:
         """Hours and episodes in shadow."""
         return self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
+
+    def settle_rollout(self) -> None:
+        """Store at once what an operator changed, where another router may run the rollout."""
+        if self.shared:
+            self.canary.settle(self.now_ns)
 
     def run_canary_command(self, command: str, reason: str, *, at_once: bool = False) -> str:
         """Run a command; return a status text. Raises CanaryCommandRejected and NotDurable."""

@@ -16,6 +16,7 @@ from lerobot_serve.router.canary.plan import (
     Terms,
     WatchMinimum,
 )
+from lerobot_serve.router.shared_state.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.wire.names import full_name, is_topic, node_name, OVER_ZENOH
@@ -91,6 +92,19 @@ class RouterParameters:
         '',
         'folder for the state that survives a restart; empty: a folder named after the node '
         'below ROS_HOME (~/.ros)',
+        on_configure=True,
+    )
+    state_url: str = parameter(
+        '',
+        'PostgreSQL database that holds the state of all routers of a site in place of the state '
+        'folder, as postgresql://USER@HOST:5432/DATABASE; the password is in the file that the '
+        'environment variable PGPASSFILE names',
+        on_configure=True,
+    )
+    state_site: str = parameter(
+        'default',
+        'routers with the same state_url and state_site serve one fleet, with one split and one '
+        'rollout',
         on_configure=True,
     )
     open_session_timeout_s: float = parameter(
@@ -520,6 +534,7 @@ class RouterParameters:
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other."""
+        check_address(self.state_url, self.state_site)
         named: dict[str, str] = {}
         for slot, servers in self.slots.items():
             if not servers:

@@ -93,6 +93,8 @@ class RouterRuntime:
         )
         threads.start('control', lambda stop: core.jobs.run(), core.jobs.end)
         threads.start('store', core.writer.run, core.writer.wake)
+        if core.follower:
+            threads.start('state', core.follower.run, core.follower.wake)
         if shadow and core.feed:
             shadow.listen(core.feed.on_shadow_chunk, core.feed.on_second_draw)
             threads.start('shadow', core.feed.run, core.feed.wake)

@@ -73,18 +73,24 @@ def run_slot_command(
         raise SlotCommandRejected(
             'now is for DRAIN and CANARY_ROLLBACK; leave it false for other commands'
         )
+    # of an earlier decision
+    core.decisions.take_conflict()
     try:
         if command in CANARY_COMMANDS:
             _check_no_slot(slot_name)
             text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
         elif command in ROLLOUT_COMMANDS:
             _check_no_slot(slot_name)
-            text = run_rollout_command(core, command, reason, split_percent, plan)
+            with core.decisions.transaction():
+                text = run_rollout_command(core, command, reason, split_percent, plan)
+                core.settle_rollout()
         elif command == NOTE:
             _check_no_slot(slot_name)
             text = 'recorded'
         else:
             text = _run_slot_command(core, command, slot_name, reason, at_once)
+        if conflict := core.decisions.take_conflict():
+            raise SlotCommandRejected(conflict)
     except (CanaryCommandRejected, NotDurable, ParameterError) as error:
         raise SlotCommandRejected(str(error)) from error
     if core.recorder:

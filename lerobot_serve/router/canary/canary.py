@@ -127,6 +127,11 @@ class Canary:
             self._watch(without_earlier_halts(self.step_facts(facts)))
         return tuple(self._new)
 
+    def observe(self, facts: Facts) -> None:
+        """Look at facts without counting: whether an operator may promote depends on them."""
+        self._was_healthy |= facts.candidate.healthy
+        self._update_blocker(facts)
+
     def step_facts(self, facts: Facts) -> Facts:
         """Return the facts with the counts since the step began."""
         return self.record.growth.since_begin(facts, self.record.trial.totals)

@@ -46,6 +46,8 @@ PHASE_CODES = {
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
 # a killed process loses at most the counts of this time, of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
+# in a stored canary: see CanaryController.counted_until
+COUNTED_UNTIL = 'counted_until'
 
 
 class CanaryController:
@@ -75,16 +77,20 @@ class CanaryController:
         self._pending: tuple[CanaryEvent, ...] = ()
         # of the last update
         self._facts = Facts(SlotFacts(), SlotFacts())
-        self._restore()
+        # the last episode event of a shared state that is in the counts; None without one
+        self.counted_until: int | None = None
+        self.adopt()
 
-    def _restore(self) -> None:
-        snapshot = self._decisions.canary_snapshot
+    def adopt(self) -> None:
+        """Restore the stored canary: at the start, and where another router has changed it."""
+        snapshot, self._pending = self._decisions.canary_snapshot, ()
         problem = self.canary.restore(snapshot) if snapshot else ''
         if problem:
             self._context.log_warning(problem)
-        if self.canary.is_over:
-            # the operator may have set the split since then
-            self._share = self.canary.share_percent
+        # the operator may have set the split since a canary ended
+        self._share = self.canary.share_percent if self.canary.is_over else None
+        counted = (snapshot or {}).get(COUNTED_UNTIL)
+        self.counted_until = counted if type(counted) is int else None
         self._update_slot()
 
     def _update_slot(self) -> None:
@@ -113,6 +119,26 @@ class CanaryController:
         self._apply(now_ns, events, at_once=self._rollback_now)
         return bool(events)
 
+    def follow(self, now_ns: int, facts: Facts) -> bool:
+        """
+        Look at the own facts while another router of a shared state runs the rollout; store what
+        an operator changed here.
+        """
+        self._facts = facts
+        self.canary.observe(facts)
+        return self.settle(now_ns)
+
+    def settle(self, now_ns: int) -> bool:
+        """Store what an operator has changed here, without waiting for the next update."""
+        events, self._pending = self._pending, ()
+        if events:
+            self._apply(now_ns, events, at_once=self._rollback_now)
+        return bool(events)
+
+    def drop_pending(self) -> None:
+        """Forget events that another router has stored."""
+        self._pending = ()
+
     def _apply(self, now_ns: int, events: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
         share, before = self.canary.share_percent, self._share
         with self._decisions.canary_transaction():
@@ -139,10 +165,12 @@ class CanaryController:
 
     def _save(self, now_ns: int, *, is_decision: bool) -> None:
         is_due = self._saved_ns is None or now_ns - self._saved_ns >= SAVE_PERIOD_NS
-        snapshot = self.canary.snapshot() if is_decision or is_due else None
-        if snapshot is None:
+        if not (is_decision or is_due):
             return
         self._saved_ns = now_ns
+        snapshot = self.canary.snapshot()
+        if self.counted_until is not None:
+            snapshot[COUNTED_UNTIL] = self.counted_until
         if snapshot != self._decisions.canary_snapshot:
             self._decisions.canary(snapshot, is_decision=is_decision)
 

@@ -86,6 +86,8 @@ class HealthMonitor:
         times per second.
         """
         core = self._core
+        if core.shared:
+            core.shared.poll(self._context.clock())
         for server in core.replicas:
             core.set_available(
                 server,
@@ -132,7 +134,7 @@ class HealthMonitor:
 
     def _router_digest(self) -> RouterDigest:
         core = self._core
-        return router_digest(core.table, self._context.clock(), core.writer.text)
+        return router_digest(core.table, self._context.clock(), core.storage_problem)
 
     def _report_health(self, before: str, state: RouterState) -> None:
         if self._core.recorder:
@@ -176,7 +178,7 @@ class HealthMonitor:
             self._core.dispatcher.hedging,
             self._core.drops.counts(),
             context=self._context,
-            storage_problem=self._core.writer.text,
+            storage_problem=self._core.storage_problem,
         )
 
     # control thread

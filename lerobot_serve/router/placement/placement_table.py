@@ -30,6 +30,7 @@ class Placement:
     sticky              the episode was placed before and keeps its slot
     missing_episode_id  the request has no episode_id: the placement holds for this request
     moved               the episode has left a slot; with this request unless sticky
+    split_version       revision of the split in a shared state; 0 without one
     reason              why the slot is not that of the split; empty when it is
     """
 
@@ -41,6 +42,7 @@ class Placement:
     missing_episode_id: bool = False
     moved: bool = False
     reason: str = ''
+    split_version: int = 0
 
 
 class PlacementWriter(Protocol):
@@ -61,6 +63,8 @@ class PlacementTable:
         self._capacity, self._writer = capacity, writer
         self._placed: OrderedDict[str, StoredPlacement] = OrderedDict(known or {})
         self._split_percent: int | None = None
+        # revision of the split in a shared state; 0 without one
+        self.split_version = 0
 
     def __len__(self) -> int:
         return len(self._placed)
@@ -99,7 +103,12 @@ class PlacementTable:
         if known:
             reason = reason or f'there is no slot {known.slot} any more'
         decided = stored_placement(
-            bucket(key), slot_name, split_percent, known is not None, reason[:REASON_LIMIT]
+            bucket(key),
+            slot_name,
+            split_percent,
+            known is not None,
+            reason[:REASON_LIMIT],
+            self.split_version,
         )
         if episode_id:
             self._remember(episode_id, decided)
@@ -111,16 +120,30 @@ class PlacementTable:
         # a removed episode counts as placed with the current split
         split_percent = known.split_percent if known else self._split_percent
         decided = stored_placement(
-            bucket(episode_id), slot_name, split_percent, True, reason[:REASON_LIMIT]
+            bucket(episode_id),
+            slot_name,
+            split_percent,
+            True,
+            reason[:REASON_LIMIT],
+            self.split_version,
         )
         self._remember(episode_id, decided)
         return to_placement(episode_id, decided)
 
+    def adopt(self, episode_id: str, decided: StoredPlacement) -> None:
+        """Take over the placement of another router: the first one holds, or the latest move."""
+        known = self._placed.get(episode_id)
+        if known is None or decided.moved or not known.moved:
+            self._place(episode_id, decided)
+
     def _remember(self, episode_id: str, decided: StoredPlacement) -> None:
-        self._placed[episode_id] = decided
-        self._placed.move_to_end(episode_id)
         if self._writer:
             self._writer.place(episode_id, decided)
+        self._place(episode_id, decided)
+
+    def _place(self, episode_id: str, decided: StoredPlacement) -> None:
+        self._placed[episode_id] = decided
+        self._placed.move_to_end(episode_id)
         while len(self._placed) > self._capacity:
             forgotten, _ = self._placed.popitem(last=False)
             if self._writer:
@@ -140,4 +163,5 @@ def to_placement(
         missing_episode_id=missing_episode_id,
         moved=known.moved,
         reason=known.reason,
+        split_version=known.split_version,
     )

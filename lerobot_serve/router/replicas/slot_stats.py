@@ -122,6 +122,18 @@ class SlotStats:
                 )
                 self._awaiting_outcome[episode_id] = self._episodes[episode_id]
 
+    def adopt_episode(self, episode_id: str, placement: Placement, now_ns: int) -> None:
+        """Accept outcomes of an episode that another router of a shared state has served."""
+        if episode_id in self._episodes:
+            return
+        self._episodes[episode_id] = RoutedEpisode(
+            placement.slot,
+            ended_ns=now_ns,
+            has_moved=placement.moved,
+            initial_slot=placement.slot,
+        )
+        self._awaiting_outcome[episode_id] = self._episodes[episode_id]
+
     def record_request(self, client_id: str, placement: Placement, now_ns: int) -> None:
         """Record a request, and with it the end of the client's previous episode."""
         stats = self._slots[placement.slot]

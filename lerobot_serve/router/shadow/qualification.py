@@ -89,6 +89,8 @@ class Qualification:
         self._sampled_ns: dict[str, int] = {}
         self._saved_ns: int | None = None
         self._changed: set[str] = set()
+        # records of the other routers of a shared state, by policy and router
+        self._others: dict[str, dict[str, ShadowRecord]] = {}
         for policy, row in (known or {}).items():
             try:
                 self._records[checked_text(policy, FINGERPRINT_LIMIT)] = _record_from_json(row)
@@ -138,29 +140,47 @@ class Qualification:
         record.waiver = by[:WAIVER_LIMIT]
         self._keep(policy, record_to_json(record))
 
+    def adopt(self, policy: str, router: str, row: Mapping[str, Any] | None) -> None:
+        """Count what another router has seen of a policy in shadow, too. Executor thread."""
+        try:
+            record = _record_from_json(row) if row else ShadowRecord()
+        except (ValueError, TypeError, KeyError):
+            # of another version
+            record = ShadowRecord()
+        self._others[policy] = {**self._others.get(policy, {}), router: record}
+
     def unmet_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
         """Return the unmet requirements of a policy; empty when there are none, or a waiver."""
         unmet = self._unmet(policy, minimum_hours, minimum_episodes)
         return (
             f'unmet shadow requirements of {policy or "the policy"}: {unmet}'
-            if unmet and not self.of(policy).waiver
+            if unmet and not self._waiver(policy)
             else ''
         )
 
     def waived_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
         """Return the unmet requirements that a policy may begin without, and who decided so."""
-        waiver = self.of(policy).waiver
+        waiver = self._waiver(policy)
         unmet = self._unmet(policy, minimum_hours, minimum_episodes) if waiver else ''
         return f'shadow requirements waived ({unmet}) by {waiver}' if unmet else ''
 
     def _unmet(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
-        record, unmet = self.of(policy), []
-        if record.hours < minimum_hours:
+        records, unmet = self._of_all_routers(policy), []
+        hours = sum(record.hours for record in records)
+        episodes = sum(record.episodes for record in records)
+        if hours < minimum_hours:
             # rounded down: an unmet requirement must not be shown as met
-            unmet.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
-        if record.episodes < minimum_episodes:
-            unmet.append(f'{record.episodes} of {minimum_episodes} episodes')
+            unmet.append(f'{floor(100 * hours) / 100:.2f} of {minimum_hours:g} hours')
+        if episodes < minimum_episodes:
+            unmet.append(f'{episodes} of {minimum_episodes} episodes')
         return ', '.join(unmet)
+
+    def _waiver(self, policy: str) -> str:
+        """Return who waived the requirements, at any router; empty without one."""
+        return next((r.waiver for r in self._of_all_routers(policy) if r.waiver), '')
+
+    def _of_all_routers(self, policy: str) -> list[ShadowRecord]:
+        return [self.of(policy), *self._others.get(policy, {}).values()]
 
     def save_periodically(self, now_ns: int) -> None:
         """Store changed records, at most once per SAVE_PERIOD_NS."""

@@ -17,16 +17,25 @@ from lerobot_serve.router.storage.schema import digest, seal
 PlacementRow = tuple[str, str, int | None, int, str, bytes]
 
 
+# episode, begin or end, arm of the rollout in which it began
+EpisodeRow = tuple[str, str, str]
+
+
 @dataclass(slots=True)
 class Batch:
-    """Rows to write in one transaction; None deletes a row."""
+    """
+    Rows to write in one transaction; None deletes a row. `episodes` and `canary_base`, the
+    revision of the rollout that its decisions build on, are for a store that routers share.
+    """
 
     decisions: dict[DecisionKey, Any] = field(default_factory=dict)
     shadow: dict[str, Any] = field(default_factory=dict)
     placements: dict[str, StoredPlacement | None] = field(default_factory=dict)
+    episodes: list[EpisodeRow] = field(default_factory=list)
+    canary_base: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.decisions or self.shadow or self.placements)
+        return bool(self.decisions or self.shadow or self.placements or self.episodes)
 
 
 def full_batch(content: StoreContent) -> Batch:

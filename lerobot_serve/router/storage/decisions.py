@@ -4,7 +4,8 @@ Apply and store the decisions of operators and canary: live parameters, drains, 
 executor thread; objects that other threads read are replaced as a whole.
 
 A parameter set live overrides the parameter file until it is set to the value of the file, or the
-value in the file changes.
+value in the file changes. In a state that routers share, all live parameters are those of the
+state; one that was never set live follows the file of the router that started last.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lerobot_serve.router.storage.content import (
     PARAMETER,
     VERDICT,
 )
+from lerobot_serve.router.storage.state_store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
 
 BY_HAND, BY_CANARY = 'by hand', 'by the canary'
@@ -48,6 +50,8 @@ class DurableDecisions:
         self.writer, self._context = writer, context
         self.leave_within_ns = 0
         self.verdicts: VerdictRecords = {}
+        # why the last decisions came too late: another router had decided
+        self._conflict = ''
         self._by = BY_HAND
         self._transaction: dict[DecisionKey, Any] | None = None
 
@@ -81,12 +85,16 @@ class DurableDecisions:
         """
         texts: list[str] = []
         self.record_parameters(given, current, given)
+        if self.writer.is_shared:
+            self._share_files(current)
         for spec in live_specs():
             known = self.writer.decisions.get((PARAMETER, spec.name))
             if known is None:
                 continue
             file = to_json_value(getattr(given, spec.field))
-            if known['file'] != file:
+            if self.writer.is_shared and known['value'] == file:
+                continue
+            if known['file'] != file and not self.writer.is_shared:
                 texts.append(
                     f'{spec.name} is {file}, the value in the file; the restored value '
                     f'{known["value"]}, set {known["by"]} {known["when"]}, is discarded: the file '
@@ -106,6 +114,18 @@ class DurableDecisions:
             )
         return current, texts
 
+    def _share_files(self, own: RouterParameters) -> None:
+        """Let live parameters that were never set live be those of the own file, for all."""
+        decisions: dict[DecisionKey, Any] = {}
+        for spec in live_specs():
+            known = self.writer.decisions.get((PARAMETER, spec.name))
+            value = to_json_value(getattr(own, spec.field))
+            if known is None or (known['value'] == known['file'] != value):
+                by = f'by the file of {self._context.name}'
+                row = {'value': value, 'file': value, 'when': self._now(), 'by': by}
+                decisions[PARAMETER, spec.name] = row
+        self._write(decisions)
+
     # parameters
 
     def record_parameters(
@@ -121,12 +141,32 @@ class DurableDecisions:
             ):
                 continue
             file = to_json_value(getattr(given, spec.field))
-            if value != file:
+            if value != file or self.writer.is_shared:
                 row = {'value': value, 'file': file, 'when': self._now(), 'by': self._by}
                 decisions[PARAMETER, spec.name] = row
             elif known:
                 decisions[PARAMETER, spec.name] = None
         self._write(decisions)
+
+    def adopt(self, key: DecisionKey, value: Any, slots: Mapping[str, Slot]) -> None:
+        """Apply a drain or verdict of another router of a shared state; None takes it back."""
+        kind, name = key
+        if kind == DRAIN and name in slots:
+            is_drained = bool(value and value['text'])
+            slots[name].drain = (
+                self._make_drain(value['text'], at_once=value['now']) if is_drained else None
+            )
+        elif kind == VERDICT and value is None:
+            self.verdicts.pop(name, None)
+        elif kind == VERDICT:
+            self.verdicts[name] = self._make_verdict(
+                PolicyVerdict(value['verdict']), value['text'], at_once=value['now']
+            )
+
+    def take_conflict(self) -> str:
+        """Return, once, why decisions came too late in a shared state; empty otherwise."""
+        text, self._conflict = self._conflict, ''
+        return text
 
     # slots
 
@@ -205,14 +245,24 @@ class DurableDecisions:
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
         """Store all decisions of the block in one transaction, as decisions of the canary."""
+        before, self._by = self._by, self._by if self._transaction is not None else BY_CANARY
+        try:
+            with self.transaction():
+                yield
+        finally:
+            self._by = before
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Store all decisions of the block in one transaction."""
         if self._transaction is not None:
             yield
             return
-        before, self._by, self._transaction = self._by, BY_CANARY, {}
+        self._transaction = {}
         try:
             yield
         finally:
-            decisions, self._by, self._transaction = self._transaction, before, None
+            decisions, self._transaction = self._transaction, None
             self._write(decisions)
 
     def _write(self, decisions: dict[DecisionKey, Any]) -> str:
@@ -220,7 +270,12 @@ class DurableDecisions:
         if self._transaction is not None:
             self._transaction.update(decisions)
             return ''
-        error = self.writer.decide(decisions, keep=True) if decisions else ''
+        try:
+            error = self.writer.decide(decisions, keep=True) if decisions else ''
+        except DecisionConflict as conflict:
+            self._conflict = str(conflict)
+            self._context.log_warning(self._conflict)
+            return self._conflict
         if error:
             names = ', '.join(f'{kind} {name}'.strip() for kind, name in decisions)
             self._context.log_warning(f'not durable (lost at restart): {names}: {error}')

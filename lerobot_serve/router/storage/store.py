@@ -22,6 +22,7 @@ from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, w
 from lerobot_serve.router.storage.content import fail_closed, StoreContent, StoreDamage
 from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from lerobot_serve.router.storage.state_store import StoreRefused
 
 K = TypeVar('K')
 FILE = 'router.sqlite'
@@ -34,10 +35,6 @@ DISK_ERRORS = (
 )
 
 
-class StoreRefused(Exception):
-    """A file that cannot be used and is not changed; the text has the reason and the remedy."""
-
-
 class _Damaged(Exception):
     """A file of which nothing can be read."""
 
@@ -47,6 +44,9 @@ class Store:
     See the module. `content` is the content of the file, `damage` its damage, and `failure` why
     the file cannot be written now, empty when it can.
     """
+
+    # the file is locked
+    is_shared = False
 
     def __init__(self, folder: Path, capacity: int, when: str) -> None:
         """
@@ -73,6 +73,10 @@ class Store:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
 
     def close(self) -> None:
         """Release the file."""

@@ -4,51 +4,67 @@ Write the store in the thread `store`. Any thread queues placements without wait
 waits, with a time limit, until it is durable.
 
 Placements are written as soon as possible, in batches; a killed process loses only queued ones.
-Failed writes are kept and retried.
+Failed writes are kept and retried. Where another router has changed the rollout in a shared store
+meanwhile, only decisions that withhold a policy or a slot are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 import sqlite3
 import threading
 from typing import Any
 
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.batch import Batch, EpisodeRow
+from lerobot_serve.router.storage.content import (
+    DecisionKey,
+    StoreContent,
+    StoredPlacement,
+    withholding,
+)
+from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore
 
 RETRY_S = 1.0
 # time limit of the disk for one decision
 DECISION_LIMIT_S = 3.0
-# limit of queued placements; beyond it the oldest are abandoned
+# limits of queued placements and episode events; beyond it the oldest are abandoned
 WAITING_LIMIT = 200_000
 
 
 @dataclass(slots=True, eq=False)
 class _PendingDecisions:
-    """Decisions with a waiting caller; `error` is why they were not written."""
+    """
+    Decisions with a waiting caller; `error` is why they were not written, `is_conflict` whether
+    another router decided first.
+    """
 
     decisions: dict[DecisionKey, Any]
+    canary_base: int
     done: threading.Event = field(default_factory=threading.Event)
     error: str = ''
+    is_conflict: bool = False
 
 
 class StoreWriter:
     """See the module. Before `run` starts and after it has returned, the caller writes."""
 
     def __init__(
-        self, store: Store, warn: Callable[[str], None], inform: Callable[[str], None]
+        self, store: StateStore, warn: Callable[[str], None], inform: Callable[[str], None]
     ) -> None:
         self._store, self._warn, self._inform = store, warn, inform
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._work = threading.Event()
         self._next, self._queue = Batch(), list[_PendingDecisions]()
+        self._in_work: set[DecisionKey] = set()
         self._is_running = self._is_failing = False
-        # the latest decisions, including queued ones; owned by the executor thread
+        # the latest decisions, including queued ones, and the revision of the rollout in a shared
+        # store that they build on; owned by the executor thread
         self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
-        self.failures = self.abandoned = 0
+        self.canary_base = 0
+        # called, in the writer's thread, when another router has decided first
+        self.on_conflict: Callable[[], None] = _do_nothing
+        self.failures = self.abandoned = self.conflicts = 0
 
     @property
     def content(self) -> StoreContent:
@@ -59,7 +75,12 @@ class StoreWriter:
         """Why the store cannot be written now; empty when it can."""
         if not self._store.failure:
             return ''
-        return f'{self._store.path} cannot be written ({self._store.failure})'
+        return f'{self._store.name} cannot be written ({self._store.failure})'
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other routers write the same store."""
+        return self._store.is_shared
 
     # any thread; never waits for the disk
 
@@ -80,13 +101,36 @@ class StoreWriter:
             self._next.shadow[policy] = record
         self._work.set()
 
+    def record_episodes(self, events: Sequence[EpisodeRow]) -> None:
+        """Queue begins and ends of episodes for the router that runs the rollout."""
+        if not events:
+            return
+        with self._lock:
+            waiting = self._next.episodes
+            waiting.extend(events)
+            excess = max(0, len(waiting) - WAITING_LIMIT)
+            del waiting[:excess]
+            self.abandoned += excess
+        self._work.set()
+
+    def has_unwritten(self, key: DecisionKey) -> bool:
+        """Return whether a decision of this router is not in the store yet."""
+        with self._lock:
+            queued = any(key in waiting.decisions for waiting in self._queue)
+            return queued or key in self._next.decisions or key in self._in_work
+
     # executor
+
+    def learn(self, key: DecisionKey, value: Any) -> None:
+        """Take over a decision of another router, which is in the store."""
+        self._update({key: value})
 
     def enqueue(self, decisions: dict[DecisionKey, Any]) -> None:
         """Queue decisions without waiting for them."""
         self._update(decisions)
         with self._lock:
             self._next.decisions.update(decisions)
+            self._next.canary_base = self.canary_base
         self._work.set()
 
     def decide(self, decisions: dict[DecisionKey, Any], *, keep: bool) -> str:
@@ -94,11 +138,11 @@ class StoreWriter:
         Write decisions in one transaction; return why they are not durable, empty when they are.
 
         After a failure, `keep` leaves them in force and retries the write; otherwise they are
-        reverted.
+        reverted. Raises DecisionConflict where another router has changed the rollout meanwhile.
         """
         before = {key: self.decisions.get(key) for key in decisions}
         self._update(decisions)
-        waiting = _PendingDecisions(dict(decisions))
+        waiting = _PendingDecisions(dict(decisions), self.canary_base)
         with self._lock:
             self._queue.append(waiting)
         self._work.set()
@@ -109,6 +153,8 @@ class StoreWriter:
             with self._lock:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
+        if waiting.is_conflict:
+            raise DecisionConflict(waiting.error)
         if waiting.error:
             # also after a timeout, when the write may still succeed: the latest write counts
             self.enqueue(decisions if keep else before)
@@ -117,7 +163,7 @@ class StoreWriter:
     def _update(self, decisions: dict[DecisionKey, Any]) -> None:
         self.decisions.update(decisions)
         for key in [key for key, value in decisions.items() if value is None]:
-            del self.decisions[key]
+            self.decisions.pop(key, None)
 
     # the writer's thread
 
@@ -144,35 +190,66 @@ class StoreWriter:
             with self._lock:
                 batch, self._next = self._next, Batch()
                 queue, self._queue = self._queue, []
+                self._in_work = {*batch.decisions, *(k for each in queue for k in each.decisions)}
+            write = self._write_apart if self._store.is_shared else self._write_together
+            error = write(batch, queue)
+            self._in_work = set()
             for waiting in queue:
-                batch.decisions.update(waiting.decisions)
-            error = self._write(batch) if batch else ''
-            for waiting in queue:
-                waiting.error = error
                 waiting.done.set()
-            if error:
-                for waiting in queue:
-                    for key in waiting.decisions:
-                        batch.decisions.pop(key, None)
-                self._requeue(batch)
             return not error
 
-    def _write(self, batch: Batch) -> str:
+    def _write_together(self, batch: Batch, queue: list[_PendingDecisions]) -> str:
+        """Write everything in one transaction: nobody else decides."""
+        for waiting in queue:
+            batch.decisions.update(waiting.decisions)
+        error = self._write(batch) if batch else ''
+        for waiting in queue:
+            waiting.error = error
+        if error:
+            for waiting in queue:
+                for key in waiting.decisions:
+                    batch.decisions.pop(key, None)
+            self._requeue(batch)
+        return error
+
+    def _write_apart(self, batch: Batch, queue: list[_PendingDecisions]) -> str:
+        """Write each decision in a transaction of its own: each may come too late by itself."""
+        error = self._write(batch) if batch else ''
+        if error:
+            self._requeue(batch)
+        for waiting in queue:
+            own = Batch(dict(waiting.decisions), canary_base=waiting.canary_base)
+            error = error or self._write(own, waiting)
+            waiting.error = waiting.error or error
+        return error
+
+    def _write(self, batch: Batch, waiting: _PendingDecisions | None = None) -> str:
+        """Write a batch; return why it cannot be written now, and must be again."""
         try:
             self._store.write(batch)
+        except DecisionConflict as conflict:
+            self.conflicts += 1
+            self.on_conflict()
+            if waiting:
+                waiting.error, waiting.is_conflict = str(conflict), True
+            batch.decisions = withholding(batch.decisions)
+            return self._write(batch) if batch else ''
         except (OSError, sqlite3.Error) as error:
-            self.failures += 1
-            if not self._is_failing:
-                self._is_failing = True
-                self._warn(
-                    f'{self._store.path} cannot be written ({error}); routing continues, '
-                    'decisions are not durable until it can be written'
-                )
-            return f'{self._store.path} cannot be written ({error})'
+            return self._failed(error)
         if self._is_failing:
             self._is_failing = False
-            self._inform(f'{self._store.path} is writable again')
+            self._inform(f'{self._store.name} is writable again')
         return ''
+
+    def _failed(self, error: Exception) -> str:
+        self.failures += 1
+        text = f'{self._store.name} cannot be written ({error})'
+        if not self._is_failing:
+            self._is_failing = True
+            self._warn(
+                f'{text}; routing continues, decisions are not durable until it can be written'
+            )
+        return text
 
     def _requeue(self, batch: Batch) -> None:
         """Queue items of a failed write again; newer items take precedence."""
@@ -181,9 +258,15 @@ class StoreWriter:
             batch.decisions.update(newer.decisions)
             batch.shadow.update(newer.shadow)
             batch.placements.update(newer.placements)
+            batch.episodes.extend(newer.episodes)
+            batch.canary_base = max(batch.canary_base, newer.canary_base)
             self._next = batch
 
     def close(self) -> None:
         """Write the queued items and close the store."""
         self.flush()
         self._store.close()
+
+
+def _do_nothing() -> None:
+    pass

@@ -17,11 +17,14 @@ class Clock(Protocol):
 
 
 def make_context(
-    rig: Clock, warned: list[str] | None = None, informed: list[str] | None = None
+    rig: Clock,
+    warned: list[str] | None = None,
+    informed: list[str] | None = None,
+    name: str = '/policy_router',
 ) -> NodeContext:
     """Return a context that appends log lines to the lists."""
     return NodeContext(
-        '/policy_router',
+        name,
         clock=lambda: rig.now_ns,
         stamp=Time,
         local_time=lambda: 'before',

@@ -26,6 +26,8 @@ TWO_SLOTS = {'slot_a': ('/a1', '/a2'), 'slot_b': ('/b1',)}
 class RoutingRig:
     """Two slots unless `parameters` say otherwise; every server is heard of and ready."""
 
+    name = '/policy_router'
+
     def __init__(
         self,
         folder: Path,
@@ -42,7 +44,7 @@ class RoutingRig:
         self.splits: list[int] = []
         self.clients = {name: FakeReplica(name) for name in self.parameters.servers}
         self.published: list[object] = []
-        self.context = make_context(self, self.told, self.informed)
+        self.context = make_context(self, self.told, self.informed, self.name)
         self.core = RouterCore(
             ParameterSource(self.parameters, given or self.parameters, self._set_own),
             folder,

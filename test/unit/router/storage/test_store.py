@@ -17,7 +17,8 @@ from lerobot_serve.router.storage.content import (
     stored_placement,
     VERDICT,
 )
-from lerobot_serve.router.storage.store import FILE, Store, StoreRefused
+from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve.router.storage.writer import StoreWriter
 
 BARRED = {(VERDICT, 'two@2'): rolled_back()}

@@ -33,7 +33,8 @@ from lerobot_serve.router.storage.content import (
     stored_placement,
     VERDICT,
 )
-from lerobot_serve.router.storage.store import FILE, Store, StoreRefused
+from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.store import FILE, Store
 
 PLACED = {f'ep_{n}': stored_placement(bucket(f'ep_{n}'), 'b', 50, False, '') for n in range(40)}
 KEPT = {

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The facts of a rollout from the reports of all routers of a site. Owned by the executor thread.
+
+Counters are summed by what each run of a router adds. A slot is healthy when any router finds it
+so; where another one does not, or sees another policy there, no step is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+import math
+from typing import Any
+
+from lerobot_serve.router.canary.facts import (
+    ARMS,
+    counter_growth,
+    COUNTERS,
+    COUNTERS_LIMIT,
+    EpisodeEvent,
+    Facts,
+    SlotFacts,
+)
+from lerobot_serve.router.shared_state.rows import Member
+from lerobot_serve.router.storage.checked import (
+    checked_flag,
+    checked_float,
+    checked_int,
+    checked_text,
+)
+
+LARGEST = 1e9
+
+
+@dataclass(slots=True)
+class FleetCounters:
+    """The sum of what each run of each router has added; `known` are its last counters."""
+
+    totals: dict[str, SlotFacts] = field(
+        default_factory=lambda: {arm: SlotFacts() for arm in ARMS}
+    )
+    known: dict[tuple[str, str], SlotFacts] = field(default_factory=dict)
+    is_begun: bool = False
+
+    def add(self, reports: Mapping[str, Mapping[str, SlotFacts]]) -> None:
+        """Add the reports of all routers: run -> arm -> facts."""
+        for run, arms in reports.items():
+            for arm, now in arms.items():
+                # what was counted before this router led is in the stored rollout
+                before = self.known.get((run, arm), SlotFacts() if self.is_begun else now)
+                grown, total = counter_growth(before, now), self.totals[arm]
+                more = {name: getattr(total, name) + grown[name] for name in COUNTERS}
+                self.totals[arm] = replace(total, **more)
+                self.known[run, arm] = now
+        self.is_begun = True
+
+
+def report_of(facts: Facts) -> dict[str, Any]:
+    """Return the own view of both slots for the other routers; see `reported`."""
+    return {arm: _slot_json(getattr(facts, arm)) for arm in ARMS}
+
+
+def reported(report: Mapping[str, Any]) -> dict[str, SlotFacts]:
+    """Return the view of another router. Raises ValueError, KeyError or TypeError."""
+    return {arm: _slot_from_json(report[arm]) for arm in ARMS}
+
+
+def fleet_facts(
+    own: Facts,
+    others: Iterable[tuple[Member, Mapping[str, SlotFacts]]],
+    counters: FleetCounters,
+    run: str,
+    events: tuple[EpisodeEvent, ...],
+    problems: Iterable[str] = (),
+) -> Facts:
+    """
+    Return the facts of the site: those of this run of a router and of all others. Problems keep
+    the rollout from its next step.
+    """
+    others = list(others)
+    own_view = {arm: getattr(own, arm) for arm in ARMS}
+    counters.add({run: own_view, **{member.router: view for member, view in others}})
+    slots, missing = {}, [own.missing, *problems]
+    for arm in ARMS:
+        views = [own_view[arm], *(view[arm] for _, view in others)]
+        healthy = next((view for view in views if view.healthy), views[0])
+        latencies = [v.latency_ms_p95 for v in views if not math.isnan(v.latency_ms_p95)]
+        slots[arm] = replace(
+            own_view[arm],
+            **{name: getattr(counters.totals[arm], name) for name in COUNTERS},
+            latency_ms_p95=max(latencies, default=math.nan),
+            oldest_age_s=max(view.oldest_age_s for view in views),
+            healthy=healthy.healthy,
+            health_text=healthy.health_text,
+        )
+        places = [('here', own_view[arm]), *((f'at {m.name}', view[arm]) for m, view in others)]
+        missing += [_disagreement(arm, own_view[arm], place, view) for place, view in places]
+    return replace(
+        own, **slots, events=events, missing='; '.join(text for text in missing if text)
+    )
+
+
+def _disagreement(arm: str, own: SlotFacts, place: str, seen: SlotFacts) -> str:
+    """Return why what a router sees keeps the rollout from its next step; empty otherwise."""
+    if seen.policy and own.policy and seen.policy != own.policy:
+        return f'the {arm} is {own.policy} here, and {seen.policy} {place}'
+    return (
+        '' if seen.healthy else f'the slot of the {arm} is not healthy {place}: {seen.health_text}'
+    )
+
+
+def _slot_json(slot: SlotFacts) -> dict[str, Any]:
+    latency = slot.latency_ms_p95
+    return {
+        **{name: getattr(slot, name) for name in COUNTERS},
+        'latency_ms_p95': None if math.isnan(latency) else float(latency),
+        'oldest_age_s': float(slot.oldest_age_s),
+        'healthy': slot.healthy,
+        'health_text': slot.health_text,
+        'policy': slot.policy,
+    }
+
+
+def _slot_from_json(values: Mapping[str, Any]) -> SlotFacts:
+    latency = values['latency_ms_p95']
+    counters: dict[str, Any] = {
+        name: checked_int(values[name], name, COUNTERS_LIMIT) for name in COUNTERS
+    }
+    return replace(
+        SlotFacts(),
+        **counters,
+        latency_ms_p95=(
+            math.nan if latency is None else checked_float(latency, 'latency_ms_p95', LARGEST)
+        ),
+        oldest_age_s=checked_float(values['oldest_age_s'], 'oldest_age_s', LARGEST),
+        healthy=checked_flag(values['healthy'], 'healthy'),
+        health_text=checked_text(values['health_text']),
+        policy=checked_text(values['policy']),
+    )

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open the state of a router: a file of its own, or the one that the routers of a site share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+import uuid
+
+from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.shared_state.address import state_address
+from lerobot_serve.router.storage.state_store import StateStore, StoreRefused
+from lerobot_serve.router.storage.store import Store
+
+if TYPE_CHECKING:
+    from lerobot_serve.router.shared_state.follower import StateFollower
+
+INSTALL = 'state_url needs psycopg: pip install "psycopg[binary]"'
+
+
+def open_state(
+    parameters: RouterParameters, folder: Path, context: NodeContext
+) -> tuple[StateStore, StateFollower | None]:
+    """
+    Open the store, and what follows it where others write it. Raises StoreRefused and
+    ParameterError.
+    """
+    address = state_address(parameters.state_url, parameters.state_site)
+    capacity, when = parameters.max_remembered_placements, context.local_time()
+    if address is None:
+        return Store(folder, capacity, when), None
+    try:
+        # only here: a router with a file needs no psycopg
+        from lerobot_serve.router.shared_state.follower import StateFollower
+        from lerobot_serve.router.shared_state.postgres_store import PostgresStore
+    except ImportError as error:
+        raise StoreRefused(f'{INSTALL} ({error})') from error
+    store = PostgresStore(address, uuid.uuid4().hex, context.name, capacity, when)
+    return store, StateFollower(store, capacity, context.log_warning, context.log_info)

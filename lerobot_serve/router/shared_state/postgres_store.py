@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Read the shared state at the start, and write batches of one router. One thread at a time.
+
+A transaction is durable when `write` returns (synchronous_commit of the server). Rows have the
+revision of their last change; the row of the rollout is refused where another router has changed
+it since this one read it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+
+import psycopg
+
+from lerobot_serve.router.shared_state.address import StateAddress
+from lerobot_serve.router.shared_state.rows import (
+    clean,
+    DECISION_COLUMNS,
+    json_or_none,
+    PLACEMENT_COLUMNS,
+    read_decisions,
+    read_placements,
+)
+from lerobot_serve.router.shared_state.tables import (
+    connect,
+    Connection,
+    enter_schema,
+    lock_key,
+    prepare_schema,
+    VERSION,
+    WRITES,
+)
+from lerobot_serve.router.storage.batch import Batch, to_json_line
+from lerobot_serve.router.storage.content import (
+    CANARY,
+    DecisionKey,
+    fail_closed,
+    SPLIT,
+    StoreContent,
+    StoreDamage,
+)
+from lerobot_serve.router.storage.state_store import (
+    DecisionConflict,
+    StoreRefused,
+    StoreUnwritable,
+)
+
+CONFLICT = (
+    'another router changed the rollout at the same moment; look at it with `lerobot-serve '
+    'rollout status`, then repeat the command'
+)
+WRITE_DECISION = """
+    INSERT INTO decisions VALUES (%(kind)s, %(name)s, %(value)s, nextval('revisions'), %(router)s)
+    ON CONFLICT (kind, name) DO UPDATE
+    SET value = EXCLUDED.value, revision = EXCLUDED.revision, router = EXCLUDED.router
+    RETURNING revision
+"""
+WRITE_ROLLOUT = """
+    INSERT INTO decisions VALUES (%(kind)s, %(name)s, %(value)s, nextval('revisions'), %(router)s)
+    ON CONFLICT (kind, name) DO UPDATE
+    SET value = EXCLUDED.value, revision = EXCLUDED.revision, router = EXCLUDED.router
+    WHERE decisions.router = %(router)s OR decisions.revision <= %(base)s
+    RETURNING revision
+"""
+# the first placement of an episode holds; a move replaces it
+WRITE_PLACEMENT = """
+    INSERT INTO placements VALUES (%s, %s, %s, %s, %s, %s, nextval('revisions'), %s)
+    ON CONFLICT (episode) DO UPDATE
+    SET slot = EXCLUDED.slot, split_percent = EXCLUDED.split_percent, moved = EXCLUDED.moved,
+        reason = EXCLUDED.reason, split_version = EXCLUDED.split_version,
+        revision = EXCLUDED.revision, router = EXCLUDED.router
+    WHERE EXCLUDED.moved
+"""
+WRITE_SHADOW = """
+    INSERT INTO shadow VALUES (%s, %s, %s, nextval('revisions'))
+    ON CONFLICT (policy, router) DO UPDATE
+    SET record = EXCLUDED.record, revision = EXCLUDED.revision
+"""
+WRITE_EPISODE = 'INSERT INTO episodes (router, episode, what, arm) VALUES (%s, %s, %s, %s)'
+
+
+class PostgresStore:
+    """
+    See the module. `router` names this run of the router, `node` the router for ever.
+
+    `revision` is the newest that `content` has, `canary_revision` that of the rollout in it,
+    `split_version` that of the split; `written` has the revision of the last write of each
+    decision, for any thread.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self, address: StateAddress, router: str, node: str, capacity: int, when: str
+    ) -> None:
+        """Connect, create or migrate the tables, read them. Raises StoreRefused."""
+        self.address, self.router, self.node = address, router, node
+        self.failure, self.damage = '', StoreDamage()
+        self.revision = self.canary_revision = self.split_version = 0
+        self.written: dict[DecisionKey, int] = {}
+        self._connection: Connection | None = None
+        try:
+            self._connection = connect(address.url, f'{node} writes')
+            prepare_schema(self._connection, address.schema, self.name)
+            self.content = self._read(capacity)
+        except psycopg.Error as error:
+            self.close()
+            raise StoreRefused(
+                f'{self.name} cannot be read: {first_line(error)}; start or repair the server, or '
+                'correct state_url'
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        if self.damage:
+            fail_closed(self.content, self.damage, when)
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _read(self, capacity: int) -> StoreContent:
+        """Return the content at one moment, and set its revisions."""
+        assert self._connection
+        with self._connection.transaction():
+            execute = self._connection.execute
+            execute('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY')
+            decisions = execute(f'SELECT {DECISION_COLUMNS} FROM decisions').fetchall()
+            placements = execute(
+                f'SELECT {PLACEMENT_COLUMNS} FROM placements ORDER BY revision DESC LIMIT %s',
+                (capacity,),
+            ).fetchall()
+            shadow = execute(
+                'SELECT policy, record FROM shadow WHERE router = %s AND record IS NOT NULL',
+                (self.node,),
+            ).fetchall()
+        rows = read_decisions(decisions, self.damage)
+        content = StoreContent()
+        content.decisions |= {row.key: row.value for row in rows if row.value is not None}
+        content.placements = OrderedDict(read_placements(reversed(placements), self.damage))
+        content.shadow = {policy: json_or_none(record) for policy, record in shadow}
+        found = [row[3] for row in decisions] + [row[6] for row in placements]
+        self.revision = max(found, default=0)
+        self.canary_revision = max((r.revision for r in rows if r.key[0] == CANARY), default=0)
+        self.split_version = max((r.revision for r in rows if r.key == SPLIT), default=0)
+        return content
+
+    def write(self, batch: Batch) -> None:
+        """
+        Write a batch in one transaction. Raises StoreUnwritable; DecisionConflict when the rollout
+        was changed by another router meanwhile.
+        """
+        try:
+            connection = self._connected()
+            with connection.transaction():
+                connection.execute(
+                    'SELECT pg_advisory_xact_lock(%s, %s)',
+                    (WRITES, lock_key(self.address.schema)),
+                )
+                self._check_version(connection)
+                written = self._write_decisions(connection, batch)
+                self._write_rest(connection, batch)
+                connection.execute('SELECT pg_notify(%s, %s)', (self.address.schema, self.router))
+        except psycopg.Error as error:
+            self.failure = first_line(error)
+            if not isinstance(error, psycopg.OperationalError):
+                # the connection is sound
+                raise StoreUnwritable(self.failure) from error
+            self.close()
+            raise StoreUnwritable(self.failure) from error
+        except StoreUnwritable as error:
+            self.failure = str(error)
+            raise
+        self.failure = ''
+        self.written.update(written)
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self.address.url, f'{self.node} writes')
+            enter_schema(self._connection, self.address.schema)
+        return self._connection
+
+    @staticmethod
+    def _check_version(connection: Connection) -> None:
+        found = connection.execute('SELECT version FROM store').fetchone()
+        if found != (VERSION,):
+            raise StoreUnwritable(
+                f'its schema is {found[0] if found else "gone"} and this router writes {VERSION}: '
+                'a router of another version has migrated it; restart this one with that version'
+            )
+
+    def _write_decisions(self, connection: Connection, batch: Batch) -> dict[DecisionKey, int]:
+        """Write decisions; return their revisions. Raises DecisionConflict."""
+        written = {}
+        for (kind, name), value in batch.decisions.items():
+            text = None if value is None else to_json_line(value)
+            row = {'kind': kind, 'name': clean(name), 'value': text, 'router': self.router}
+            statement = WRITE_ROLLOUT if kind == CANARY else WRITE_DECISION
+            found = connection.execute(statement, {**row, 'base': batch.canary_base}).fetchone()
+            if found is None:
+                raise DecisionConflict(CONFLICT)
+            written[kind, name] = int(found[0])
+        return written
+
+    def _write_rest(self, connection: Connection, batch: Batch) -> None:
+        placements = [
+            (
+                clean(episode),
+                placed.slot,
+                placed.split_percent,
+                placed.moved,
+                clean(placed.reason),
+                placed.split_version,
+                self.router,
+            )
+            for episode, placed in batch.placements.items()
+            # a router forgets by itself; the leader removes the oldest for all
+            if placed
+        ]
+        shadow = [
+            (clean(policy), self.node, None if record is None else to_json_line(record))
+            for policy, record in batch.shadow.items()
+        ]
+        episodes = [
+            (self.router, clean(episode), what, arm) for episode, what, arm in batch.episodes
+        ]
+        with connection.cursor() as cursor:
+            for statement, rows in (
+                (WRITE_PLACEMENT, placements),
+                (WRITE_SHADOW, shadow),
+                (WRITE_EPISODE, episodes),
+            ):
+                if rows:
+                    cursor.executemany(statement, rows)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of the server or of libpq."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Apply what other routers of the site decide, and run the rollout at one of them. Executor thread.
+
+Each router shows the others what it sees of the slots and writes the begins and ends of its
+episodes; the one that leads counts them all and runs the rollout. An operator may send a command
+to any: whoever decides second, from an older state, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lerobot_serve import __version__
+from lerobot_serve.parameters import ParameterError, with_changes
+from lerobot_serve.router.canary.controller import CanaryController
+from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
+from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.data_path.routing_table import RoutingTable
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shared_state.fleet_facts import (
+    fleet_facts,
+    FleetCounters,
+    report_of,
+    reported,
+)
+from lerobot_serve.router.shared_state.rows import Changes, DecisionRow, Member
+from lerobot_serve.router.storage.batch import EpisodeRow
+from lerobot_serve.router.storage.content import (
+    CANARY,
+    DecisionKey,
+    fail_closed,
+    PARAMETER,
+    SPLIT,
+    StoreContent,
+    StoreDamage,
+    VERDICT,
+)
+from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
+
+# of a report: the servers of each slot
+SERVERS = 'servers'
+
+
+class Follower(Protocol):
+    """Reads what other routers write; see follower.StateFollower."""
+
+    @property
+    def is_away(self) -> bool: ...
+
+    def take(self) -> list[Changes]: ...
+
+    def put(self, report: dict[str, Any], episodes_after: int) -> None: ...
+
+    def read_all(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """
+    What changes of other routers apply to. `written` has the revisions of the own decisions,
+    `set_own` sets parameters by field, `parameters` returns those in force.
+    """
+
+    name: str
+    run: str
+    written: Mapping[DecisionKey, int]
+    follower: Follower
+    decisions: DurableDecisions
+    table: RoutingTable
+    canary: CanaryController
+    qualification: Qualification
+    parameters: Callable[[], RouterParameters]
+    set_own: Callable[..., None]
+    context: NodeContext
+
+
+class SharedState:
+    """See the module."""
+
+    def __init__(self, parts: SharedParts, split_version: int = 0) -> None:
+        self._parts = parts
+        self._members: list[Member] = []
+        self._episodes: list[tuple[int, EpisodeRow]] = []
+        self._counters = FleetCounters()
+        self._leads = False
+        self._split_version = split_version
+        self._damage_text = self._warned = ''
+        parts.decisions.writer.on_conflict = parts.follower.read_all
+        self._update_split_version(0)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this router runs the rollout now."""
+        return self._leads and not self._parts.follower.is_away
+
+    @property
+    def leader(self) -> str:
+        """The name of the router that runs the rollout; empty if none is known."""
+        if self.leads:
+            return self._parts.name
+        return next((member.name for member in self._members if member.leads), '')
+
+    @property
+    def routers(self) -> int:
+        """How many routers serve the site, with this one."""
+        return 1 + len(self._others())
+
+    @property
+    def text(self) -> str:
+        """What an operator must know of the shared state; empty when all is well."""
+        if self._parts.follower.is_away:
+            return 'the shared state cannot be reached: no rollout advances until it is back'
+        return '; '.join(filter(None, (self._damage_text, *map(self._stranger, self._others()))))
+
+    def _others(self) -> list[Member]:
+        return [member for member in self._members if member.router != self._parts.run]
+
+    # changes of others
+
+    def poll(self, now_ns: int) -> None:
+        """Apply what was found since the last call."""
+        for changes in self._parts.follower.take():
+            self._apply(changes, now_ns)
+
+    def _apply(self, changes: Changes, now_ns: int) -> None:
+        parts = self._parts
+        self._apply_damage(changes.damage)
+        rows = [row for row in changes.decisions if self._is_news(row, whole=changes.is_whole)]
+        if changes.is_whole:
+            rows += self._missing_rows(changes.decisions)
+        self._apply_decisions(rows)
+        with parts.table.lock:
+            for episode_id, placed in changes.placements:
+                parts.table.placements.adopt(episode_id, placed)
+        for policy, router, record in changes.shadow:
+            parts.qualification.adopt(policy, router, record)
+        self._meet(changes.members)
+        if changes.leads != self._leads:
+            self._change_lead(changes.leads, now_ns)
+        if changes.episodes_after <= self._last_episode:
+            known = self._last_episode
+            self._episodes += [row for row in changes.episodes if row[0] > known]
+
+    @property
+    def _last_episode(self) -> int:
+        """The last event that was counted or waits to be."""
+        return self._episodes[-1][0] if self._episodes else self._parts.canary.counted_until or 0
+
+    def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
+        writer = self._parts.decisions.writer
+        own = self._parts.written.get(row.key, 0)
+        if row.revision < own or writer.has_unwritten(row.key):
+            # what this router decided later
+            return False
+        is_known = writer.decisions.get(row.key) == row.value
+        return not is_known if row.revision == own or whole else True
+
+    def _missing_rows(self, rows: list[DecisionRow]) -> list[DecisionRow]:
+        """Return, as taken back, what is in memory and was never written."""
+        writer, known = self._parts.decisions.writer, {row.key for row in rows}
+        return [
+            DecisionRow(key, None, 0, '')
+            for key in writer.decisions
+            if key not in known and key[0] == VERDICT and not writer.has_unwritten(key)
+        ]
+
+    def _apply_decisions(self, rows: list[DecisionRow]) -> None:
+        """Apply decisions, first the parameters: a rollout belongs to its plan."""
+        parts, writer = self._parts, self._parts.decisions.writer
+        for row in rows:
+            writer.learn(row.key, row.value)
+        self._apply_parameters([row for row in rows if row.key[0] == PARAMETER])
+        for row in rows:
+            parts.decisions.adopt(row.key, row.value, parts.table.slots)
+            if row.key[0] == CANARY:
+                writer.canary_base = max(writer.canary_base, row.revision)
+                parts.canary.adopt()
+                # from where the stored rollout has counted
+                self._episodes.clear()
+        self._update_split_version(max((r.revision for r in rows if r.key == SPLIT), default=0))
+
+    def _apply_parameters(self, rows: list[DecisionRow]) -> None:
+        names = {spec.name for spec in live_specs()}
+        for row in rows:
+            if row.value is None or row.key[1] not in names:
+                continue
+            by, value = row.value['by'].removeprefix('by '), row.value['value']
+            with self._authored(by):
+                self._set(row.key[1], value, by)
+        # the router that an operator asked has stored what they mean for the rollout
+        if rows:
+            self._parts.canary.drop_pending()
+
+    def _authored(self, by: str) -> AbstractContextManager[None]:
+        return self._parts.decisions.authored(by)
+
+    def _set(self, name: str, value: Any, by: str) -> None:
+        parts, current = self._parts, self._parts.parameters()
+        try:
+            changed = live_changes(current, with_changes(current, {name: value}))
+            if changed:
+                parts.set_own(**changed)
+        except ParameterError as error:
+            parts.context.log_warning(
+                f'{name} = {value!r}, set by {by} at another router, is not possible here: {error}'
+            )
+
+    def _update_split_version(self, revision: int) -> None:
+        self._split_version = max(self._split_version, revision, self._parts.written.get(SPLIT, 0))
+        self._parts.table.placements.split_version = self._split_version
+
+    def _apply_damage(self, damage: StoreDamage) -> None:
+        """Bar what an unreadable decision may have barred."""
+        if not damage or damage.text == self._damage_text:
+            return
+        parts, self._damage_text = self._parts, damage.text
+        parts.context.log_warning(f'shared state damaged: {damage.text}')
+        content = StoreContent()
+        fail_closed(content, damage, parts.context.local_time())
+        for key, value in content.decisions.items():
+            if key[0] == VERDICT:
+                parts.decisions.adopt(key, value, parts.table.slots)
+
+    # members
+
+    def _meet(self, members: list[Member]) -> None:
+        before, self._members = {m.router: m.name for m in self._members}, members
+        now = {member.router: member.name for member in members}
+        log = self._parts.context.log_info
+        for run, name in now.items():
+            if run not in before and run != self._parts.run:
+                log(f'{name} serves this site, too')
+        for run, name in before.items():
+            if run not in now and run != self._parts.run:
+                log(f'{name} has left this site, or cannot be reached')
+        text = '; '.join(filter(None, map(self._stranger, self._others())))
+        if text and text != self._warned:
+            self._parts.context.log_warning(text)
+        self._warned = text
+
+    def _stranger(self, member: Member) -> str:
+        """Return why a router seems to be of another site, or cannot be understood."""
+        if member.name == self._parts.name:
+            return (
+                f'two routers of this site are named {member.name}: give each a name of its own, '
+                'or two sites two values of state_site'
+            )
+        servers = member.report.get(SERVERS)
+        if not isinstance(servers, dict):
+            # before its first report
+            return ''
+        own = _servers(self._parts.table)
+        for slot, names in own.items():
+            others = servers.get(slot)
+            if others and not set(others) & set(names):
+                return (
+                    f'{member.name} has other servers in slot {slot} ({", ".join(others)}) than '
+                    f'this router ({", ".join(names)}): if it is of another site, set another '
+                    'state_site'
+                )
+        return ''
+
+    def _change_lead(self, leads: bool, now_ns: int) -> None:
+        parts, self._leads = self._parts, leads
+        self._counters = FleetCounters()
+        self._episodes.clear()
+        if not leads:
+            parts.context.log_warning('another router runs the rollout from now on, or none')
+            return
+        parts.context.log_info('this router runs the rollout of the site')
+        parts.canary.adopt()
+        with parts.table.lock:
+            # so that they become unreported in time, should their router be gone
+            parts.table.stats.restore_episodes(parts.canary.open_episodes(), now_ns)
+
+    # rollout
+
+    def update_canary(self, now_ns: int, own: Facts) -> bool:
+        """Run the rollout where this router leads; return whether it produced an event."""
+        parts = self._parts
+        parts.decisions.writer.record_episodes(
+            [(event.episode_id, event.what, event.arm) for event in own.events]
+        )
+        report = {**report_of(own), SERVERS: _servers(parts.table), 'version': __version__}
+        parts.follower.put(report, self._last_episode)
+        self._update_split_version(0)
+        if not self.leads:
+            return parts.canary.follow(now_ns, own)
+        others, problems = self._views()
+        counted, self._episodes = self._episodes, []
+        facts = fleet_facts(
+            own,
+            others,
+            self._counters,
+            parts.run,
+            tuple(EpisodeEvent(name, what, arm) for _, (name, what, arm) in counted),
+            problems,
+        )
+        if counted:
+            parts.canary.counted_until = counted[-1][0]
+        return parts.canary.update(now_ns, facts)
+
+    def _views(self) -> tuple[list[tuple[Member, Mapping[str, SlotFacts]]], list[str]]:
+        """Return what the other routers see, and why that of one is not known."""
+        views: list[tuple[Member, Mapping[str, SlotFacts]]] = []
+        problems = []
+        for member in self._others():
+            if stranger := self._stranger(member):
+                problems.append(stranger)
+            try:
+                views.append((member, reported(member.report)))
+            except (ValueError, KeyError, TypeError) as error:
+                problems.append(f'the report of {member.name} cannot be read: {error!r}')
+        return views, problems
+
+
+def _servers(table: RoutingTable) -> dict[str, list[str]]:
+    return {name: list(slot.replicas) for name, slot in table.slots.items()}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tables of the shared state, and their migrations. The thread of a transition.
+
+All writers of a site take one lock for their transaction, so that revisions become visible in
+their order: a reader that has seen one has seen all before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from lerobot_serve.router.storage.state_store import StoreRefused
+
+Connection = psycopg.Connection[TupleRow]
+APPLICATION = 'lerobot_serve router'
+# migration n upgrades schema n to n + 1; released migrations are never changed
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        'CREATE SEQUENCE revisions',
+        """
+        CREATE TABLE decisions (
+            kind text NOT NULL, name text NOT NULL, value text, revision bigint NOT NULL UNIQUE,
+            router text NOT NULL, PRIMARY KEY (kind, name)
+        )
+        """,
+        """
+        CREATE TABLE shadow (
+            policy text NOT NULL, router text NOT NULL, record text,
+            revision bigint NOT NULL UNIQUE, PRIMARY KEY (policy, router)
+        )
+        """,
+        """
+        CREATE TABLE placements (
+            episode text PRIMARY KEY, slot text NOT NULL, split_percent smallint,
+            moved boolean NOT NULL, reason text NOT NULL, split_version bigint NOT NULL,
+            revision bigint NOT NULL UNIQUE, router text NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE episodes (
+            id bigint PRIMARY KEY DEFAULT nextval('revisions'), router text NOT NULL,
+            episode text NOT NULL, what text NOT NULL, arm text NOT NULL,
+            written timestamptz NOT NULL DEFAULT now()
+        )
+        """,
+        """
+        CREATE TABLE members (
+            router text PRIMARY KEY, name text NOT NULL, seen timestamptz NOT NULL,
+            leads boolean NOT NULL, backend integer NOT NULL, report text NOT NULL
+        )
+        """,
+    ),
+)
+VERSION = len(MIGRATIONS)
+# kinds of locks: of a transaction that writes, of the router that runs the rollout
+WRITES, ROLLOUT, MIGRATES = 1, 2, 3
+CONNECT_TIMEOUT_S = 3
+# a statement ends before the three seconds that a decision waits; a router that stands still in a
+# transaction does not stop the others
+OPTIONS = (
+    '-c statement_timeout=2500 -c idle_in_transaction_session_timeout=2500 '
+    '-c client_encoding=UTF8 -c default_transaction_isolation=read\\ committed'
+)
+
+
+def connect(url: str, name: str) -> Connection:
+    """Connect; each statement is a transaction by itself. Raises psycopg.Error."""
+    return psycopg.connect(
+        url,
+        autocommit=True,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name=name[:63],
+        options=OPTIONS,
+        keepalives_idle=2,
+        keepalives_interval=1,
+        keepalives_count=3,
+        tcp_user_timeout=3000,
+    )
+
+
+def enter_schema(connection: Connection, schema: str) -> None:
+    """Let the names of a connection be those of a site. Raises psycopg.Error."""
+    connection.execute(sql.SQL('SET search_path TO {}').format(sql.Identifier(schema)))
+
+
+def lock_key(schema: str) -> int:
+    """Return the number that stands for a site in locks."""
+    return int.from_bytes(hashlib.blake2b(schema.encode(), digest_size=4).digest(), 'big') >> 1
+
+
+def prepare_schema(connection: Connection, schema: str, name: str) -> None:
+    """
+    Create or migrate the tables of a site in one transaction. Raises psycopg.Error and
+    StoreRefused.
+    """
+    with connection.transaction():
+        # by transaction: a migration that is interrupted leaves nothing
+        connection.execute('SELECT pg_advisory_xact_lock(%s, %s)', (MIGRATES, lock_key(schema)))
+        version = _found_version(connection, schema, name)
+        if version is None:
+            connection.execute(
+                sql.SQL('CREATE SCHEMA IF NOT EXISTS {}').format(sql.Identifier(schema))
+            )
+            enter_schema(connection, schema)
+            connection.execute(
+                'CREATE TABLE store (application text NOT NULL, version integer NOT NULL)'
+            )
+            connection.execute('INSERT INTO store VALUES (%s, 0)', (APPLICATION,))
+            version = 0
+        enter_schema(connection, schema)
+        if version > VERSION:
+            raise StoreRefused(
+                f'{name} has schema {version} of a newer lerobot_serve; this version reads '
+                f'{VERSION}; run the newer version, or set another state_site'
+            )
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement.encode())
+        connection.execute('UPDATE store SET version = %s', (VERSION,))
+
+
+def _found_version(connection: Connection, schema: str, name: str) -> int | None:
+    """Return the version of the tables; None for a new schema. Raises StoreRefused."""
+    tables = connection.execute(
+        'SELECT table_name FROM information_schema.tables WHERE table_schema = %s', (schema,)
+    ).fetchall()
+    if not tables:
+        return None
+    if ('store',) in tables:
+        enter_schema(connection, schema)
+        found = connection.execute('SELECT application, version FROM store').fetchall()
+        if len(found) == 1 and found[0][0] == APPLICATION:
+            return int(found[0][1])
+    raise StoreRefused(
+        f'{name}: schema {schema} is no store of a router; drop it, or set another state_site'
+    )

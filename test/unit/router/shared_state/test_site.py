@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several routers of a site: one split, one rollout, one placement of each episode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+from support.router.site_rig import Site
+
+from lerobot_serve.router.api.slot_commands import SlotCommandRejected
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve_interfaces.srv import ControlSlot
+
+R = ControlSlot.Request
+PLAN = ('50', '100')
+OPEN = {
+    'canary_minimum_step_s': 0.0,
+    'canary_block_episodes': 1,
+    'canary_max_latency_ratio': 0.0,
+    'canary_minimum_commands': 1,
+    'canary_max_trip_percent': 0.0,
+    'canary_max_fallback_percent': 0.0,
+    'canary_max_failed_percent': 0.0,
+}
+
+
+@pytest.fixture
+def site(tmp_path, url):
+    made = Site(tmp_path, url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(site):
+    first, second = site.start(), site.start()
+    site.step(2)
+    return first, second
+
+
+def episode_in(slot: str, percent: int, start: int = 0) -> str:
+    return next(
+        name
+        for name in map('episode {}'.format, range(start, start + 10_000))
+        if (bucket(name) < percent) == (slot == 'a')
+    )
+
+
+class TestIntent:
+    def test_a_split_holds_at_both(self, site, pair):
+        pair[1].command(R.SET_SPLIT, split_percent=80)
+        site.step()
+        assert [router.core.parameters.split_percent for router in pair] == [80, 80]
+        assert [router.core.table.rules.split_percent for router in pair] == [80, 80]
+        known = pair[0].core.writer.decisions['parameter', 'split_percent']
+        assert (known['value'], known['by']) == (80, 'by test')
+
+    def test_the_later_of_two_splits_holds_everywhere(self, site, pair):
+        pair[0].command(R.SET_SPLIT, split_percent=80)
+        pair[1].command(R.SET_SPLIT, split_percent=20)
+        pair[0].core.writer.flush()
+        pair[1].core.writer.flush()
+        site.step(2)
+        splits = {router.core.parameters.split_percent for router in pair}
+        assert len(splits) == 1
+        assert splits <= {80, 20}
+
+    def test_a_parameter_set_live_survives_all_routers(self, site, pair):
+        pair[0].set_live(split_percent=30)
+        site.step()
+        for router in pair:
+            site.kill(router)
+        again = site.start(split_percent=60)
+        assert again.core.parameters.split_percent == 30
+        assert any('30' in line and '60' in line for line in again.told)
+
+    def test_a_file_that_says_otherwise_counts_for_all_while_nothing_is_set_live(self, site, pair):
+        site.start(split_percent=60)
+        site.step(2)
+        assert {r.core.parameters.split_percent for r in site.routers} == {60}
+
+    def test_a_value_set_back_to_that_of_the_file_holds_at_both(self, site, pair):
+        pair[0].set_live(split_percent=30)
+        site.step()
+        pair[1].set_live(split_percent=50)
+        site.step()
+        assert {r.core.parameters.split_percent for r in site.routers} == {50}
+
+    def test_a_drain_holds_at_both_and_ends_at_both(self, site, pair):
+        pair[0].command(R.DRAIN, 'b', 'repair')
+        site.step()
+        assert [bool(router.slots['b'].drain) for router in pair] == [True, True]
+        assert 'repair' in pair[1].slots['b'].text
+        pair[1].command(R.RESTORE, 'b')
+        site.step()
+        assert [bool(router.slots['b'].drain) for router in pair] == [False, False]
+
+    def test_a_drain_holds_in_a_router_that_starts_later(self, site, pair):
+        pair[0].command(R.DRAIN, 'b', 'repair')
+        site.step()
+        assert 'repair' in site.start().slots['b'].text
+
+    def test_an_own_decision_is_not_undone_by_an_older_one_that_arrives_later(self, site, pair):
+        first, second = pair
+        second.set_live(split_percent=20)
+        second.core.writer.flush()
+        first.core.follower.look()
+        first.set_live(split_percent=80)
+        first.core.writer.flush()
+        first.core.shared.poll(first.now_ns)
+        assert first.core.parameters.split_percent == 80
+        site.step(2)
+        assert {r.core.parameters.split_percent for r in pair} == {80}
+
+
+class TestPlacements:
+    def test_an_episode_stays_where_another_router_placed_it(self, site, pair):
+        first, second = pair
+        name = episode_in('a', 80)
+        first.command(R.SET_SPLIT, split_percent=80)
+        site.step()
+        assert first.place(name) == 'a'
+        second.command(R.SET_SPLIT, split_percent=0)
+        site.step()
+        assert second.place(name) == 'a'
+        assert second.place(episode_in('a', 80, 5000)) == 'b'
+
+    def test_of_two_placements_the_first_holds(self, site, pair):
+        first, second = pair
+        name = episode_in('a', 50)
+        second.slots['a'].drain = first.core.decisions._make_drain('away', at_once=False)
+        assert (first.place(name), second.place(name)) == ('a', 'b')
+        first.core.writer.flush()
+        second.core.writer.flush()
+        second.slots['a'].drain = None
+        site.step(2)
+        assert (first.place(name), second.place(name)) == ('a', 'a')
+
+    def test_a_move_holds_at_both(self, site, pair):
+        first, second = pair
+        name = episode_in('a', 50)
+        assert first.place(name) == 'a'
+        site.step()
+        second.command(R.DRAIN, 'a', 'repair', at_once=True)
+        assert second.place(name) == 'b'
+        site.step(2)
+        found = first.core.table.placements.find(name)
+        assert (found.slot, found.moved) == ('b', True)
+
+    def test_a_placement_names_the_version_of_the_split(self, site, pair):
+        first, second = pair
+        first.command(R.SET_SPLIT, split_percent=80)
+        site.step(2)
+        version = first.core.writer._store.written['parameter', 'split_percent']
+        second.place('one')
+        assert second.core.table.placements.find('one').split_version == version
+        site.step(2)
+        assert first.core.table.placements.find('one').split_version == version
+        later = site.start()
+        assert later.core.table.placements.find('one').split_version == version
+        later.place('two')
+        assert later.core.table.placements.find('two').split_version == version
+
+
+def request(router, name: str) -> str:
+    """Let a robot request a chunk of a new episode; return its slot."""
+    slot = router.place(name)
+    placement = replace(router.core.table.placements.find(name), sticky=False)
+    with router.core.table.lock:
+        router.core.table.stats.record_request('robot', placement, router.now_ns)
+    return slot
+
+
+def run_episodes(router, count: int, success, start: int = 0) -> None:
+    """Run whole episodes at a router, whose outcome depends on their slot."""
+    for number in range(start, start + count):
+        name = f'{router.name} {number}'
+        router.core.record_outcome(name, 1 if success(request(router, name)) else 2)
+
+
+class TestRollout:
+    def start(self, site, router):
+        router.set_live(**OPEN)
+        site.step()
+        text = router.command(R.CANARY_START, plan=PLAN)
+        assert 'act@b' in text or 'plan' in text
+        site.step(2)
+
+    def test_one_router_leads(self, site, pair):
+        assert sum(router.core.shared.leads for router in pair) == 1
+        site.step()
+        assert {router.core.shared.leader for router in pair} == {'/router_1'}
+        site.kill(pair[0])
+        site.step(2)
+        assert pair[1].core.shared.leads
+
+    @pytest.mark.parametrize('at', [0, 1])
+    def test_a_rollout_that_begins_at_either_runs_at_both(self, site, pair, at):
+        self.start(site, pair[at])
+        for router in pair:
+            assert router.core.canary.canary.state is CanaryPhase.UNDECIDED
+            assert router.core.parameters.split_percent == 50
+            assert router.slots['b'].is_on_trial
+
+    def test_outcomes_of_both_count_once(self, site, pair):
+        self.start(site, pair[0])
+        for router in pair:
+            run_episodes(router, 40, lambda slot: True)
+        site.step(3)
+        totals = pair[0].core.canary.canary.record.trial.totals
+        begun = sum(arm.begun for arm in totals.values())
+        success = sum(arm.success for arm in totals.values())
+        assert (begun, success) == (80, 80)
+        placed = [r.core.table.stats.slot('b').episodes for r in pair]
+        assert totals['candidate'].begun == sum(placed)
+        assert min(placed) > 0
+
+    def test_outcomes_count_once_over_a_change_of_the_lead(self, site, pair):
+        self.start(site, pair[0])
+        for router in pair:
+            run_episodes(router, 40, lambda slot: True)
+        pair[0].core.writer.flush()
+        pair[1].core.writer.flush()
+        site.step()
+        site.kill(pair[0])
+        run_episodes(pair[1], 10, lambda slot: True, start=40)
+        site.step(4)
+        assert pair[1].core.shared.leads
+        totals = pair[1].core.canary.canary.record.trial.totals
+        assert sum(arm.success for arm in totals.values()) == 90
+
+    def test_an_outcome_may_be_reported_to_another_router(self, site, pair):
+        first, second = pair
+        self.start(site, first)
+        request(first, 'shared')
+        site.step(2)
+        assert second.core.record_outcome('shared', 1).is_accepted
+        site.step(2)
+        totals = first.core.canary.canary.record.trial.totals
+        assert sum(arm.success for arm in totals.values()) == 1
+        assert not second.core.record_outcome('unknown', 1).is_accepted
+
+    def test_a_worse_candidate_is_rolled_back_at_both(self, site, pair):
+        self.start(site, pair[1])
+        start = 0
+        while pair[0].core.canary.canary.state is not CanaryPhase.ROLLED_BACK and start < 400:
+            for router in pair:
+                run_episodes(router, 20, lambda slot: slot == 'a', start)
+            start += 20
+            site.step()
+        site.step(2)
+        for router in pair:
+            assert router.core.canary.canary.state is CanaryPhase.ROLLED_BACK
+            assert router.core.parameters.split_percent == 100
+            assert 'rolled back' in router.slots['b'].verdict_record.text
+
+    def test_a_good_candidate_is_promoted_at_both(self, site, pair):
+        self.start(site, pair[0])
+        start = 0
+        while pair[0].core.canary.canary.state is not CanaryPhase.PROMOTED and start < 3000:
+            for router in pair:
+                run_episodes(router, 50, lambda slot: True, start)
+            start += 50
+            site.step()
+        site.step(2)
+        for router in pair:
+            assert router.core.canary.canary.state is CanaryPhase.PROMOTED, (
+                router.core.canary.canary.text
+            )
+            assert router.core.parameters.split_percent == 0
+
+    @pytest.mark.parametrize('command', [R.CANARY_PAUSE, R.CANARY_ROLLBACK])
+    def test_a_command_at_the_router_that_does_not_lead_holds(self, site, pair, command):
+        self.start(site, pair[0])
+        pair[1].command(command)
+        site.step(2)
+        states = {router.core.canary.canary.state for router in pair}
+        wanted = CanaryPhase.PAUSED if command == R.CANARY_PAUSE else CanaryPhase.ROLLED_BACK
+        assert states == {wanted}
+
+    def test_of_two_commands_at_one_moment_the_second_is_refused(self, site, pair):
+        self.start(site, pair[0])
+        pair[0].command(R.CANARY_PAUSE)
+        with pytest.raises(SlotCommandRejected, match='another router changed the rollout'):
+            pair[1].command(R.CANARY_PROMOTE)
+        site.step(2)
+        for router in pair:
+            assert router.core.canary.canary.state is CanaryPhase.PAUSED
+            assert router.core.parameters.split_percent == 50
+
+    def test_an_abort_that_comes_second_bars_the_policy_all_the_same(self, site, pair):
+        self.start(site, pair[0])
+        pair[0].command(R.CANARY_PAUSE)
+        with pytest.raises(SlotCommandRejected, match='another router changed the rollout'):
+            pair[1].command(R.CANARY_ROLLBACK)
+        site.step(2)
+        for router in pair:
+            assert 'rolled back' in router.slots['b'].verdict_record.text
+
+    def test_a_router_that_sees_another_policy_holds_the_rollout(self, site, pair):
+        self.start(site, pair[0])
+        pair[1].hear('/b1', policy='act@other')
+        site.step(3)
+        canary = pair[0].core.canary.canary
+        assert canary.state is CanaryPhase.UNDECIDED
+        assert 'act@other at /router_2' in canary.text
+
+    def test_a_router_that_cannot_reach_the_candidate_holds_the_rollout(self, site, pair):
+        self.start(site, pair[0])
+        pair[1].away('/b1')
+        site.step(3)
+        assert pair[0].core.canary.canary.state is CanaryPhase.UNDECIDED
+        assert 'not healthy at /router_2' in pair[0].core.canary.canary.text
+
+
+class TestStrangers:
+    def test_two_sites_with_one_name_are_seen(self, site, pair):
+        site.start(slot_a=('/x1',), slot_b=('/x2',))
+        site.step(3)
+        assert 'if it is of another site, set another state_site' in pair[0].core.storage_problem
+
+    def test_two_routers_with_one_name_are_seen(self, site, pair):
+        site.start(name='/router_1')
+        site.step(2)
+        assert 'two routers of this site are named /router_1' in pair[0].core.storage_problem
+
+    def test_another_site_in_the_same_database_is_apart(self, site, pair):
+        other = site.start(state_site='north')
+        other.set_live(split_percent=10)
+        site.step(2)
+        assert pair[0].core.parameters.split_percent == 50
+        assert other.core.shared.routers == 1
+
+
+class TestDamage:
+    def test_a_verdict_that_cannot_be_read_bars_the_candidate(self, site, pair, url):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                'INSERT INTO lerobot_serve_default.decisions '
+                "VALUES ('verdict', 'act@b', '{\"verdict\"', "
+                "nextval('lerobot_serve_default.revisions'), 'psql')"
+            )
+        site.step(2)
+        for router in (*pair, site.start()):
+            assert not router.slots['b'].is_healthy
+            assert 'damaged' in router.slots['b'].text
