@@ -192,9 +192,8 @@ class StateFollower:
             wants_all, self._wants_all = self._wants_all, False
         changes = Changes(is_whole=wants_all, episodes_after=after)
         try:
+            changes.leads = self._leads = self._settle_lead(connection)
             changes.members = self._meet(connection, report)
-            self._leads = self._settle_lead(connection)
-            changes.leads = self._leads
             self._read(connection, changes)
         except BaseException:
             with self._lock:

@@ -11,13 +11,13 @@ from typing import Any
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.batch import EpisodeRow
 from lerobot_serve.router.storage.content import (
-    decision_problem,
     DecisionKey,
     stored_placement,
     StoreDamage,
     StoredPlacement,
     VERDICT,
 )
+from lerobot_serve.router.storage.decision_values import decision_problem
 from lerobot_serve.wire.schema import SLOTS
 
 DECISION_COLUMNS = 'kind, name, value, revision, router'

@@ -16,12 +16,10 @@ unreadable drain drains its slot. LIFT_VERDICT and RESTORE end these.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS, PolicyVerdict
 from lerobot_serve.wire.schema import SLOTS
 
 DecisionKey = tuple[str, str]
@@ -31,15 +29,6 @@ PARAMETER, DRAIN, VERDICT, CANARY = 'parameter', 'drain', 'verdict', 'canary'
 CANDIDATE_SLOT = 'slot:b'
 SPLIT = PARAMETER, 'split_percent'
 NO_DRAIN: dict[str, Any] = {'text': '', 'now': False}
-WITHHOLDING_VERDICTS = tuple(verdict.value for verdict in BARRING_VERDICTS)
-KNOWN_VERDICTS = tuple(verdict.value for verdict in PolicyVerdict)
-# kind of a decision -> its fields and their types
-FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    PARAMETER: {'value': (object,), 'file': (object,), 'when': (str,), 'by': (str,)},
-    DRAIN: {'text': (str,), 'now': (bool,)},
-    VERDICT: {'verdict': (str,), 'text': (str,), 'now': (bool,)},
-    CANARY: {},
-}
 
 
 def default_decisions() -> dict[DecisionKey, Any]:
@@ -103,35 +92,6 @@ class StoreDamage:
     @property
     def text(self) -> str:
         return '; '.join(self.texts)[:500]
-
-
-def withholding(decisions: Mapping[DecisionKey, Any]) -> dict[DecisionKey, Any]:
-    """Return the decisions that withhold a policy or a slot: they take effect in any case."""
-    return {
-        (kind, name): value
-        for (kind, name), value in decisions.items()
-        if value
-        and (
-            (kind == DRAIN and value['text'])
-            or (kind == VERDICT and value['verdict'] in WITHHOLDING_VERDICTS)
-        )
-    }
-
-
-def decision_problem(kind: str, value: Any) -> str:
-    """
-    Return what is wrong with a decision that other programs can write, too; empty when nothing is.
-    """
-    if kind not in FIELDS:
-        return f'unknown kind {kind!r}'
-    if not isinstance(value, dict):
-        return f'expected a JSON object, got {str(value)[:40]!r}'
-    for name, kinds in FIELDS[kind].items():
-        if name not in value or not isinstance(value[name], kinds):
-            return f'{name} is missing or no {kinds[0].__name__}'
-    if kind == VERDICT and value['verdict'] not in KNOWN_VERDICTS:
-        return f'unknown verdict {value["verdict"]!r}'
-    return ''
 
 
 def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:

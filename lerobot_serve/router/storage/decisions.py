@@ -245,7 +245,7 @@ class DurableDecisions:
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
         """Store all decisions of the block in one transaction, as decisions of the canary."""
-        before, self._by = self._by, self._by if self._transaction is not None else BY_CANARY
+        before, self._by = self._by, BY_CANARY
         try:
             with self.transaction():
                 yield

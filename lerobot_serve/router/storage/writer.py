@@ -21,8 +21,8 @@ from lerobot_serve.router.storage.content import (
     DecisionKey,
     StoreContent,
     StoredPlacement,
-    withholding,
 )
+from lerobot_serve.router.storage.decision_values import withholding
 from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore
 
 RETRY_S = 1.0

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import os
 from pathlib import Path
 import pwd
@@ -88,17 +88,26 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server; connections are ended at once."""
         if self._process:
-            self._process.send_signal(signal.SIGCONT)
+            self.resume()
             self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
 
     def pause(self) -> None:
         """Let server and connections stand still: nothing is answered, nothing is closed."""
-        os.killpg(self.pid, signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.killpg(self.pid, signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its processes, which lead own groups."""
+        if not self._process:
+            return
+        children = Path(f'/proc/{self.pid}/task/{self.pid}/children').read_text().split()
+        for pid in (self.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def url(self, database: str) -> str:
         return f'postgresql://router@127.0.0.1:{self.port}/{database}'

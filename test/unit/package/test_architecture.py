@@ -65,7 +65,7 @@ MOST_MODULES = 12
 # one file for each verb: a list that the user knows by name
 LISTS = {'tools/cli/verbs'}
 # room -> modules on its longest chain of imports
-MOST_FLOORS = {'router': 10}
+MOST_FLOORS = {'router': 11}
 PACKAGE = REPOSITORY / 'lerobot_serve'
 FILES = sorted(PACKAGE.rglob('*.py'))
 

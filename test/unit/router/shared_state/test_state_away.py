@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state that is away, or stands still: routing goes on, and no rollout advances."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import pytest
+from support.postgres.server import postgres_server
+from support.router.site_rig import Site
+from support.waiting import wait_until
+
+from lerobot_serve.router.shared_state import follower as following
+from lerobot_serve.router.shared_state import tables
+from lerobot_serve.router.shared_state.address import StateAddress
+from lerobot_serve.router.shared_state.postgres_store import PostgresStore
+from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve_interfaces.srv import ControlSlot
+
+R = ControlSlot.Request
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may stop."""
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture
+def site(tmp_path, own_server):
+    made = Site(tmp_path, own_server.new_database())
+    yield made
+    own_server.resume()
+    made.close()
+
+
+def test_routing_goes_on_and_everything_is_reconciled(site, own_server, monkeypatch):
+    monkeypatch.setattr(following, 'AWAY_S', 0.05)
+    first, second = site.start(), site.start()
+    site.step(2)
+    own_server.stop()
+    time.sleep(0.1)
+    assert first.place('one') in 'ab'
+    second.place('two')
+    site.step()
+    for router in site.routers:
+        assert 'cannot be reached' in router.core.storage_problem
+        assert not router.core.shared.leads
+    text = first.command(R.DRAIN, 'b', 'repair')
+    assert 'NOT DURABLE' in text
+    assert 'repair' in first.slots['b'].text
+    site.step()
+    assert 'repair' in first.slots['b'].text
+    own_server.start()
+    monkeypatch.setattr(following, 'AWAY_S', 60.0)
+    site.step(3)
+    assert 'repair' in second.slots['b'].text
+    assert second.core.table.placements.find('one')
+    assert first.core.table.placements.find('two')
+    assert [router.core.storage_problem for router in site.routers] == ['', '']
+    assert sum(router.core.shared.leads for router in site.routers) == 1
+
+
+def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(site, own_server):
+    router = site.start()
+    site.step(2)
+    threads = [
+        threading.Thread(target=router.core.writer.run, args=(stop := threading.Event(),)),
+        threading.Thread(target=router.core.follower.run, args=(stop,)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        own_server.pause()
+        begun_s = time.monotonic()
+        assert 'did not respond within 3 s' in router.core.decisions.drain(
+            router.slots['a'], 'repair', at_once=False
+        )
+        assert time.monotonic() - begun_s < LIMIT_S
+        assert router.slots['a'].drain
+        wait_until(lambda: router.core.follower.is_away, 'it counts as away', LIMIT_S)
+        own_server.resume()
+        wait_until(lambda: not router.core.follower.is_away, 'it is back', LIMIT_S)
+        wait_until(lambda: not router.core.writer.has_unwritten(('drain', 'a')), 'it is written')
+        own_server.pause()
+    finally:
+        # threads end also while the server does not answer
+        stop.set()
+        router.core.writer.wake()
+        router.core.follower.wake()
+        threads[1].join(LIMIT_S)
+        is_ended = not threads[1].is_alive()
+        own_server.resume()
+        threads[0].join(LIMIT_S)
+    assert is_ended
+
+
+def test_a_router_that_leads_and_stands_still_loses_the_lead(site, own_server, monkeypatch):
+    monkeypatch.setattr(following, 'STUCK_S', 0.2)
+    first, second = site.start(), site.start()
+    site.step(2)
+    assert first.core.shared.leads
+    wait_until(lambda: second.step() or second.core.shared.leads, 'another one leads', LIMIT_S)
+    first.step()
+    assert not first.core.shared.leads
+    first.step()
+    assert [r.core.shared.leads for r in site.routers] == [False, True]
+
+
+def test_a_router_that_shows_nothing_leaves_the_lead(site, monkeypatch):
+    first, second = site.start(), site.start()
+    site.step(2)
+    monkeypatch.setattr(following, 'IDLE_S', -1.0)
+    first.core.follower.look()
+    monkeypatch.setattr(following, 'IDLE_S', 60.0)
+    second.step()
+    assert second.core.shared.leads
+
+
+class TestOpening:
+    def address(self, url: str, site: str = 'default') -> StateAddress:
+        return StateAddress(url, site)
+
+    def store(self, url: str) -> PostgresStore:
+        return PostgresStore(self.address(url), 'run', '/router', 10, 'now')
+
+    def test_a_server_that_is_not_there_is_refused_with_a_remedy(self, url, server):
+        wrong = url.replace(f':{server.port}/', ':1/')
+        with pytest.raises(StoreRefused, match=r'cannot be read: .*start or repair the server'):
+            self.store(wrong)
+
+    def test_a_database_that_is_not_there_is_refused(self, url):
+        with pytest.raises(StoreRefused, match='does not exist'):
+            self.store(f'{url}x')
+
+    def test_a_schema_of_others_is_refused_and_left_alone(self, url):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute('CREATE SCHEMA lerobot_serve_default')
+            connection.execute('CREATE TABLE lerobot_serve_default.orders (id integer)')
+        with pytest.raises(StoreRefused, match='is no store of a router; drop it, or set another'):
+            self.store(url)
+
+    def test_a_schema_of_a_newer_version_is_refused(self, url):
+        self.store(url).close()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
+        with pytest.raises(StoreRefused, match='has schema 99 of a newer lerobot_serve'):
+            self.store(url)
+
+    def test_a_schema_that_another_version_migrates_meanwhile_is_not_written(self, url):
+        from lerobot_serve.router.storage.batch import Batch
+        from lerobot_serve.router.storage.state_store import StoreUnwritable
+
+        store = self.store(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
+        with pytest.raises(StoreUnwritable, match='restart this one with that version'):
+            store.write(Batch({('drain', 'a'): {'text': '', 'now': False}}))
+        assert 'another version' in store.failure
+        store.close()
+
+    def test_a_migration_that_is_interrupted_leaves_nothing(self, url, monkeypatch):
+        whole = tables.MIGRATIONS
+        monkeypatch.setattr(tables, 'MIGRATIONS', ((*whole[0][:3], 'SELECT pg_sleep(60)'),))
+        opened = threading.Thread(target=self.refused, args=(url,))
+        opened.start()
+        with psycopg.connect(url, autocommit=True) as connection:
+            query = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
+            pids = wait_until(lambda: connection.execute(query).fetchall(), 'it migrates')
+            connection.execute('SELECT pg_terminate_backend(%s)', pids[0])
+        opened.join(LIMIT_S)
+        assert not opened.is_alive()
+        monkeypatch.setattr(tables, 'MIGRATIONS', whole)
+        self.store(url).close()
+
+    def refused(self, url: str) -> None:
+        with pytest.raises(StoreRefused):
+            self.store(url)
+
+    def test_two_routers_that_start_at_once_make_one_schema(self, url):
+        stores, gate = [], threading.Barrier(4)
+
+        def start() -> None:
+            gate.wait()
+            stores.append(self.store(url))
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert len(stores) == 4
+        for store in stores:
+            store.close()
