@@ -60,7 +60,8 @@ class Changes:
     shadow: list[tuple[str, str, Any]] = field(default_factory=list)
     episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
     episodes_after: int = 0
-    members: list[Member] = field(default_factory=list)
+    # None: not known, because the state cannot be reached
+    members: list[Member] | None = None
     leads: bool = False
     damage: StoreDamage = field(default_factory=StoreDamage)
 

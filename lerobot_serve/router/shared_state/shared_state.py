@@ -139,7 +139,8 @@ class SharedState:
                 parts.table.placements.adopt(episode_id, placed)
         for policy, router, record in changes.shadow:
             parts.qualification.adopt(policy, router, record)
-        self._meet(changes.members)
+        if changes.members is not None:
+            self._meet(changes.members)
         if changes.leads != self._leads:
             self._change_lead(changes.leads, now_ns)
         if changes.episodes_after <= self._last_episode:
@@ -270,7 +271,7 @@ class SharedState:
         self._counters = FleetCounters()
         self._episodes.clear()
         if not leads:
-            parts.context.log_warning('another router runs the rollout from now on, or none')
+            parts.context.log_info('this router no longer runs the rollout of the site')
             return
         parts.context.log_info('this router runs the rollout of the site')
         parts.canary.adopt()
