@@ -30,6 +30,7 @@ PINS = {
     'onnxruntime': 'onnxruntime==1.31.1',
     'PIL': 'pillow==12.3.0',
     'prometheus_client': 'prometheus_client==0.23.1',
+    'psycopg': 'psycopg==3.3.9',
     'pyarrow': 'pyarrow==25.0.1',
     'rerun': 'rerun-sdk==0.41.0',
     'rich': 'rich==14.2.0',

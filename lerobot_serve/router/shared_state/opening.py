@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 import uuid
 
+from lerobot_serve.requirements import install_command
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shared_state.address import state_address
@@ -16,7 +17,7 @@ from lerobot_serve.router.storage.store import Store
 if TYPE_CHECKING:
     from lerobot_serve.router.shared_state.follower import StateFollower
 
-INSTALL = 'state_url needs psycopg: pip install "psycopg[binary]"'
+INSTALL = f'state_url needs psycopg: {install_command("psycopg")} psycopg-binary'
 
 
 def open_state(

@@ -44,6 +44,8 @@ FOREIGN = {
     'register-python-argcomplete': 'of argcomplete',
     'rerun': 'of rerun-sdk',
     'zenohd': 'of Zenoh',
+    'createuser': 'of PostgreSQL; test_fleet_page.py does the same',
+    'createdb': 'of PostgreSQL; test_fleet_page.py does the same',
     'docker': 'of docker; test_containers_page.py holds what is ours',
     'kubectl': 'of Kubernetes; test_containers_page.py holds what is ours',
     'fastdds discovery': 'of Fast DDS',

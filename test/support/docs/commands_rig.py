@@ -36,7 +36,14 @@ ECHO_OPTIONS = {'--once', '--no-arr'}
 NODE_VERBS = {'serve': serve, 'edge': edge, 'router': router}
 NODE_VERBS |= {'gateway': gateway, 'learner': learner}
 # a file that a page makes with a command
-OWN_FLEETS = ('better.yaml', 'fleet.yaml', 'robots.yaml', 'rollout.yaml')
+OWN_FLEETS = (
+    'better.yaml',
+    'fleet.yaml',
+    'north.yaml',
+    'robots.yaml',
+    'rollout.yaml',
+    'south.yaml',
+)
 
 
 def check_verb(words: tuple[str, ...]) -> None:

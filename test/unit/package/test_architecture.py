@@ -42,7 +42,7 @@ ALLOWED = {
     'client': {'arrays', 'wire', 'errors', 'access', 'zenoh'},
     'server': {*GROUND, 'policies', 'quotas', 'versions', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
-    'router': {*GROUND, 'cage', 'quotas', 'zenoh'},
+    'router': {*GROUND, 'cage', 'quotas', 'requirements', 'zenoh'},
     'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},

@@ -41,6 +41,7 @@ KEYS = {
     'huggingface_hub': None,
     'mcap': None,
     'msgpack': None,
+    'psycopg': None,
     'zmq': None,
     'rerun': None,
     'zenoh': None,
