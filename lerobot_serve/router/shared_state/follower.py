@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 import json
 import math
-import os
-import socket
 import threading
 import time
 from typing import Any
@@ -37,8 +35,10 @@ from lerobot_serve.router.shared_state.tables import (
     connect,
     Connection,
     enter_schema,
+    interrupt,
     lock_key,
     ROLLOUT,
+    time_limit,
 )
 
 PERIOD_S, GAP_S, RETRY_S = 0.25, 0.02, 0.5
@@ -122,7 +122,9 @@ class StateFollower:
     def look(self) -> bool:
         """Do one round, connected again if need be; return whether the state was there."""
         try:
-            self._look(self._connection or self._connect())
+            connection = self._connection or self._connect()
+            with time_limit(connection):
+                self._look(connection)
         except (psycopg.Error, OSError) as error:
             self._on_lost(error)
             return False
@@ -133,11 +135,7 @@ class StateFollower:
         self._is_ending = True
         connection = self._connection
         if connection:
-            with (
-                suppress(OSError, psycopg.Error),
-                socket.socket(fileno=os.dup(connection.fileno())) as own,
-            ):
-                own.shutdown(socket.SHUT_RDWR)
+            interrupt(connection)
 
     def _connect(self) -> Connection:
         connection = self._connection = connect(self._address.url, f'{self._node} follows')

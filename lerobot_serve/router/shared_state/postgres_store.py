@@ -29,6 +29,7 @@ from lerobot_serve.router.shared_state.tables import (
     enter_schema,
     lock_key,
     prepare_schema,
+    time_limit,
     VERSION,
     WRITES,
 )
@@ -161,7 +162,7 @@ class PostgresStore:
         """
         try:
             connection = self._connected()
-            with connection.transaction():
+            with time_limit(connection), connection.transaction():
                 connection.execute(
                     'SELECT pg_advisory_xact_lock(%s, %s)',
                     (WRITES, lock_key(self.address.schema)),

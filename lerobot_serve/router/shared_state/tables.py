@@ -8,7 +8,12 @@ their order: a reader that has seen one has seen all before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 import hashlib
+import os
+import socket
+import threading
 
 import psycopg
 from psycopg import sql
@@ -60,6 +65,8 @@ VERSION = len(MIGRATIONS)
 # kinds of locks: of a transaction that writes, of the router that runs the rollout
 WRITES, ROLLOUT, MIGRATES = 1, 2, 3
 CONNECT_TIMEOUT_S = 3
+# beyond those of the server
+ANSWER_LIMIT_S = 4.0
 # a statement ends before the three seconds that a decision waits; a router that stands still in a
 # transaction does not stop the others
 OPTIONS = (
@@ -81,6 +88,30 @@ def connect(url: str, name: str) -> Connection:
         keepalives_count=3,
         tcp_user_timeout=3000,
     )
+
+
+@contextmanager
+def time_limit(connection: Connection, limit_s: float = ANSWER_LIMIT_S) -> Iterator[None]:
+    """
+    Let the block fail with psycopg.Error when the server does not answer in time: neither libpq
+    nor the kernel notices a server that stands still.
+    """
+    timer = threading.Timer(limit_s, interrupt, (connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def interrupt(connection: Connection) -> None:
+    """End the wait of another thread for the server; the connection is lost. Any thread."""
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as own,
+    ):
+        own.shutdown(socket.SHUT_RDWR)
 
 
 def enter_schema(connection: Connection, schema: str) -> None:

@@ -99,6 +99,18 @@ def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(site, own_
     assert is_ended
 
 
+def test_a_write_that_is_not_answered_ends(site, own_server):
+    router = site.start()
+    site.step()
+    own_server.pause()
+    router.place('one')
+    assert not router.core.writer.flush()
+    assert not router.core.follower.look()
+    own_server.resume()
+    site.step(2)
+    assert site.start().core.table.placements.find('one')
+
+
 def test_a_router_that_leads_and_stands_still_loses_the_lead(site, own_server, monkeypatch):
     monkeypatch.setattr(following, 'STUCK_S', 0.2)
     first, second = site.start(), site.start()
