@@ -65,7 +65,10 @@ def test_routing_goes_on_and_everything_is_reconciled(site, own_server, monkeypa
     assert sum(router.core.shared.leads for router in site.routers) == 1
 
 
-def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(site, own_server):
+def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(
+    site, own_server, monkeypatch
+):
+    monkeypatch.setattr(following, 'AWAY_S', 1.0)
     router = site.start()
     site.step(2)
     threads = [
