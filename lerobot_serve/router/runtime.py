@@ -115,6 +115,8 @@ class RouterRuntime:
     def drain(self) -> None:
         """Refuse new sessions and requests; wait up to DRAIN_LIMIT_S for those in flight."""
         self.core.is_open, self.core.is_drained = False, True
+        if self.core.follower:
+            self.core.follower.rest()
         deadline = time.monotonic() + DRAIN_LIMIT_S
         while self._has_in_flight() and time.monotonic() < deadline:
             self._threads.stop.wait(DRAIN_POLL_S)

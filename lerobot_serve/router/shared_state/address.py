@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 import re
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, SplitResult, urlsplit
 
 from lerobot_serve.parameters import ParameterError
 
 SCHEMES = ('postgresql', 'postgres')
-SITE = re.compile(r'[a-z0-9][a-z0-9_-]{0,39}')
+SITE = re.compile(r'[a-z0-9][a-z0-9_]{0,39}')
+# several hosts, as libpq takes them
+HOSTS = re.compile(r'(?:[^:,@/?\s]+|\[[0-9a-fA-F:.]+\])?(?::[0-9]{1,5})?')
+LAST_PORT = 65535
 PREFIX = 'lerobot_serve_'
 URL_EXAMPLE = 'postgresql://USER@HOST:5432/DATABASE'
 
@@ -24,30 +27,30 @@ class StateAddress:
 
     @property
     def schema(self) -> str:
-        return PREFIX + self.site.replace('-', '_')
+        return PREFIX + self.site
 
     @property
     def name(self) -> str:
         """What texts call the store."""
         parts = urlsplit(self.url)
-        host = parts.hostname or dict(parse_qsl(parts.query)).get('host', 'localhost')
-        port = f':{parts.port}' if parts.port else ''
-        return f'the state of site {self.site!r} at {host}{port}{parts.path}'
+        hosts = _hosts(parts) or dict(parse_qsl(parts.query)).get('host', 'localhost')
+        return f'the state of site {self.site!r} at {hosts}{parts.path}'
 
 
 def check_address(url: str, site: str) -> None:
     """Raise ParameterError for an address that cannot be used."""
     if not SITE.fullmatch(site):
         raise ParameterError(
-            f'state_site must be 1 to 40 of a-z, 0-9, _ and -, and begin with a letter or digit, '
-            f'got {site!r}'
+            f'state_site must be 1 to 40 of a-z, 0-9 and _, and begin with a letter or digit, got '
+            f'{site!r}'
         )
     if not url:
         return
     try:
         parts = urlsplit(url)
         has_password = parts.password is not None or 'password' in dict(parse_qsl(parts.query))
-        is_complete = parts.scheme in SCHEMES and parts.path.strip('/') and parts.port != 0
+        is_complete = bool(parts.path.strip('/')) and parts.scheme in SCHEMES
+        is_complete = is_complete and all(map(_is_host, _hosts(parts).split(',')))
     except ValueError:
         has_password, is_complete = False, False
     if has_password:
@@ -58,6 +61,16 @@ def check_address(url: str, site: str) -> None:
         )
     if not is_complete:
         raise ParameterError(f'state_url must be as {URL_EXAMPLE}, got {url!r}')
+
+
+def _hosts(parts: SplitResult) -> str:
+    """Return hosts and ports, without the user."""
+    return parts.netloc.rpartition('@')[2]
+
+
+def _is_host(text: str) -> bool:
+    port = text.rpartition(':')[2] if ':' in text and not text.endswith(']') else '0'
+    return bool(HOSTS.fullmatch(text)) and int(port or 0) <= LAST_PORT
 
 
 def state_address(url: str, site: str) -> StateAddress | None:

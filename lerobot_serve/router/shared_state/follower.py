@@ -96,6 +96,11 @@ class StateFollower:
             self._report, self._episodes_after = report, episodes_after
             self._put_s = time.monotonic()
 
+    def rest(self) -> None:
+        """Show nothing and leave the lead to others, as a router does that routes nothing."""
+        with self._lock:
+            self._report, self._put_s = {}, -math.inf
+
     def read_all(self) -> None:
         """Read all decisions with the next round: those in memory may be others."""
         with self._lock:
@@ -243,15 +248,27 @@ class StateFollower:
         found = connection.execute('SELECT pg_try_advisory_lock(%s, %s)', key).fetchone()
         if found == (True,):
             return True
-        stuck = connection.execute(
-            'SELECT name, pg_terminate_backend(backend) FROM members '
-            'JOIN pg_stat_activity ON pid = backend '
-            'WHERE leads AND seen < now() - make_interval(secs => %s)',
-            (STUCK_S,),
-        ).fetchall()
-        for name, _ in stuck:
-            self._warn(f'{name} leads the rollout and stands still: another router takes over')
+        self._end_stuck_leader(connection, *key)
         return False
+
+    def _end_stuck_leader(self, connection: Connection, kind: int, site: int) -> None:
+        """End the connection that holds the lock, where its router stands still."""
+        stuck = connection.execute(
+            'SELECT name, backend FROM members JOIN pg_locks ON pid = backend '
+            "WHERE locktype = 'advisory' AND granted AND seen < now() - make_interval(secs => %s) "
+            'AND classid = %s::integer::oid AND objid = %s::integer::oid AND database = '
+            '(SELECT oid FROM pg_database WHERE datname = current_database())',
+            (STUCK_S, kind, site),
+        ).fetchall()
+        for name, backend in stuck:
+            try:
+                connection.execute('SELECT pg_terminate_backend(%s)', (backend,))
+                self._warn(f'{name} leads the rollout and stands still: another one takes over')
+            except psycopg.errors.InsufficientPrivilege:
+                self._warn(
+                    f'{name} leads the rollout, stands still, and is of another user: end it, or '
+                    'let all routers connect as one user'
+                )
 
     def _read(self, connection: Connection, changes: Changes) -> None:
         """Read the rows since the last round; their revisions became visible in order."""

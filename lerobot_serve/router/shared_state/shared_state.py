@@ -44,6 +44,7 @@ from lerobot_serve.router.storage.decisions import DurableDecisions, live_change
 
 # of a report: the servers of each slot
 SERVERS = 'servers'
+PLACEMENTS_AT_ONCE = 200
 
 
 class Follower(Protocol):
@@ -134,9 +135,11 @@ class SharedState:
         if changes.is_whole:
             rows += self._missing_rows(changes.decisions)
         self._apply_decisions(rows)
-        with parts.table.lock:
-            for episode_id, placed in changes.placements:
-                parts.table.placements.adopt(episode_id, placed)
+        for begin in range(0, len(changes.placements), PLACEMENTS_AT_ONCE):
+            # requests wait for the lock
+            with parts.table.lock:
+                for episode_id, placed in changes.placements[begin : begin + PLACEMENTS_AT_ONCE]:
+                    parts.table.placements.adopt(episode_id, placed)
         for policy, router, record in changes.shadow:
             parts.qualification.adopt(policy, router, record)
         if changes.members is not None:
@@ -313,6 +316,9 @@ class SharedState:
         for member in self._others():
             if stranger := self._stranger(member):
                 problems.append(stranger)
+            if not member.report:
+                # it routes nothing yet, or no more
+                continue
             try:
                 views.append((member, reported(member.report)))
             except (ValueError, KeyError, TypeError) as error:

@@ -17,8 +17,8 @@ def test_no_url_is_a_file():
 
 
 def test_an_address_has_a_name_without_its_user():
-    address = state_address(URL, 'north-1')
-    assert address.name == "the state of site 'north-1' at db.site:5432/fleet"
+    address = state_address(URL, 'north_1')
+    assert address.name == "the state of site 'north_1' at db.site:5432/fleet"
     assert address.schema == 'lerobot_serve_north_1'
 
 
@@ -40,7 +40,24 @@ def test_what_is_no_address_is_refused(url):
         RouterParameters(state_url=url).check()
 
 
-@pytest.mark.parametrize('site', ['', 'North', 'a b', 'x' * 41, '-a', "a'; DROP"])
+@pytest.mark.parametrize('site', ['', 'North', 'a b', 'x' * 41, 'a-b', '-a', "a'; DROP"])
 def test_what_is_no_site_is_refused(site):
     with pytest.raises(ParameterError, match='state_site must be 1 to 40'):
         RouterParameters(state_url=URL, state_site=site).check()
+
+
+@pytest.mark.parametrize(
+    ('url', 'hosts'),
+    [
+        ('postgresql:///fleet', 'localhost'),
+        ('postgresql:///fleet?host=/var/run/postgresql', '/var/run/postgresql'),
+        (
+            'postgresql://u@one:5432,two:5433/fleet?target_session_attrs=read-write',
+            'one:5432,two:5433',
+        ),
+        ('postgres://[::1]:5432/fleet', '[::1]:5432'),
+    ],
+)
+def test_addresses_of_libpq_are_taken(url, hosts):
+    address = state_address(url, 'default')
+    assert address.name == f"the state of site 'default' at {hosts}/fleet"
