@@ -15,7 +15,12 @@ from typing import Any, Protocol
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
-from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE, CHAMPION
+from lerobot_serve.router.canary.controller import (
+    arm_events,
+    CanaryController,
+    CANDIDATE,
+    CHAMPION,
+)
 from lerobot_serve.router.canary.gate_record import (
     ADMITTED_BEFORE,
     GateRecord,
@@ -143,6 +148,7 @@ class RouterCore:
             open_session_timeout_s=parameters.open_session_timeout_s,
         )
         table = self.table
+        table.stats.is_shared = self.follower is not None
         self._placement = EpisodePlacement(table.slots, table.placements, table.stats)
         self.dispatcher = Dispatcher(
             table,
@@ -399,7 +405,7 @@ class RouterCore:
     def _adopt_episode(self, episode_id: str) -> None:
         """Accept the outcome of an episode that another router has served. Under the lock."""
         placement = self.table.placements.find(episode_id) if self.shared else None
-        if placement:
+        if placement and placement.slot in self.slots:
             self.table.stats.adopt_episode(episode_id, placement, self.now_ns)
 
     @property
@@ -416,6 +422,8 @@ class RouterCore:
     def update_canary(self) -> bool:
         """Update the canary; return whether it produced an event."""
         if len(self.slots) < 2:
+            if self.shared:
+                self.shared.show({})
             return False
         candidate = self.slots[CANDIDATE]
         candidate.unmet_requirements = self.unmet_requirements(candidate.policy)
@@ -423,7 +431,8 @@ class RouterCore:
             candidate.policy, *self._shadow_requirements
         )
         with self.table.lock:
-            facts = self.canary.facts(self.table, self.qualification.of(candidate.policy))
+            in_shadow = self.qualification.of_all_routers(candidate.policy)
+            facts = self.canary.facts(self.table, in_shadow)
         if self.shared:
             return self.shared.update_canary(self.now_ns, facts)
         return self.canary.update(self.now_ns, facts)
@@ -465,6 +474,13 @@ class RouterCore:
     def _shadow_requirements(self) -> tuple[float, int]:
         """Hours and episodes in shadow."""
         return self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
+
+    def hand_over_episodes(self) -> None:
+        """Write what this router has counted and not passed on. At its end."""
+        if self.shared and len(self.slots) > 1:
+            with self.table.lock:
+                events = arm_events(self.table.stats.take_events())
+            self.writer.record_episodes([(e.episode_id, e.what, e.arm) for e in events])
 
     def settle_rollout(self) -> None:
         """Store at once what an operator changed, where another router may run the rollout."""

@@ -120,6 +120,7 @@ class RouterRuntime:
         deadline = time.monotonic() + DRAIN_LIMIT_S
         while self._has_in_flight() and time.monotonic() < deadline:
             self._threads.stop.wait(DRAIN_POLL_S)
+        self.core.hand_over_episodes()
 
     def _has_in_flight(self) -> bool:
         """Return whether any request is in flight."""
@@ -137,6 +138,7 @@ class RouterRuntime:
             core.jobs.put_and_wait(self._close_sessions, limit_s)
             if core.feed:
                 core.feed.finish(max(0.0, deadline - time.monotonic()))
+            core.hand_over_episodes()
             self._threads.end()
         self._connections.replicas.close()
         if self._connections.shadow:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from builtin_interfaces.msg import Time
 
@@ -46,8 +47,8 @@ PHASE_CODES = {
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
 # a killed process loses at most the counts of this time, of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
-# in a stored canary: see CanaryController.counted_until
-COUNTED_UNTIL = 'counted_until'
+# in a stored canary: see CanaryController.shared
+SHARED = 'shared'
 
 
 class CanaryController:
@@ -77,8 +78,8 @@ class CanaryController:
         self._pending: tuple[CanaryEvent, ...] = ()
         # of the last update
         self._facts = Facts(SlotFacts(), SlotFacts())
-        # the last episode event of a shared state that is in the counts; None without one
-        self.counted_until: int | None = None
+        # what of a shared state is in the counts; stored with them
+        self.shared: dict[str, Any] = {}
         self.adopt()
 
     def adopt(self) -> None:
@@ -89,8 +90,8 @@ class CanaryController:
             self._context.log_warning(problem)
         # the operator may have set the split since a canary ended
         self._share = self.canary.share_percent if self.canary.is_over else None
-        counted = (snapshot or {}).get(COUNTED_UNTIL)
-        self.counted_until = counted if type(counted) is int else None
+        found = (snapshot or {}).get(SHARED)
+        self.shared = found if isinstance(found, dict) else {}
         self._update_slot()
 
     def _update_slot(self) -> None:
@@ -169,8 +170,8 @@ class CanaryController:
             return
         self._saved_ns = now_ns
         snapshot = self.canary.snapshot()
-        if self.counted_until is not None:
-            snapshot[COUNTED_UNTIL] = self.counted_until
+        if self.shared:
+            snapshot[SHARED] = self.shared
         if snapshot != self._decisions.canary_snapshot:
             self._decisions.canary(snapshot, is_decision=is_decision)
 
@@ -229,6 +230,13 @@ class CanaryController:
             raise CanaryCommandRejected(
                 'no canary: canary.plan is empty; set the parameter canary.plan'
             )
+        if self._decisions.writer.is_shared:
+            # a verdict is lifted only if the rollout is what this router knows
+            with self._decisions.transaction():
+                return self._run_command(command, reason, now_ns, at_once=at_once)
+        return self._run_command(command, reason, now_ns, at_once=at_once)
+
+    def _run_command(self, command: str, reason: str, now_ns: int, *, at_once: bool) -> str:
         if command == 'resume' and self.canary.state is CanaryPhase.ROLLED_BACK and self._slot:
             self._decisions.lift(self._slot, self.canary.record.policies['candidate'])
         elif (

@@ -270,7 +270,7 @@ class EpisodePlacement:
         stay = session_eligibility(SlotUse.STAY, session, slot, now_ns)
         if session:
             session.failed_slot = ''
-        self._stats.record_move(episode_id, eligible[0].name)
+        self._stats.record_move(episode_id, eligible[0].name, slot.name)
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
         return self._placements.move(episode_id, eligible[0].name, reason)
 

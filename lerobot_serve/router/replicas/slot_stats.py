@@ -97,6 +97,8 @@ class SlotStats:
         self, slots: tuple[str, ...], capacity: int, *, verdict_within_ns: int = 24 * HOUR_NS
     ) -> None:
         self.verdict_within_ns = verdict_within_ns
+        # whether other routers may have begun an episode
+        self.is_shared = False
         self._events: deque[EpisodeTransition] = deque(maxlen=EVENTS_LIMIT)
         self._slots = {name: SlotCounters() for name in slots}
         self._capacity = capacity
@@ -184,8 +186,13 @@ class SlotStats:
             if not episode.outcome_name:
                 self._awaiting_outcome[episode_id] = episode
 
-    def record_move(self, episode_id: str, slot: str) -> None:
-        """Record a move to `slot`; the outcome of a moved episode counts for neither slot."""
+    def record_move(self, episode_id: str, slot: str, before: str = '') -> None:
+        """
+        Record a move to `slot`; the outcome of a moved episode counts for neither slot. `before`
+        is the slot that it leaves, for one that began at another router of a shared state.
+        """
+        if self.is_shared and before and episode_id and episode_id not in self._episodes:
+            self._episodes[episode_id] = RoutedEpisode(before, initial_slot=before)
         episode = self._episodes.get(episode_id)
         # an outcome before the move counts
         if episode is None or episode.outcome_name:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor, isfinite, nan
 from typing import Any
 
@@ -178,6 +178,17 @@ class Qualification:
     def _waiver(self, policy: str) -> str:
         """Return who waived the requirements, at any router; empty without one."""
         return next((r.waiver for r in self._of_all_routers(policy) if r.waiver), '')
+
+    def of_all_routers(self, policy: str) -> ShadowRecord:
+        """Return the record of a policy with the divergences that all routers have measured."""
+        records = self._of_all_routers(policy)
+        if len(records) == 1:
+            return records[0]
+        return replace(
+            records[0],
+            spreads_sum=sum(record.spreads_sum for record in records),
+            spreads_count=sum(record.spreads_count for record in records),
+        )
 
     def _of_all_routers(self, policy: str) -> list[ShadowRecord]:
         return [self.of(policy), *self._others.get(policy, {}).values()]

@@ -8,7 +8,8 @@ so; where another one does not, or sees another policy there, no step is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 import math
 from typing import Any
@@ -17,6 +18,7 @@ from lerobot_serve.router.canary.facts import (
     ARMS,
     counter_growth,
     COUNTERS,
+    counters,
     COUNTERS_LIMIT,
     EpisodeEvent,
     Facts,
@@ -35,25 +37,45 @@ LARGEST = 1e9
 
 @dataclass(slots=True)
 class FleetCounters:
-    """The sum of what each run of each router has added; `known` are its last counters."""
+    """
+    The sum of what each run of each router has added since this router leads; `known` are its last
+    counters. What a run has counted before it was first seen is of no known step.
+    """
 
     totals: dict[str, SlotFacts] = field(
         default_factory=lambda: {arm: SlotFacts() for arm in ARMS}
     )
     known: dict[tuple[str, str], SlotFacts] = field(default_factory=dict)
-    is_begun: bool = False
 
     def add(self, reports: Mapping[str, Mapping[str, SlotFacts]]) -> None:
         """Add the reports of all routers: run -> arm -> facts."""
         for run, arms in reports.items():
             for arm, now in arms.items():
-                # what was counted before this router led is in the stored rollout
-                before = self.known.get((run, arm), SlotFacts() if self.is_begun else now)
-                grown, total = counter_growth(before, now), self.totals[arm]
+                grown = counter_growth(self.known.get((run, arm), now), now)
+                total = self.totals[arm]
                 more = {name: getattr(total, name) + grown[name] for name in COUNTERS}
                 self.totals[arm] = replace(total, **more)
                 self.known[run, arm] = now
-        self.is_begun = True
+
+    def as_json(self, runs: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
+        """Return the last counters of these runs: a router that leads next goes on from them."""
+        found: dict[str, dict[str, dict[str, int]]] = {run: {} for run in runs}
+        for (run, arm), slot in self.known.items():
+            if run in found:
+                found[run][arm] = counters(slot)
+        return found
+
+
+def counters_from_json(values: object) -> FleetCounters:
+    """Return counters that go on from stored ones; from nothing where they cannot be read."""
+    found = FleetCounters()
+    if not isinstance(values, dict):
+        return found
+    for run, arms in values.items():
+        for arm in ARMS:
+            with suppress(ValueError, KeyError, TypeError):
+                found.known[run, arm] = _counted(arms[arm])
+    return found
 
 
 def report_of(facts: Facts) -> dict[str, Any]:
@@ -69,7 +91,7 @@ def reported(report: Mapping[str, Any]) -> dict[str, SlotFacts]:
 def fleet_facts(
     own: Facts,
     others: Iterable[tuple[Member, Mapping[str, SlotFacts]]],
-    counters: FleetCounters,
+    fleet: FleetCounters,
     run: str,
     events: tuple[EpisodeEvent, ...],
     problems: Iterable[str] = (),
@@ -80,7 +102,7 @@ def fleet_facts(
     """
     others = list(others)
     own_view = {arm: getattr(own, arm) for arm in ARMS}
-    counters.add({run: own_view, **{member.router: view for member, view in others}})
+    fleet.add({run: own_view, **{member.router: view for member, view in others}})
     slots, missing = {}, [own.missing, *problems]
     for arm in ARMS:
         views = [own_view[arm], *(view[arm] for _, view in others)]
@@ -88,7 +110,7 @@ def fleet_facts(
         latencies = [v.latency_ms_p95 for v in views if not math.isnan(v.latency_ms_p95)]
         slots[arm] = replace(
             own_view[arm],
-            **{name: getattr(counters.totals[arm], name) for name in COUNTERS},
+            **{name: getattr(fleet.totals[arm], name) for name in COUNTERS},
             latency_ms_p95=max(latencies, default=math.nan),
             oldest_age_s=max(view.oldest_age_s for view in views),
             healthy=healthy.healthy,
@@ -122,14 +144,17 @@ def _slot_json(slot: SlotFacts) -> dict[str, Any]:
     }
 
 
-def _slot_from_json(values: Mapping[str, Any]) -> SlotFacts:
-    latency = values['latency_ms_p95']
-    counters: dict[str, Any] = {
+def _counted(values: Mapping[str, Any]) -> SlotFacts:
+    found: dict[str, Any] = {
         name: checked_int(values[name], name, COUNTERS_LIMIT) for name in COUNTERS
     }
+    return replace(SlotFacts(), **found)
+
+
+def _slot_from_json(values: Mapping[str, Any]) -> SlotFacts:
+    latency = values['latency_ms_p95']
     return replace(
-        SlotFacts(),
-        **counters,
+        _counted(values),
         latency_ms_p95=(
             math.nan if latency is None else checked_float(latency, 'latency_ms_p95', LARGEST)
         ),

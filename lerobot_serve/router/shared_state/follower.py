@@ -49,7 +49,7 @@ MEMBER_S, STUCK_S = 3.0, 5.0
 AWAY_S = 2.0
 # an executor that has not shown its view for this long runs no rollout
 IDLE_S = 2.0
-PRUNE_PERIOD_S, KEPT_HOURS = 60.0, 24
+PRUNE_PERIOD_S, PRUNED_AT_ONCE, KEPT_HOURS = 10.0, 2000, 24
 EPISODES_LIMIT, CHANGES_LIMIT = 10_000, 64
 
 
@@ -228,6 +228,12 @@ class StateFollower:
             'backend = EXCLUDED.backend, report = EXCLUDED.report',
             (self._router, self._node, self._leads, json.dumps(report)),
         )
+        # an earlier run of this router, which cannot say goodbye when it is killed
+        connection.execute(
+            'DELETE FROM members WHERE name = %s AND NOT leads '
+            "AND seen < now() - interval '1 second'",
+            (self._node,),
+        )
         rows = connection.execute(
             'SELECT router, name, leads, report FROM members '
             'WHERE seen > now() - make_interval(secs => %s) ORDER BY router',
@@ -277,9 +283,9 @@ class StateFollower:
             (0 if changes.is_whole else self._decided,),
         ).fetchall()
         placements = connection.execute(
-            f'SELECT {PLACEMENT_COLUMNS} FROM placements WHERE revision > %s AND router <> %s '
+            f'SELECT {PLACEMENT_COLUMNS} FROM placements WHERE revision > %s '
             'ORDER BY revision DESC LIMIT %s',
-            (self._placed, self._router, self._capacity),
+            (self._placed, self._capacity),
         ).fetchall()[::-1]
         shadow = connection.execute(
             'SELECT policy, router, record, revision FROM shadow '
@@ -293,7 +299,8 @@ class StateFollower:
             )
             changes.episodes = [(number, (name, what, arm)) for number, name, what, arm in rows]
         changes.decisions = read_decisions(decisions, changes.damage)
-        changes.placements = read_placements(placements, changes.damage)
+        others = (row for row in placements if row[7] != self._router)
+        changes.placements = read_placements(others, changes.damage)
         changes.shadow = read_shadow(shadow)
         self._decided = max((row[3] for row in decisions), default=self._decided)
         self._compared = max((row[3] for row in shadow), default=self._compared)
@@ -302,9 +309,10 @@ class StateFollower:
     def _prune(self, connection: Connection, counted: int) -> None:
         """Remove what no router needs any more."""
         connection.execute(
-            'DELETE FROM placements WHERE revision <= (SELECT revision FROM placements '
-            'ORDER BY revision DESC OFFSET %s LIMIT 1)',
-            (self._capacity,),
+            'DELETE FROM placements WHERE revision IN (SELECT revision FROM placements '
+            'WHERE revision <= (SELECT revision FROM placements ORDER BY revision DESC OFFSET %s '
+            'LIMIT 1) ORDER BY revision LIMIT %s)',
+            (self._capacity, PRUNED_AT_ONCE),
         )
         connection.execute(
             'DELETE FROM episodes WHERE id <= %s AND written < now() - make_interval(hours => %s)',

@@ -10,7 +10,10 @@ it since this one read it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any
 
 import psycopg
 
@@ -33,14 +36,16 @@ from lerobot_serve.router.shared_state.tables import (
     VERSION,
     WRITES,
 )
-from lerobot_serve.router.storage.batch import Batch, to_json_line
+from lerobot_serve.router.storage.batch import Batch, EpisodeRow, to_json_line
 from lerobot_serve.router.storage.content import (
     CANARY,
     DecisionKey,
     fail_closed,
+    readable_content,
     SPLIT,
     StoreContent,
     StoreDamage,
+    StoredPlacement,
 )
 from lerobot_serve.router.storage.state_store import (
     DecisionConflict,
@@ -53,12 +58,6 @@ CONFLICT = (
     'rollout status`, then repeat the command'
 )
 WRITE_DECISION = """
-    INSERT INTO decisions VALUES (%(kind)s, %(name)s, %(value)s, nextval('revisions'), %(router)s)
-    ON CONFLICT (kind, name) DO UPDATE
-    SET value = EXCLUDED.value, revision = EXCLUDED.revision, router = EXCLUDED.router
-    RETURNING revision
-"""
-WRITE_ROLLOUT = """
     INSERT INTO decisions VALUES (%(kind)s, %(name)s, %(value)s, nextval('revisions'), %(router)s)
     ON CONFLICT (kind, name) DO UPDATE
     SET value = EXCLUDED.value, revision = EXCLUDED.revision, router = EXCLUDED.router
@@ -79,7 +78,15 @@ WRITE_SHADOW = """
     ON CONFLICT (policy, router) DO UPDATE
     SET record = EXCLUDED.record, revision = EXCLUDED.revision
 """
-WRITE_EPISODE = 'INSERT INTO episodes (router, episode, what, arm) VALUES (%s, %s, %s, %s)'
+# a batch is written again when the answer to its first try was lost
+WRITE_EPISODE = """
+    INSERT INTO episodes (router, number, episode, what, arm) VALUES (%s, %s, %s, %s, %s)
+    ON CONFLICT (router, number) DO NOTHING
+"""
+# rows of one transaction
+SLICE = 2000
+# of a decision that builds on whatever there is
+NEWEST = 2**62
 
 
 class PostgresStore:
@@ -100,6 +107,7 @@ class PostgresStore:
         self.address, self.router, self.node = address, router, node
         self.failure, self.damage = '', StoreDamage()
         self.revision = self.canary_revision = self.split_version = 0
+        self.known: dict[DecisionKey, int] = {}
         self.written: dict[DecisionKey, int] = {}
         self._connection: Connection | None = None
         try:
@@ -145,7 +153,8 @@ class PostgresStore:
                 (self.node,),
             ).fetchall()
         rows = read_decisions(decisions, self.damage)
-        content = StoreContent()
+        self.known = {row.key: row.revision for row in rows}
+        content = readable_content(self.damage)
         content.decisions |= {row.key: row.value for row in rows if row.value is not None}
         content.placements = OrderedDict(read_placements(reversed(placements), self.damage))
         content.shadow = {policy: json_or_none(record) for policy, record in shadow}
@@ -162,15 +171,9 @@ class PostgresStore:
         """
         try:
             connection = self._connected()
-            with time_limit(connection), connection.transaction():
-                connection.execute(
-                    'SELECT pg_advisory_xact_lock(%s, %s)',
-                    (WRITES, lock_key(self.address.schema)),
-                )
-                self._check_version(connection)
-                written = self._write_decisions(connection, batch)
-                self._write_rest(connection, batch)
-                connection.execute('SELECT pg_notify(%s, %s)', (self.address.schema, self.router))
+            self._write_decisions(connection, batch)
+            while batch.placements or batch.shadow or batch.episodes:
+                self._write_slice(connection, batch)
         except psycopg.Error as error:
             self.failure = first_line(error)
             if not isinstance(error, psycopg.OperationalError):
@@ -182,13 +185,24 @@ class PostgresStore:
             self.failure = str(error)
             raise
         self.failure = ''
-        self.written.update(written)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self.address.url, f'{self.node} writes')
-            enter_schema(self._connection, self.address.schema)
+            with time_limit(self._connection):
+                enter_schema(self._connection, self.address.schema)
         return self._connection
+
+    @contextmanager
+    def _transaction(self, connection: Connection) -> Iterator[None]:
+        """Run the block as one transaction while no other router writes, and let them know."""
+        with time_limit(connection), connection.transaction():
+            connection.execute(
+                'SELECT pg_advisory_xact_lock(%s, %s)', (WRITES, lock_key(self.address.schema))
+            )
+            self._check_version(connection)
+            yield
+            connection.execute('SELECT pg_notify(%s, %s)', (self.address.schema, self.router))
 
     @staticmethod
     def _check_version(connection: Connection) -> None:
@@ -199,20 +213,52 @@ class PostgresStore:
                 'a router of another version has migrated it; restart this one with that version'
             )
 
-    def _write_decisions(self, connection: Connection, batch: Batch) -> dict[DecisionKey, int]:
-        """Write decisions; return their revisions. Raises DecisionConflict."""
+    def _write_decisions(self, connection: Connection, batch: Batch) -> None:
+        """
+        Write decisions and remove them from the batch; a late one stays that another router has
+        changed since. Raises DecisionConflict.
+        """
+        if not batch.decisions:
+            return
         written = {}
-        for (kind, name), value in batch.decisions.items():
-            text = None if value is None else to_json_line(value)
-            row = {'kind': kind, 'name': clean(name), 'value': text, 'router': self.router}
-            statement = WRITE_ROLLOUT if kind == CANARY else WRITE_DECISION
-            found = connection.execute(statement, {**row, 'base': batch.canary_base}).fetchone()
-            if found is None:
-                raise DecisionConflict(CONFLICT)
-            written[kind, name] = int(found[0])
-        return written
+        with self._transaction(connection):
+            for (kind, name), value in batch.decisions.items():
+                is_rollout = kind == CANARY
+                base = batch.canary_base if is_rollout else batch.bases.get((kind, name), NEWEST)
+                row = {
+                    'kind': kind,
+                    'name': clean(name),
+                    'value': None if value is None else to_json_line(value),
+                    'router': self.router,
+                    'base': base,
+                }
+                found = connection.execute(WRITE_DECISION, row).fetchone()
+                if found is None and is_rollout:
+                    raise DecisionConflict(CONFLICT)
+                if found:
+                    written[kind, name] = int(found[0])
+        self.written.update(written)
+        for key in written:
+            del batch.decisions[key]
 
-    def _write_rest(self, connection: Connection, batch: Batch) -> None:
+    def _write_slice(self, connection: Connection, batch: Batch) -> None:
+        """Write some of the other rows, so that no transaction is long, and remove them."""
+        placements = dict(islice(batch.placements.items(), SLICE))
+        shadow, episodes = dict(batch.shadow), batch.episodes[:SLICE]
+        with self._transaction(connection):
+            self._write_rows(connection, placements, shadow, episodes)
+        for episode in placements:
+            del batch.placements[episode]
+        batch.shadow.clear()
+        del batch.episodes[:SLICE]
+
+    def _write_rows(
+        self,
+        connection: Connection,
+        placed_episodes: Mapping[str, StoredPlacement | None],
+        records: Mapping[str, Any],
+        events: Sequence[tuple[int, EpisodeRow]],
+    ) -> None:
         placements = [
             (
                 clean(episode),
@@ -223,16 +269,17 @@ class PostgresStore:
                 placed.split_version,
                 self.router,
             )
-            for episode, placed in batch.placements.items()
+            for episode, placed in placed_episodes.items()
             # a router forgets by itself; the leader removes the oldest for all
             if placed
         ]
         shadow = [
             (clean(policy), self.node, None if record is None else to_json_line(record))
-            for policy, record in batch.shadow.items()
+            for policy, record in records.items()
         ]
         episodes = [
-            (self.router, clean(episode), what, arm) for episode, what, arm in batch.episodes
+            (self.router, number, clean(episode), what, arm)
+            for number, (episode, what, arm) in events
         ]
         with connection.cursor() as cursor:
             for statement, rows in (

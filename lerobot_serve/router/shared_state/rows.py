@@ -11,6 +11,7 @@ from typing import Any
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.batch import EpisodeRow
 from lerobot_serve.router.storage.content import (
+    CANARY,
     DecisionKey,
     stored_placement,
     StoreDamage,
@@ -84,7 +85,10 @@ def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list
             damage.texts.append(f'the decision {kind} {name} cannot be read: {problem}')
             damage.keys.append((kind, name))
             damage.unsealed |= kind == VERDICT
-            continue
+            if kind != CANARY:
+                continue
+            # a rollout that begins anew, with nothing of before
+            value = {'shared': {'counted_until': revision}}
         found.append(DecisionRow((kind, name), value, revision, router))
     return found
 

@@ -21,8 +21,10 @@ from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shared_state.fleet_facts import (
+    counters_from_json,
     fleet_facts,
     FleetCounters,
     report_of,
@@ -35,8 +37,8 @@ from lerobot_serve.router.storage.content import (
     DecisionKey,
     fail_closed,
     PARAMETER,
+    readable_content,
     SPLIT,
-    StoreContent,
     StoreDamage,
     VERDICT,
 )
@@ -45,6 +47,8 @@ from lerobot_serve.router.storage.decisions import DurableDecisions, live_change
 # of a report: the servers of each slot
 SERVERS = 'servers'
 PLACEMENTS_AT_ONCE = 200
+# of a stored rollout: what is in its counts
+COUNTED_UNTIL, COUNTERS = 'counted_until', 'counters'
 
 
 class Follower(Protocol):
@@ -56,6 +60,8 @@ class Follower(Protocol):
     def take(self) -> list[Changes]: ...
 
     def put(self, report: dict[str, Any], episodes_after: int) -> None: ...
+
+    def rest(self) -> None: ...
 
     def read_all(self) -> None: ...
 
@@ -97,7 +103,8 @@ class SharedState:
     @property
     def leads(self) -> bool:
         """Whether this router runs the rollout now."""
-        return self._leads and not self._parts.follower.is_away
+        can_write = not self._parts.decisions.writer.text
+        return self._leads and can_write and not self._parts.follower.is_away
 
     @property
     def leader(self) -> str:
@@ -133,7 +140,9 @@ class SharedState:
         self._apply_damage(changes.damage)
         rows = [row for row in changes.decisions if self._is_news(row, whole=changes.is_whole)]
         if changes.is_whole:
-            rows += self._missing_rows(changes.decisions)
+            rows += self._missing_rows(
+                {row.key for row in changes.decisions} | set(changes.damage.keys)
+            )
         self._apply_decisions(rows)
         for begin in range(0, len(changes.placements), PLACEMENTS_AT_ONCE):
             # requests wait for the lock
@@ -153,7 +162,13 @@ class SharedState:
     @property
     def _last_episode(self) -> int:
         """The last event that was counted or waits to be."""
-        return self._episodes[-1][0] if self._episodes else self._parts.canary.counted_until or 0
+        return self._episodes[-1][0] if self._episodes else self._counted_until
+
+    @property
+    def _counted_until(self) -> int:
+        """The last event that is in the counts of the rollout."""
+        found = self._parts.canary.shared.get(COUNTED_UNTIL)
+        return found if type(found) is int else 0
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
         writer = self._parts.decisions.writer
@@ -161,32 +176,45 @@ class SharedState:
         if row.revision < own or writer.has_unwritten(row.key):
             # what this router decided later
             return False
+        if row.key[0] == CANARY:
+            # what this router decides next builds on it
+            writer.canary_base = max(writer.canary_base, row.revision)
         is_known = writer.decisions.get(row.key) == row.value
         return not is_known if row.revision == own or whole else True
 
-    def _missing_rows(self, rows: list[DecisionRow]) -> list[DecisionRow]:
+    def _missing_rows(self, known: set[DecisionKey]) -> list[DecisionRow]:
         """Return, as taken back, what is in memory and was never written."""
-        writer, known = self._parts.decisions.writer, {row.key for row in rows}
+        writer = self._parts.decisions.writer
         return [
             DecisionRow(key, None, 0, '')
             for key in writer.decisions
-            if key not in known and key[0] == VERDICT and not writer.has_unwritten(key)
+            if key not in known
+            and key[0] == VERDICT
+            and writer.decisions[key]['verdict'] != PolicyVerdict.DAMAGED.value
+            and key not in self._parts.written
+            and not writer.has_unwritten(key)
         ]
 
     def _apply_decisions(self, rows: list[DecisionRow]) -> None:
         """Apply decisions, first the parameters: a rollout belongs to its plan."""
         parts, writer = self._parts, self._parts.decisions.writer
         for row in rows:
-            writer.learn(row.key, row.value)
+            writer.learn(row.key, row.value, row.revision)
         self._apply_parameters([row for row in rows if row.key[0] == PARAMETER])
         for row in rows:
             parts.decisions.adopt(row.key, row.value, parts.table.slots)
             if row.key[0] == CANARY:
-                writer.canary_base = max(writer.canary_base, row.revision)
-                parts.canary.adopt()
-                # from where the stored rollout has counted
-                self._episodes.clear()
+                self._adopt_rollout()
         self._update_split_version(max((r.revision for r in rows if r.key == SPLIT), default=0))
+
+    def _adopt_rollout(self) -> None:
+        """Go on from where the stored rollout has counted."""
+        canary = self._parts.canary
+        canary.adopt()
+        self._episodes.clear()
+        self._counters = counters_from_json(canary.shared.get(COUNTERS))
+        # the first growth is that since it was stored
+        canary.canary.record.growth.skip(Facts(SlotFacts(), SlotFacts()))
 
     def _apply_parameters(self, rows: list[DecisionRow]) -> None:
         names = {spec.name for spec in live_specs()}
@@ -224,10 +252,10 @@ class SharedState:
             return
         parts, self._damage_text = self._parts, damage.text
         parts.context.log_warning(f'shared state damaged: {damage.text}')
-        content = StoreContent()
+        content = readable_content(damage)
         fail_closed(content, damage, parts.context.local_time())
         for key, value in content.decisions.items():
-            if key[0] == VERDICT:
+            if key[0] == VERDICT or key in damage.keys:
                 parts.decisions.adopt(key, value, parts.table.slots)
 
     # members
@@ -260,7 +288,7 @@ class SharedState:
             return ''
         own = _servers(self._parts.table)
         for slot, names in own.items():
-            others = servers.get(slot)
+            others = [name for name in _as_list(servers.get(slot)) if isinstance(name, str)]
             if others and not set(others) & set(names):
                 return (
                     f'{member.name} has other servers in slot {slot} ({", ".join(others)}) than '
@@ -271,18 +299,27 @@ class SharedState:
 
     def _change_lead(self, leads: bool, now_ns: int) -> None:
         parts, self._leads = self._parts, leads
-        self._counters = FleetCounters()
         self._episodes.clear()
         if not leads:
             parts.context.log_info('this router no longer runs the rollout of the site')
             return
         parts.context.log_info('this router runs the rollout of the site')
-        parts.canary.adopt()
+        self._adopt_rollout()
         with parts.table.lock:
             # so that they become unreported in time, should their router be gone
             parts.table.stats.restore_episodes(parts.canary.open_episodes(), now_ns)
 
     # rollout
+
+    def show(self, report: dict[str, Any]) -> None:
+        """Show the other routers what this one sees."""
+        parts = self._parts
+        if parts.decisions.writer.text:
+            # what it would decide reached nobody: another one leads
+            parts.follower.rest()
+            return
+        shown = {**report, SERVERS: _servers(parts.table), 'version': __version__}
+        parts.follower.put(shown, self._last_episode)
 
     def update_canary(self, now_ns: int, own: Facts) -> bool:
         """Run the rollout where this router leads; return whether it produced an event."""
@@ -290,8 +327,7 @@ class SharedState:
         parts.decisions.writer.record_episodes(
             [(event.episode_id, event.what, event.arm) for event in own.events]
         )
-        report = {**report_of(own), SERVERS: _servers(parts.table), 'version': __version__}
-        parts.follower.put(report, self._last_episode)
+        self.show(report_of(own))
         self._update_split_version(0)
         if not self.leads:
             return parts.canary.follow(now_ns, own)
@@ -305,8 +341,11 @@ class SharedState:
             tuple(EpisodeEvent(name, what, arm) for _, (name, what, arm) in counted),
             problems,
         )
-        if counted:
-            parts.canary.counted_until = counted[-1][0]
+        runs = {parts.run, *(member.router for member, _ in others)}
+        parts.canary.shared = {
+            COUNTED_UNTIL: counted[-1][0] if counted else self._counted_until,
+            COUNTERS: self._counters.as_json(runs),
+        }
         return parts.canary.update(now_ns, facts)
 
     def _views(self) -> tuple[list[tuple[Member, Mapping[str, SlotFacts]]], list[str]]:
@@ -324,6 +363,10 @@ class SharedState:
             except (ValueError, KeyError, TypeError) as error:
                 problems.append(f'the report of {member.name} cannot be read: {error!r}')
         return views, problems
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _servers(table: RoutingTable) -> dict[str, list[str]]:

@@ -49,8 +49,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """
         CREATE TABLE episodes (
             id bigint PRIMARY KEY DEFAULT nextval('revisions'), router text NOT NULL,
-            episode text NOT NULL, what text NOT NULL, arm text NOT NULL,
-            written timestamptz NOT NULL DEFAULT now()
+            number bigint NOT NULL, episode text NOT NULL, what text NOT NULL, arm text NOT NULL,
+            written timestamptz NOT NULL DEFAULT now(), UNIQUE (router, number)
         )
         """,
         """
@@ -70,6 +70,7 @@ ANSWER_LIMIT_S = 4.0
 # a statement ends before the three seconds that a decision waits; a router that stands still in a
 # transaction does not stop the others
 OPTIONS = (
+    '-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 '
     '-c statement_timeout=2500 -c idle_in_transaction_session_timeout=2500 '
     '-c client_encoding=UTF8 -c default_transaction_isolation=read\\ committed'
 )

@@ -24,15 +24,20 @@ EpisodeRow = tuple[str, str, str]
 @dataclass(slots=True)
 class Batch:
     """
-    Rows to write in one transaction; None deletes a row. `episodes` and `canary_base`, the
-    revision of the rollout that its decisions build on, are for a store that routers share.
+    Rows to write in one transaction; None deletes a row.
+
+    For a store that routers share: `episodes` with their numbers; `canary_base`, the revision of
+    the rollout that its decisions build on, and `of_rollout`, the keys that go with it; `bases`,
+    the revisions that late decisions build on. The store removes what is written.
     """
 
     decisions: dict[DecisionKey, Any] = field(default_factory=dict)
     shadow: dict[str, Any] = field(default_factory=dict)
     placements: dict[str, StoredPlacement | None] = field(default_factory=dict)
-    episodes: list[EpisodeRow] = field(default_factory=list)
+    episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
     canary_base: int = 0
+    of_rollout: set[DecisionKey] = field(default_factory=set)
+    bases: dict[DecisionKey, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.decisions or self.shadow or self.placements or self.episodes)

@@ -94,6 +94,14 @@ class StoreDamage:
         return '; '.join(self.texts)[:500]
 
 
+def readable_content(damage: StoreDamage) -> StoreContent:
+    """Return the content of a new store without decisions that cannot be read."""
+    content = StoreContent()
+    for key in damage.keys:
+        content.decisions.pop(key, None)
+    return content
+
+
 def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:
     """Add drains and verdicts for decisions that the damage leaves unknown."""
     for slot in SLOTS:

@@ -30,7 +30,7 @@ from lerobot_serve.router.storage.content import (
 from lerobot_serve.router.storage.state_store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
 
-BY_HAND, BY_CANARY = 'by hand', 'by the canary'
+BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
 # ROS parameters carry no name
 UNKNOWN_AUTHOR = 'unknown, by parameter'
 LIFT_HINT = 'lift it with `lerobot-serve rollout resume`, or LIFT_VERDICT of control_slot'
@@ -106,7 +106,8 @@ class DurableDecisions:
                 current = with_changes(current, {spec.name: known['value']})
             except ParameterError as error:
                 texts.append(f'the value set {known["by"]} {known["when"]} is discarded: {error}')
-                self.writer.enqueue({(PARAMETER, spec.name): None})
+                if not self.writer.is_shared:
+                    self.writer.enqueue({(PARAMETER, spec.name): None})
                 continue
             texts.append(
                 f'{spec.name} is {known["value"]}, set {known["by"]} {known["when"]}; the file '
@@ -120,8 +121,10 @@ class DurableDecisions:
         for spec in live_specs():
             known = self.writer.decisions.get((PARAMETER, spec.name))
             value = to_json_value(getattr(own, spec.field))
-            if known is None or (known['value'] == known['file'] != value):
-                by = f'by the file of {self._context.name}'
+            # a canary may set what the file says, too
+            is_of_file = known is not None and known['by'].startswith(BY_FILE)
+            if known is None or (is_of_file and known['value'] != value):
+                by = f'{BY_FILE} {self._context.name}'
                 row = {'value': value, 'file': value, 'when': self._now(), 'by': by}
                 decisions[PARAMETER, spec.name] = row
         self._write(decisions)
@@ -177,8 +180,9 @@ class DurableDecisions:
 
     def end_drain(self, slot: Slot) -> None:
         """End the drain of a slot. Raises NotDurable."""
-        if slot.drain is None:
+        if slot.drain is None and not self.writer.is_shared:
             return
+        # in a shared state, another router may have begun one just now
         self._write_or_reject(
             {(DRAIN, slot.name): dict(NO_DRAIN)}, f'slot {slot.name} stays drained'
         )
@@ -209,8 +213,14 @@ class DurableDecisions:
             n for n in names if n in self.verdicts and self.verdicts[n].verdict in BARRING_VERDICTS
         }
         if barred:
-            changes = {(VERDICT, name): None for name in barred}
-            self._write_or_reject(changes, f'the verdict on slot {slot.name} stays')
+            changes: dict[DecisionKey, Any] = {(VERDICT, name): None for name in barred}
+            otherwise = f'the verdict on slot {slot.name} stays'
+            if self._transaction is None:
+                self._write_or_reject(changes, otherwise)
+            elif self.writer.text:
+                raise NotDurable(f'{otherwise}: {self.writer.text}; repair it, then retry')
+            else:
+                self._transaction.update(changes)
         for name in barred:
             del self.verdicts[name]
         return ', '.join(sorted(barred))

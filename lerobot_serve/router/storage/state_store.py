@@ -30,6 +30,9 @@ class StateStore(Protocol):
     content: StoreContent
     damage: StoreDamage
     failure: str
+    # in a store that routers share: revisions of the decisions in `content`, and of the own ones
+    known: dict[DecisionKey, int]
+    written: dict[DecisionKey, int]
 
     @property
     def name(self) -> str: ...

@@ -19,7 +19,12 @@ from typing import Any, TypeVar
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, write
-from lerobot_serve.router.storage.content import fail_closed, StoreContent, StoreDamage
+from lerobot_serve.router.storage.content import (
+    DecisionKey,
+    fail_closed,
+    StoreContent,
+    StoreDamage,
+)
 from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from lerobot_serve.router.storage.state_store import StoreRefused
@@ -56,6 +61,8 @@ class Store:
         self.path, self._capacity = folder / FILE, capacity
         self.damage, self.content = StoreDamage(), StoreContent()
         self.failure, self._is_damaged = '', False
+        self.known: dict[DecisionKey, int] = {}
+        self.written: dict[DecisionKey, int] = {}
         self._connection: sqlite3.Connection | None = None
         # descriptor of the locked folder; device and inode of the open file
         self._folder: int | None = None

@@ -10,7 +10,7 @@ meanwhile, only decisions that withhold a policy or a slot are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 import sqlite3
 import threading
@@ -18,6 +18,7 @@ from typing import Any
 
 from lerobot_serve.router.storage.batch import Batch, EpisodeRow
 from lerobot_serve.router.storage.content import (
+    CANARY,
     DecisionKey,
     StoreContent,
     StoredPlacement,
@@ -64,6 +65,9 @@ class StoreWriter:
         self.canary_base = 0
         # called, in the writer's thread, when another router has decided first
         self.on_conflict: Callable[[], None] = _do_nothing
+        # revisions of decisions of other routers; owned by the executor thread
+        self._learned: dict[DecisionKey, int] = dict(store.known)
+        self._episode_number = 0
         self.failures = self.abandoned = self.conflicts = 0
 
     @property
@@ -86,6 +90,9 @@ class StoreWriter:
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
         """Queue a placement; None deletes it."""
+        if decided is None and self._store.is_shared:
+            # the router that leads removes the oldest for all
+            return
         with self._lock:
             waiting = self._next.placements
             waiting.pop(episode_id, None)
@@ -107,7 +114,8 @@ class StoreWriter:
             return
         with self._lock:
             waiting = self._next.episodes
-            waiting.extend(events)
+            waiting.extend(enumerate(events, start=self._episode_number))
+            self._episode_number += len(events)
             excess = max(0, len(waiting) - WAITING_LIMIT)
             del waiting[:excess]
             self.abandoned += excess
@@ -121,16 +129,23 @@ class StoreWriter:
 
     # executor
 
-    def learn(self, key: DecisionKey, value: Any) -> None:
+    def learn(self, key: DecisionKey, value: Any, revision: int) -> None:
         """Take over a decision of another router, which is in the store."""
         self._update({key: value})
+        self._learned[key] = revision
 
     def enqueue(self, decisions: dict[DecisionKey, Any]) -> None:
         """Queue decisions without waiting for them."""
         self._update(decisions)
+        written = self._store.written
         with self._lock:
             self._next.decisions.update(decisions)
-            self._next.canary_base = self.canary_base
+            if CANARY in {kind for kind, _ in decisions}:
+                self._next.canary_base = self.canary_base
+                self._next.of_rollout |= decisions.keys()
+            for key in decisions:
+                # what others decide until it can be written is later
+                self._next.bases[key] = max(written.get(key, 0), self._learned.get(key, 0))
         self._work.set()
 
     def decide(self, decisions: dict[DecisionKey, Any], *, keep: bool) -> str:
@@ -232,14 +247,38 @@ class StoreWriter:
             self.on_conflict()
             if waiting:
                 waiting.error, waiting.is_conflict = str(conflict), True
-            batch.decisions = withholding(batch.decisions)
+            self._drop_rollout(batch)
             return self._write(batch) if batch else ''
         except (OSError, sqlite3.Error) as error:
             return self._failed(error)
         if self._is_failing:
             self._is_failing = False
             self._inform(f'{self._store.name} is writable again')
+        if self._store.is_shared and batch.decisions:
+            self._warn_of_dropped(batch.decisions)
+            self.on_conflict()
         return ''
+
+    def _drop_rollout(self, batch: Batch) -> None:
+        """Drop what was decided from an older state of the rollout, but what withholds."""
+        keys = batch.of_rollout or batch.decisions.keys()
+        withheld = withholding(batch.decisions)
+        dropped = {key: batch.decisions[key] for key in keys & batch.decisions.keys()}
+        dropped = {key: value for key, value in dropped.items() if key not in withheld}
+        batch.decisions = {k: v for k, v in batch.decisions.items() if k not in dropped}
+        for key in withheld:
+            # written in any case
+            batch.bases.pop(key, None)
+        if batch.of_rollout:
+            self._warn_of_dropped(dropped)
+
+    def _warn_of_dropped(self, decisions: Mapping[DecisionKey, Any]) -> None:
+        names = ', '.join(f'{kind} {name}'.strip() for kind, name in decisions)
+        self.conflicts += 1
+        self._warn(
+            f'decided here while the state was away, and by another router since, which holds: '
+            f'{names}'
+        )
 
     def _failed(self, error: Exception) -> str:
         self.failures += 1
@@ -260,6 +299,8 @@ class StoreWriter:
             batch.placements.update(newer.placements)
             batch.episodes.extend(newer.episodes)
             batch.canary_base = max(batch.canary_base, newer.canary_base)
+            batch.of_rollout |= newer.of_rollout
+            batch.bases.update(newer.bases)
             self._next = batch
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -65,8 +66,7 @@ class TestIntent:
         pair[1].core.writer.flush()
         site.step(2)
         splits = {router.core.parameters.split_percent for router in pair}
-        assert len(splits) == 1
-        assert splits <= {80, 20}
+        assert splits == {20}
 
     def test_a_parameter_set_live_survives_all_routers(self, site, pair):
         pair[0].set_live(split_percent=30)
@@ -340,14 +340,30 @@ class TestStrangers:
 
 
 class TestDamage:
+    def test_a_bar_that_becomes_unreadable_stays(self, site, pair, url):
+        site.step()
+        pair[0].core.decisions.bar(pair[0].slots['b'], 'act@b', 'it fell', at_once=False)
+        site.step(2)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lerobot_serve_default.decisions SET value = '{', "
+                "revision = nextval('lerobot_serve_default.revisions') WHERE kind = 'verdict'"
+            )
+        for router in pair:
+            router.core.follower.read_all()
+        site.step(2)
+        for router in pair:
+            assert router.core.decisions.verdicts['act@b'].verdict in BARRING_VERDICTS
+
     def test_a_verdict_that_cannot_be_read_bars_the_candidate(self, site, pair, url):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 'INSERT INTO lerobot_serve_default.decisions '
-                "VALUES ('verdict', 'act@b', '{\"verdict\"', "
+                "VALUES ('verdict', 'act@old', '{\"verdict\"', "
                 "nextval('lerobot_serve_default.revisions'), 'psql')"
             )
-        site.step(2)
-        for router in (*pair, site.start()):
+        later = site.start()
+        site.step(3)
+        for router in (*pair, later):
             assert not router.slots['b'].is_healthy
             assert 'damaged' in router.slots['b'].text
