@@ -31,6 +31,7 @@ MISSING_EFFECTS = {
     'mcap': 'bags cannot be recorded or read',
     'msgpack': 'a gateway without the doors of openpi and GR00T',
     'onnxruntime': 'policy servers cannot run ONNX programs',
+    'psycopg': 'the routers of a site cannot share one state (state_url)',
     'rerun': 'bags and robots cannot be shown in Rerun',
     'rich': 'the demo has no live view',
     'zmq': 'a gateway without the door of GR00T',

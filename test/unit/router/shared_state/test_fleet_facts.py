@@ -13,6 +13,7 @@ import pytest
 
 from lerobot_serve.router.canary.facts import COUNTERS, Facts, SlotFacts
 from lerobot_serve.router.shared_state.fleet_facts import (
+    counters_from_json,
     fleet_facts,
     FleetCounters,
     report_of,
@@ -60,6 +61,23 @@ def test_a_router_that_starts_again_or_leaves_takes_nothing_away():
     merged(OWN, counted(OWN, replies=10), counters=counters)
     assert merged(OWN, counted(OWN, replies=3), counters=counters).candidate.replies == 13
     assert merged(OWN, counters=counters).candidate.replies == 13
+
+
+def test_what_a_router_counted_before_it_is_seen_is_of_no_known_step():
+    counters = FleetCounters()
+    merged(OWN, counters=counters)
+    assert merged(OWN, counted(OWN, replies=50_000), counters=counters).candidate.replies == 0
+    assert merged(OWN, counted(OWN, replies=50_007), counters=counters).candidate.replies == 7
+
+
+def test_a_router_that_leads_next_goes_on_from_the_stored_counters():
+    first = FleetCounters()
+    merged(OWN, counted(OWN, replies=10), counters=first)
+    stored = json.loads(json.dumps(first.as_json(['own', 'run of /other_0', 'gone'])))
+    again = counters_from_json(stored)
+    assert merged(OWN, counted(OWN, replies=14), counters=again).candidate.replies == 4
+    for damaged in (None, [], {'own': 5}, {'own': {'candidate': {'replies': -1}}}):
+        assert counters_from_json(damaged).known == {}
 
 
 def test_the_worst_latency_and_age_count():

@@ -115,6 +115,31 @@ class TestIntent:
         site.step(2)
         assert {r.core.parameters.split_percent for r in pair} == {80}
 
+    def test_a_file_does_not_change_the_split_of_a_rollout(self, site, pair):
+        TestRollout().start(site, pair[0])
+        later = site.start(split_percent=0)
+        site.step(3)
+        assert later.core.canary.canary.state in ON_TRIAL
+        assert {r.core.parameters.split_percent for r in site.routers} == {50}
+
+    def test_a_drain_that_cannot_be_read_drains(self, site, pair, url):
+        pair[0].command(R.DRAIN, 'b', 'repair')
+        site.step()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lerobot_serve_default.decisions SET value = '[]' WHERE kind = 'drain'"
+            )
+        later = site.start()
+        site.step(2)
+        assert later.slots['b'].drain
+        assert later.slots['a'].drain is None
+
+    def test_a_restore_reaches_a_drain_that_this_router_does_not_know_yet(self, site, pair):
+        pair[0].command(R.DRAIN, 'b', 'repair')
+        pair[1].command(R.RESTORE, 'b')
+        site.step(2)
+        assert [bool(router.slots['b'].drain) for router in pair] == [False, False]
+
 
 class TestPlacements:
     def test_an_episode_stays_where_another_router_placed_it(self, site, pair):
@@ -319,6 +344,64 @@ class TestRollout:
         assert pair[0].core.canary.canary.state is CanaryPhase.UNDECIDED
         assert 'not healthy at /router_2' in pair[0].core.canary.canary.text
 
+    def test_a_resume_that_comes_second_lifts_nothing(self, site, pair):
+        self.start(site, pair[0])
+        pair[0].command(R.CANARY_ROLLBACK)
+        site.step(2)
+        pair[0].command(R.CANARY_RESUME)
+        with pytest.raises(SlotCommandRejected, match='another router changed the rollout'):
+            pair[1].command(R.CANARY_RESUME)
+        pair[0].command(R.CANARY_ROLLBACK)
+        site.step(3)
+        for router in pair:
+            assert router.slots['b'].verdict_record.verdict in BARRING_VERDICTS
+
+    def test_replies_count_over_a_change_of_the_lead(self, site, pair):
+        self.start(site, pair[0])
+        first, second = pair
+        for _ in range(30):
+            first.core.table.stats.record_reply('b', 5.0)
+            second.core.table.stats.record_reply('b', 5.0)
+        site.step(7)
+        growth = first.core.canary.canary.record.growth
+        assert growth.snapshot()['candidate']['replies'] == 60
+        for _ in range(5):
+            second.core.table.stats.record_reply('b', 5.0)
+        site.kill(first)
+        await_lead(site, second)
+        site.step(2)
+        growth = second.core.canary.canary.record.growth
+        assert growth.snapshot()['candidate']['replies'] == 65
+
+    def test_what_ended_just_before_a_router_ends_counts(self, site, pair):
+        self.start(site, pair[0])
+        run_episodes(pair[1], 10, lambda slot: True)
+        pair[1].core.hand_over_episodes()
+        pair[1].core.writer.flush()
+        site.step(2)
+        totals = pair[0].core.canary.canary.record.trial.totals
+        assert sum(arm.success for arm in totals.values()) == 10
+
+    def test_an_episode_that_another_router_moves_counts_as_moved(self, site, pair):
+        first, second = pair
+        first.set_live(failover_slots='both')
+        self.start(site, first)
+        name = episode_in('a', 50)
+        assert request(first, name) == 'a'
+        site.step(2)
+        second.command(R.DRAIN, 'a', 'repair', at_once=True)
+        assert second.place(name) == 'b'
+        site.step(3)
+        assert first.core.canary.canary.record.trial.totals['champion'].moved == 1
+
+    def test_a_router_that_cannot_write_leaves_the_lead(self, site, pair):
+        first, second = pair
+        first.core.writer._store.failure = 'its schema is 2'
+        first.step()
+        second.step()
+        first.core.writer._store.failure = 'its schema is 2'
+        await_lead(site, second)
+
 
 class TestStrangers:
     def test_two_sites_with_one_name_are_seen(self, site, pair):
@@ -330,6 +413,25 @@ class TestStrangers:
         site.start(name='/router_1')
         site.step(2)
         assert 'two routers of this site are named /router_1' in pair[0].core.storage_problem
+
+    @pytest.mark.parametrize(
+        'report',
+        [
+            '[]',
+            '{',
+            '{"servers": 5}',
+            '{"servers": {"a": 5}}',
+            '{"servers": {"a": [["x"]]}, "candidate": 3}',
+        ],
+    )
+    def test_a_report_of_anything_ends_no_router(self, site, pair, url, report):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO lerobot_serve_default.members VALUES ('x', '/x', now(), true, 1, %s)",
+                (report,),
+            )
+        site.step(2)
+        assert pair[0].core.shared.leads
 
     def test_another_site_in_the_same_database_is_apart(self, site, pair):
         other = site.start(state_site='north')

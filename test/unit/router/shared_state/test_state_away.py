@@ -13,10 +13,11 @@ from support.router.site_rig import Site
 from support.waiting import wait_until
 
 from lerobot_serve.router.shared_state import follower as following
-from lerobot_serve.router.shared_state import tables
+from lerobot_serve.router.shared_state import postgres_store, tables
 from lerobot_serve.router.shared_state.address import StateAddress
 from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.batch import Batch
+from lerobot_serve.router.storage.state_store import StoreRefused, StoreUnwritable
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -63,6 +64,62 @@ def test_routing_goes_on_and_everything_is_reconciled(site, own_server, monkeypa
     assert first.core.table.placements.find('two')
     assert [router.core.storage_problem for router in site.routers] == ['', '']
     assert sum(router.core.shared.leads for router in site.routers) == 1
+
+
+def test_of_two_decisions_meanwhile_the_one_that_was_stored_holds(site, own_server):
+    first, second = site.start(), site.start()
+    site.step(2)
+    own_server.stop()
+    first.set_live(split_percent=80)
+    own_server.start()
+    # connected again
+    second.step()
+    second.step()
+    second.set_live(split_percent=20)
+    site.step(3)
+    assert {router.core.parameters.split_percent for router in site.routers} == {20}
+    assert any('by another router since' in line for line in first.told)
+
+
+def test_a_drain_meanwhile_holds_in_any_case(site, own_server):
+    first, _ = site.start(), site.start()
+    site.step(2)
+    own_server.stop()
+    first.command(R.DRAIN, 'b', 'repair')
+    own_server.start()
+    site.step(3)
+    assert all('repair' in router.slots['b'].text for router in site.routers)
+
+
+def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeypatch):
+    monkeypatch.setattr(postgres_store, 'SLICE', 100)
+    first, second = site.start(), site.start()
+    site.step(2)
+    own_server.stop()
+    for number in range(950):
+        first.place(f'episode {number}')
+    events = [(f'episode {number}', 'begun', 'candidate') for number in range(250)]
+    first.core.writer.record_episodes(events)
+    assert not first.core.writer.flush()
+    own_server.start()
+    write, answers = first.core.writer._store._write_slice, iter([False, True, False])
+
+    def lose_an_answer(connection, batch):
+        kept = list(batch.episodes)
+        write(connection, batch)
+        if next(answers, False):
+            batch.episodes[:] = kept
+            raise StoreUnwritable('the answer was lost')
+
+    monkeypatch.setattr(first.core.writer._store, '_write_slice', lose_an_answer)
+    assert not first.core.writer.flush()
+    assert first.core.writer.flush()
+    with psycopg.connect(site.url) as connection:
+        count = 'SELECT count(*), count(DISTINCT episode) FROM lerobot_serve_default.'
+        assert connection.execute(f'{count}episodes').fetchone() == (250, 250)
+        assert connection.execute(f'{count}placements').fetchone() == (950, 950)
+    site.step(2)
+    assert second.core.table.placements.find('episode 949')
 
 
 def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(
@@ -167,9 +224,6 @@ class TestOpening:
             self.store(url)
 
     def test_a_schema_that_another_version_migrates_meanwhile_is_not_written(self, url):
-        from lerobot_serve.router.storage.batch import Batch
-        from lerobot_serve.router.storage.state_store import StoreUnwritable
-
         store = self.store(url)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
