@@ -50,7 +50,9 @@ AWAY_S = 2.0
 # an executor that has not shown its view for this long runs no rollout
 IDLE_S = 2.0
 PRUNE_PERIOD_S, PRUNED_AT_ONCE, KEPT_HOURS = 10.0, 2000, 24
-EPISODES_LIMIT, CHANGES_LIMIT = 10_000, 64
+# of one round: the next one goes on
+EPISODES_LIMIT, PLACEMENTS_LIMIT = 10_000, 20_000
+CHANGES_LIMIT = 64
 
 
 class StateFollower:
@@ -144,8 +146,9 @@ class StateFollower:
 
     def _connect(self) -> Connection:
         connection = self._connection = connect(self._address.url, f'{self._node} follows')
-        enter_schema(connection, self._address.schema)
-        connection.execute(sql.SQL('LISTEN {}').format(sql.Identifier(self._address.schema)))
+        with time_limit(connection):
+            enter_schema(connection, self._address.schema)
+            connection.execute(sql.SQL('LISTEN {}').format(sql.Identifier(self._address.schema)))
         with self._lock:
             # what was written while it was away, and what was not
             self._wants_all = True
@@ -284,9 +287,9 @@ class StateFollower:
         ).fetchall()
         placements = connection.execute(
             f'SELECT {PLACEMENT_COLUMNS} FROM placements WHERE revision > %s '
-            'ORDER BY revision DESC LIMIT %s',
-            (self._placed, self._capacity),
-        ).fetchall()[::-1]
+            'ORDER BY revision LIMIT %s',
+            (self._placed, PLACEMENTS_LIMIT),
+        ).fetchall()
         shadow = connection.execute(
             'SELECT policy, router, record, revision FROM shadow '
             'WHERE revision > %s AND router <> %s ORDER BY revision',

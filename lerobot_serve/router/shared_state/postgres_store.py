@@ -52,6 +52,7 @@ from lerobot_serve.router.storage.state_store import (
     StoreRefused,
     StoreUnwritable,
 )
+from lerobot_serve.router.storage.writer import NEWEST
 
 CONFLICT = (
     'another router changed the rollout at the same moment; look at it with `lerobot-serve '
@@ -85,8 +86,6 @@ WRITE_EPISODE = """
 """
 # rows of one transaction
 SLICE = 2000
-# of a decision that builds on whatever there is
-NEWEST = 2**62
 
 
 class PostgresStore:
@@ -143,6 +142,8 @@ class PostgresStore:
         with self._connection.transaction():
             execute = self._connection.execute
             execute('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY')
+            # millions of placements, once
+            execute("SET LOCAL statement_timeout = '60s'")
             decisions = execute(f'SELECT {DECISION_COLUMNS} FROM decisions').fetchall()
             placements = execute(
                 f'SELECT {PLACEMENT_COLUMNS} FROM placements ORDER BY revision DESC LIMIT %s',

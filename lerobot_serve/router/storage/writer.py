@@ -29,6 +29,8 @@ from lerobot_serve.router.storage.state_store import DecisionConflict, StateStor
 RETRY_S = 1.0
 # time limit of the disk for one decision
 DECISION_LIMIT_S = 3.0
+# the revision that a decision builds on which holds in any case
+NEWEST = 2**62
 # limits of queued placements and episode events; beyond it the oldest are abandoned
 WAITING_LIMIT = 200_000
 
@@ -134,18 +136,22 @@ class StoreWriter:
         self._update({key: value})
         self._learned[key] = revision
 
-    def enqueue(self, decisions: dict[DecisionKey, Any]) -> None:
-        """Queue decisions without waiting for them."""
+    def enqueue(self, decisions: dict[DecisionKey, Any], *, in_any_case: bool = False) -> None:
+        """
+        Queue decisions without waiting for them. Where another router decides until they are
+        written, that holds; `in_any_case` those that withhold a policy or a slot hold.
+        """
         self._update(decisions)
         written = self._store.written
+        withheld = withholding(decisions) if in_any_case else {}
         with self._lock:
             self._next.decisions.update(decisions)
             if CANARY in {kind for kind, _ in decisions}:
                 self._next.canary_base = self.canary_base
                 self._next.of_rollout |= decisions.keys()
             for key in decisions:
-                # what others decide until it can be written is later
-                self._next.bases[key] = max(written.get(key, 0), self._learned.get(key, 0))
+                known = max(written.get(key, 0), self._learned.get(key, 0))
+                self._next.bases[key] = NEWEST if key in withheld else known
         self._work.set()
 
     def decide(self, decisions: dict[DecisionKey, Any], *, keep: bool) -> str:
@@ -172,7 +178,7 @@ class StoreWriter:
             raise DecisionConflict(waiting.error)
         if waiting.error:
             # also after a timeout, when the write may still succeed: the latest write counts
-            self.enqueue(decisions if keep else before)
+            self.enqueue(decisions if keep else before, in_any_case=keep)
         return waiting.error
 
     def _update(self, decisions: dict[DecisionKey, Any]) -> None:

@@ -82,11 +82,15 @@ def test_of_two_decisions_meanwhile_the_one_that_was_stored_holds(site, own_serv
 
 
 def test_a_drain_meanwhile_holds_in_any_case(site, own_server):
-    first, _ = site.start(), site.start()
+    first, second = site.start(), site.start()
+    second.command(R.DRAIN, 'b', 'an earlier one')
     site.step(2)
     own_server.stop()
     first.command(R.DRAIN, 'b', 'repair')
     own_server.start()
+    second.step()
+    second.step()
+    second.command(R.RESTORE, 'b')
     site.step(3)
     assert all('repair' in router.slots['b'].text for router in site.routers)
 
