@@ -411,8 +411,9 @@ class RouterCore:
     @property
     def storage_problem(self) -> str:
         """What is wrong with the store of decisions; empty when all is well."""
+        durable = self.writer.text and f'decisions are not durable: {self.writer.text}'
         shared = self.shared.text if self.shared else ''
-        return '; '.join(filter(None, (self.writer.text, shared)))
+        return '; '.join(filter(None, (durable, shared)))
 
     def expire_episodes(self) -> None:
         """Mark episodes with an overdue outcome as unreported. Once per second."""

@@ -21,6 +21,7 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaState
 from lerobot_serve.router.shadow.comparator import ShadowStatistics
+from lerobot_serve.router.shared_state.shared_state import SharedState
 from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, Reason
 from lerobot_serve.telemetry.metric_families import (
@@ -59,7 +60,9 @@ def serve(
     """Start and return the endpoint; None when it is disabled. Raises ParameterError."""
     return http_endpoint.start_endpoint(
         parameters,
-        lambda: collect(host.core, drops.counts() | trace_losses(host.core)),
+        lambda: collect(
+            host.core, drops.counts() | trace_losses(host.core) | state_losses(host.core)
+        ),
         why_not_ready=lambda: not_ready_reason(host),
         why_not_alive=why_not_alive,
     )
@@ -68,6 +71,14 @@ def serve(
 def trace_losses(core: RouterCore | None) -> dict[str, int]:
     """Return the number of lost trace records by reason."""
     return core.recorder.writer.losses if core and core.recorder else {}
+
+
+def state_losses(core: RouterCore | None) -> dict[str, int]:
+    """Return what the store never got, by reason."""
+    if core is None:
+        return {}
+    lost = {'state_abandoned': core.writer.abandoned, 'state_conflict': core.writer.conflicts}
+    return {reason: count for reason, count in lost.items() if count}
 
 
 def not_ready_reason(host: RouterHost) -> str:
@@ -93,6 +104,8 @@ def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
     yield from router_metrics(core.table, core.dispatcher.hedging)
     yield canary_state(core.canary.canary.state)
     yield refused_by_quota('router', core.table.quotas.refusals())
+    if core.shared:
+        yield from shared_state_metrics(core.shared)
     if core.feed:
         yield from shadow_metrics(core.feed.summary())
 
@@ -165,6 +178,26 @@ def router_metrics(table: RoutingTable, hedging: Hedging) -> list[Metric]:
             'router_hedges_won',
             'hedged requests with the first reply to the second copy',
             value=hedging.won,
+        ),
+    ]
+
+
+def shared_state_metrics(shared: SharedState) -> list[Metric]:
+    return [
+        gauge(
+            'router_site_routers',
+            'routers of the site that this one sees, itself among them',
+            value=shared.routers,
+        ),
+        gauge(
+            'router_leads_rollout',
+            '1 when this router runs the rollout of its site',
+            value=shared.leads,
+        ),
+        gauge(
+            'router_shared_state_up',
+            '1 when the shared state is heard of',
+            value=not shared.is_away,
         ),
     ]
 

@@ -49,7 +49,7 @@ def router_state(
         health = overall_health(table.slots)
     bad = [f'slot {slot.slot}: {slot.text}' for slot in slots if slot.state != SlotState.HEALTHY]
     if storage_problem:
-        bad.append(f'decisions are not durable: {storage_problem}')
+        bad.append(storage_problem)
     return RouterState(
         stamp=context.stamp(),
         server=context.name,

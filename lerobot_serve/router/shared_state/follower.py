@@ -82,7 +82,6 @@ class StateFollower:
         self._report: dict[str, Any] = {}
         self._episodes_after = 0
         self._heard_s, self._put_s = time.monotonic(), -math.inf
-        self.rounds = self.losses = 0
 
     # the executor
 
@@ -175,7 +174,6 @@ class StateFollower:
         self.close()
         if not (self._is_away or self._is_ending):
             self._is_away = True
-            self.losses += 1
             self._warn(
                 f'{self._address.name} cannot be reached ({first_line(error)}); routing goes on '
                 'with the last known decisions, and no rollout advances until it is back'
@@ -206,7 +204,6 @@ class StateFollower:
                 self._wants_all |= wants_all
             raise
         self._deliver(changes)
-        self.rounds += 1
         self._heard_s = time.monotonic()
         if self._is_away:
             self._is_away = False
@@ -238,7 +235,7 @@ class StateFollower:
             (self._node,),
         )
         rows = connection.execute(
-            'SELECT router, name, leads, report FROM members '
+            'SELECT router, name, report FROM members '
             'WHERE seen > now() - make_interval(secs => %s) ORDER BY router',
             (MEMBER_S,),
         )

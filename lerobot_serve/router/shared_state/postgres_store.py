@@ -167,8 +167,9 @@ class PostgresStore:
 
     def write(self, batch: Batch) -> None:
         """
-        Write a batch in one transaction. Raises StoreUnwritable; DecisionConflict when the rollout
-        was changed by another router meanwhile.
+        Write the decisions of a batch in one transaction, then the rest in slices; what is written
+        is removed. Raises StoreUnwritable; DecisionConflict when another router has changed the
+        rollout meanwhile.
         """
         try:
             connection = self._connected()

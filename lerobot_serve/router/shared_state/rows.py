@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import auto, Enum
 import json
 from typing import Any
 
@@ -43,7 +44,6 @@ class Member:
 
     router: str
     name: str
-    leads: bool
     report: dict[str, Any]
 
 
@@ -65,6 +65,33 @@ class Changes:
     members: list[Member] | None = None
     leads: bool = False
     damage: StoreDamage = field(default_factory=StoreDamage)
+
+
+class Age(Enum):
+    """A decision that was read, compared with the last one of this router on the same."""
+
+    OLDER, OWN, NEWER = auto(), auto(), auto()
+
+
+def age_of(revision: int, own: int) -> Age:
+    """Return the age of a revision; `own` is that of the last own decision, 0 without one."""
+    return Age.OWN if revision == own else Age.OLDER if revision < own else Age.NEWER
+
+
+def is_news(age: Age, *, is_unwritten: bool, is_whole: bool, is_known: bool) -> bool:
+    """
+    Return whether a decision that was read is to be applied.
+
+    `is_unwritten`: this router has decided the same since, and that is not in the state yet.
+    `is_whole`: all decisions were read, because those in memory may be others. `is_known`: it says
+    what memory says.
+    """
+    if is_unwritten or age is Age.OLDER:
+        # the later decision is this router's
+        return False
+    if age is Age.OWN or is_whole:
+        return not is_known
+    return True
 
 
 def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list[DecisionRow]:
@@ -123,10 +150,10 @@ def json_or_none(text: str | None) -> Any:
 def read_members(rows: Iterable[tuple[Any, ...]]) -> list[Member]:
     """Return the members with a report that can be read; another version may write others."""
     found = []
-    for router, name, leads, text in rows:
+    for router, name, text in rows:
         report = json_or_none(text)
         if isinstance(report, dict):
-            found.append(Member(router, name, leads, report))
+            found.append(Member(router, name, report))
     return found
 
 

@@ -30,7 +30,14 @@ from lerobot_serve.router.shared_state.fleet_facts import (
     report_of,
     reported,
 )
-from lerobot_serve.router.shared_state.rows import Changes, DecisionRow, Member
+from lerobot_serve.router.shared_state.rows import (
+    Age,
+    age_of,
+    Changes,
+    DecisionRow,
+    is_news,
+    Member,
+)
 from lerobot_serve.router.storage.batch import EpisodeRow
 from lerobot_serve.router.storage.content import (
     CANARY,
@@ -104,14 +111,12 @@ class SharedState:
     def leads(self) -> bool:
         """Whether this router runs the rollout now."""
         can_write = not self._parts.decisions.writer.text
-        return self._leads and can_write and not self._parts.follower.is_away
+        return self._leads and can_write and not self.is_away
 
     @property
-    def leader(self) -> str:
-        """The name of the router that runs the rollout; empty if none is known."""
-        if self.leads:
-            return self._parts.name
-        return next((member.name for member in self._members if member.leads), '')
+    def is_away(self) -> bool:
+        """Whether the state has not been heard of for some time. Any thread."""
+        return self._parts.follower.is_away
 
     @property
     def routers(self) -> int:
@@ -121,7 +126,7 @@ class SharedState:
     @property
     def text(self) -> str:
         """What an operator must know of the shared state; empty when all is well."""
-        if self._parts.follower.is_away:
+        if self.is_away:
             return 'the shared state cannot be reached: no rollout advances until it is back'
         return '; '.join(filter(None, (self._damage_text, *map(self._stranger, self._others()))))
 
@@ -172,15 +177,13 @@ class SharedState:
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
         writer = self._parts.decisions.writer
-        own = self._parts.written.get(row.key, 0)
-        if row.revision < own or writer.has_unwritten(row.key):
-            # what this router decided later
-            return False
-        if row.key[0] == CANARY:
+        age = age_of(row.revision, self._parts.written.get(row.key, 0))
+        is_unwritten = writer.has_unwritten(row.key)
+        if row.key[0] == CANARY and age is not Age.OLDER and not is_unwritten:
             # what this router decides next builds on it
             writer.canary_base = max(writer.canary_base, row.revision)
         is_known = writer.decisions.get(row.key) == row.value
-        return not is_known if row.revision == own or whole else True
+        return is_news(age, is_unwritten=is_unwritten, is_whole=whole, is_known=is_known)
 
     def _missing_rows(self, known: set[DecisionKey]) -> list[DecisionRow]:
         """Return, as taken back, what is in memory and was never written."""

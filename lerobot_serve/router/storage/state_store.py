@@ -43,8 +43,8 @@ class StateStore(Protocol):
 
     def write(self, batch: Batch) -> None:
         """
-        Write a batch in one transaction. One thread at a time. Raises OSError, sqlite3.Error and
-        DecisionConflict.
+        Write a batch, its decisions in one transaction. One thread at a time. Raises OSError,
+        sqlite3.Error and DecisionConflict.
         """
 
     def close(self) -> None:

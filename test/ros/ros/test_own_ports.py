@@ -76,7 +76,6 @@ from rclpy.node import Node
 from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.shared_memory.ports import ports_of
 node_runtime.DEAF_S = 1.0
-node_runtime.own_ports.RENEWAL_S = 0.5
 starts = int(os.environ.get(node_runtime.STARTS_VARIABLE, '0'))
 kept = []
 

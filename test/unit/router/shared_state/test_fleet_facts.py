@@ -26,7 +26,7 @@ OWN = Facts(replace(READY, policy='act@2'), READY)
 
 
 def member(name: str = '/other') -> Member:
-    return Member(f'run of {name}', name, False, {})
+    return Member(f'run of {name}', name, {})
 
 
 def merged(own: Facts, *others: Facts, counters: FleetCounters | None = None) -> Facts:

@@ -12,6 +12,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.monitoring.metrics import collect, state_losses
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -221,8 +222,12 @@ class TestRollout:
 
     def test_one_router_leads(self, site, pair):
         assert sum(router.core.shared.leads for router in pair) == 1
-        site.step()
-        assert {router.core.shared.leader for router in pair} == {'/router_1'}
+        gauges = [
+            {m.name: m.samples[0].value for m in collect(r.core, {}) if m.samples} for r in pair
+        ]
+        leads = [found['lerobot_serve_router_leads_rollout'] for found in gauges]
+        assert sorted(leads) == [0, 1]
+        assert {found['lerobot_serve_router_site_routers'] for found in gauges} == {2}
         site.kill(pair[0])
         await_lead(site, pair[1])
 
@@ -315,6 +320,7 @@ class TestRollout:
         pair[0].command(R.CANARY_PAUSE)
         with pytest.raises(SlotCommandRejected, match='another router changed the rollout'):
             pair[1].command(R.CANARY_PROMOTE)
+        assert state_losses(pair[1].core)['state_conflict'] == 1
         site.step(2)
         for router in pair:
             assert router.core.canary.canary.state is CanaryPhase.PAUSED
