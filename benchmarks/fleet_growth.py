@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A growing fleet behind one router: what a robot costs among 10, 30, 100 and 300, and whether 300
-cost the same after a while.
+A growing fleet of a site: what a robot costs among 10, 30, 100 and 300, and whether 300 cost the
+same after a while, over ROS 2 and over Zenoh.
 
-Every robot asks twice a second at a point of the period of its own and listens on a topic of its
-own; two servers that answer at once stand behind the router, one a slot. The robots, all of them
-one process, join the same router step by step. Each run is cut into windows; a cost has grown when
-the median of the later windows is above every earlier one. What became of each request is counted
-by the robots and by the router. In the end a router runs under a profiler, which slows it down.
+Two routers share their state in PostgreSQL, and four servers that answer at once stand behind
+both, two a slot. Every robot asks one of the routers, twice a second at a point of the period of
+its own, and begins an episode every half minute. The robots, all of them one process, join the
+same routers step by step. Each run is cut into windows; a cost has grown when the median of the
+later windows is above every earlier one. What became of each request is counted by the robots and
+by the routers. In the end a router runs under a profiler, which slows it down.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 import contextlib
+from dataclasses import replace
 import os
 from pathlib import Path
 import tempfile
@@ -26,25 +28,21 @@ from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator, PacedCounts
 from benchmarks.harness.nodes import memory_mb
-from benchmarks.harness.processes import cpu_s, module_command
-from benchmarks.harness.router_process import (
-    picture,
-    POLICY,
-    ROUTER,
-    start_router_alone,
-    start_servers,
-)
+from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command
+from benchmarks.harness.router_process import picture
 from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
 from benchmarks.results.report import Case
 from benchmarks.results.windows import cpu_ms, Window
+from benchmarks.site import postgres
+from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import RouterState
 
-ABOUT = 'what a robot costs in a growing fleet behind one router, and over time'
-FLEETS, RATE_HZ, SLOTS = (10, 30, 100, 300), 2.0, ('a', 'b')
+ABOUT = 'what a robot costs in a growing fleet behind two routers and four servers, and over time'
+FLEETS, RATE_HZ, EPISODE_REQUESTS = (10, 30, 100, 300), 2.0, 60
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 # height and width of the raw picture of a request of 20 KB
 PICTURE = 80, 85
@@ -54,6 +52,7 @@ WARM_UP_S, WINDOWS, PROFILE_S, HOTTEST = 3.0, 12, 10.0, 6
 PARAMETERS = {
     'rate_hz': RATE_HZ,
     'request_kb': 20,
+    'requests_an_episode': EPISODE_REQUESTS,
     'seconds_a_round': SHORT_SECONDS_A_ROUND,
     'seconds_a_round_of_the_largest': SECONDS_A_ROUND,
     'windows_at_most': WINDOWS,
@@ -62,40 +61,53 @@ PARAMETERS = {
 
 
 class RoutedFleet:
-    """Robots, router and servers. The main thread's."""
+    """Robots, store, routers and servers. The main thread's."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, folder: Path, robots: int, under: Sequence[str] = ()
+        self,
+        stack: contextlib.ExitStack,
+        folder: Path,
+        robots: int,
+        under: Sequence[str] = (),
+        link: str = ROS,
     ) -> None:
         """
-        Start servers and router for so many robots, none yet; `under` is a command that runs the
-        router. Raises UserError.
+        Start routers and servers for so many robots, none yet; `under` is a command that runs the
+        first router. Raises UserError.
         """
+        store = stack.enter_context(postgres.postgres_server())
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        self.swarm = LoadGenerator(runtime, ROUTER, topics=robots)
+        layout = site_layout(link)
+        endpoints = [layout.endpoints[router] for router in layout.routers if layout.endpoints]
+        topics = -(-robots // len(layout.routers))
+        self.swarm = LoadGenerator(runtime, layout.routers, topics, endpoints)
         runtime.add(self.swarm)
         runtime.spin_in_background()
-        policy = POLICY | {'max_sessions': robots + 100}
-        servers = start_servers(stack, self.swarm, SLOTS, policy, folder)
-        self.router = start_router_alone(stack, self.swarm, SLOTS, folder, under)
-        self._pids = {
-            'router': [self.router.pid],
-            'servers': [server.pid for server in servers],
-            'robots': [os.getpid()],
-        }
-        self._states: list[RouterState] = []
-        self.swarm.create_subscription(
-            RouterState, f'{ROUTER}/state', self._states.append, qos.STATE
+        self.routers, servers = start_site(
+            stack, self.swarm, layout, store.new_database(), robots + 100, folder, under
         )
+        stack.callback(self.swarm.close)
+        self._store = store
+        self._pids = {'router': self.routers, 'servers': servers, 'robots': [os.getpid()]}
+        self._states: dict[str, RouterState] = {}
+        for name in layout.routers:
+            self.swarm.create_subscription(
+                RouterState,
+                f'{name}/state',
+                lambda state, name=name: self._states.__setitem__(name, state),
+                qos.STATE,
+            )
+        self._routers = layout.routers
 
     def grow(self, robots: int) -> None:
         """Let robots join until there are so many. Raises Refused, Unreachable and UserError."""
         frames = {'observation.images.front': picture(*PICTURE)}
-        self.swarm.open(robots - len(self.swarm.robots), frames, JOINTS, Codec.RAW)
+        more = robots - len(self.swarm.robots)
+        self.swarm.open(more, frames, JOINTS, Codec.RAW, EPISODE_REQUESTS)
 
     def rest(self, seconds: float) -> Window:
-        """Return what the processes need while nobody asks."""
+        """Return what the processes need while no robot asks."""
         begin_s, used_s = time.monotonic(), self._cpu_s()
         time.sleep(seconds)
         return self._window(time.monotonic() - begin_s, used_s)
@@ -122,16 +134,29 @@ class RoutedFleet:
         return Window(seconds, np.array(latencies_ms, np.float32), spent_s, held_mb)
 
     def _cpu_s(self) -> dict[str, float]:
-        return {who: sum(map(cpu_s, pids)) for who, pids in self._pids.items()}
+        spent_s = {who: sum(map(cpu_s, pids)) for who, pids in self._pids.items()}
+        # its processes share their memory, and some live for a moment only
+        store_s = sum(map(cpu_s, self._store.pids)) + ended_children_cpu_s(self._store.pid)
+        return spent_s | {'store': store_s}
 
     def _drops(self) -> Counter[str]:
-        """Wait until the router tells of now. Raises UserError."""
+        """Wait until all routers have reported what they count now. Raises UserError."""
         now_s, deadline = time.time(), time.monotonic() + READY_TIMEOUT_S
-        while not (self._states and stamp_s(self._states[-1]) > now_s):
+        while not all(self._is_later(name, now_s) for name in self._routers):
             if time.monotonic() > deadline:
-                raise UserError('the router tells no state any more; see policy_router.log')
+                raise UserError('a router reports no state any more; see router_1.log')
             time.sleep(0.02)
-        return Counter({drop.reason: drop.count for drop in self._states[-1].dropped})
+        return Counter(
+            {
+                reason: sum(d.count for s in self._states.values() for d in s.dropped
+                            if d.reason == reason)
+                for reason in {d.reason for s in self._states.values() for d in s.dropped}
+            }
+        )  # fmt: skip
+
+    def _is_later(self, router: str, now_s: float) -> bool:
+        state = self._states.get(router)
+        return state is not None and stamp_s(state) > now_s
 
 
 def stamp_s(state: RouterState) -> float:
@@ -156,30 +181,38 @@ def counted(paced: PacedCounts) -> dict[str, int]:
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """
-    Return cases of each fleet, its course in time, its growth, and a profile. Main thread. Raises
-    UserError, Refused and Unreachable.
+    Return cases of each fleet, its course in time and its growth over each link, and a profile.
+    Main thread. Raises UserError, Refused and Unreachable.
     """
+    if not postgres.is_installed():
+        return [Case('fleets of a site', {'not_measured': postgres.MISSING})]
+    cases = [case for link in LINKS for case in measure_link(link, rounds, folder)]
+    return [*cases, profile(min(PROFILE_S, rounds * SHORT_SECONDS_A_ROUND), folder)]
+
+
+def measure_link(link: str, rounds: int, folder: Path) -> list[Case]:
+    """Return the cases of one link. Raises UserError, Refused and Unreachable."""
     short_s, largest = rounds * SHORT_SECONDS_A_ROUND, FLEETS[-1]
     runs = {}
     with contextlib.ExitStack() as stack:
-        fleet = RoutedFleet(stack, folder, largest)
+        fleet = RoutedFleet(stack, folder, largest, link=link)
         alone = fleet.rest(short_s)
         for robots in FLEETS:
             fleet.grow(robots)
             seconds = rounds * SECONDS_A_ROUND if robots == largest else short_s
             runs[robots] = fleet.run(seconds)
-    return [
+    cases = [
         *(fleet_case(robots, run, alone) for robots, run in runs.items()),
         growth_case(runs, alone),
         steady_case(largest, runs[largest]),
-        profile(min(PROFILE_S, short_s), folder),
     ]
+    return [replace(case, name=f'{link}: {case.name}') for case in cases]
 
 
 def profile(seconds: float, folder: Path) -> Case:
-    """Return what the router is busy with. Raises UserError, Refused and Unreachable."""
+    """Return what a router is busy with. Raises UserError, Refused and Unreachable."""
     robots = FLEETS[-1]
-    name = f'the router among {robots} robots, profiled'
+    name = f'one of the routers among {robots} robots, profiled'
     if not profiler.is_possible():
         return Case(name, {'not_measured': profiler.WHY_NOT})
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -187,12 +220,12 @@ def profile(seconds: float, folder: Path) -> Case:
             fleet = RoutedFleet(stack, folder, robots, module_command('harness.profiler', scratch))
             fleet.grow(robots)
             # to open sessions is another thing than to serve them
-            fleet.router.send_signal(profiler.RESET_SIGNAL)
+            os.kill(fleet.routers[0], profiler.RESET_SIGNAL)
             run = fleet.run(seconds)
         threads = profiler.read(Path(scratch))
     parameters = {
         f'thread_{thread}': text
         for thread, text in profiler.summarize_threads(threads, HOTTEST).items()
     }
-    spent_ms = {'processor time a request, profiled': cpu_ms(run.windows, 'router')}
+    spent_ms = {'processor time of both a request, one profiled': cpu_ms(run.windows, 'router')}
     return Case(name, parameters, dict(run.counts), spent_ms)

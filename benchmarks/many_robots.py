@@ -86,7 +86,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         (endpoint,) = free_endpoints(1)
         # each robot has a topic of its own
         swarm = LoadGenerator(runtime, topics=max(COUNTS))
-        over_zenoh = LoadGenerator(runtime, SERVER_OVER_ZENOH, endpoint=endpoint)
+        over_zenoh = LoadGenerator(runtime, (SERVER_OVER_ZENOH,), endpoints=(endpoint,))
         runtime.add(swarm)
         runtime.add(over_zenoh)
         runtime.spin_in_background()

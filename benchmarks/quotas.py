@@ -75,7 +75,7 @@ def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        swarm = LoadGenerator(runtime, ROUTER, topics=ROBOTS)
+        swarm = LoadGenerator(runtime, (ROUTER,), topics=ROBOTS)
         runtime.add(swarm)
         runtime.spin_in_background()
         policy = policy_parameters(size) | {'max_sessions': ROBOTS + 1}

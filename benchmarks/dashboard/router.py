@@ -51,7 +51,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        robots = LoadGenerator(runtime, ROUTER)
+        robots = LoadGenerator(runtime, (ROUTER,))
         runtime.add(robots)
         runtime.spin_in_background()
         start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The connections of many robots of one process to one policy server or router, over ROS 2 or Zenoh.
-The main thread opens and closes them, any thread sends, others receive.
+The connections of many robots of one process to a policy server or router, or to several, over
+ROS 2 or Zenoh. The main thread opens and closes them, any thread sends, others receive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+import itertools
 from typing import Protocol
 
 from benchmarks.harness.client import (
@@ -27,7 +28,7 @@ from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
 
 # of a relay: a server refuses several robots on a topic of another form
-REPLIES = '/bench/replies/swarm_{}'
+REPLIES = '{}/bench/replies/swarm_{}'
 # to wait for many topics costs more for each reply than to have a further thread
 TOPICS_A_THREAD = 32
 
@@ -59,7 +60,8 @@ class RosFleetConnections:
         on_chunk: Callable[[bytes], None],
     ) -> None:
         self._server = server
-        self._topics = tuple(REPLIES.format(number) for number in range(topics))
+        self._topics = tuple(REPLIES.format(server, number) for number in range(topics))
+        self._next = itertools.cycle(self._topics)
         self._sessions = SessionClient(node, server, lifespan_s=LIFESPAN_S, for_fleet=True)
         self._used: set[str] = set()
         self._lanes: dict[str, DedicatedSubscriptions] = {}
@@ -70,7 +72,7 @@ class RosFleetConnections:
             runtime.thread('replies', partial(lanes.run, runtime.stop), lanes.wake)
 
     def open(self, session_request: SessionRequest) -> SessionRequest:
-        topic = self._topics[session_request.instance % len(self._topics)]
+        topic = next(self._next)
         mine = replace(session_request, reply_topic=topic)
         open_when_ready(self._sessions, mine)
         self._used.add(topic)
@@ -89,6 +91,29 @@ class RosFleetConnections:
     def close(self, session_request: SessionRequest) -> None:
         self._sessions.close(session_request, READY_TIMEOUT_S)
         self._used.discard(session_request.reply_topic)
+
+
+class SpreadFleetConnections:
+    """To several routers: each robot asks one of them, in turn."""
+
+    def __init__(self, routers: Sequence[FleetConnections]) -> None:
+        self._routers = tuple(routers)
+
+    def _of(self, session_request: SessionRequest) -> FleetConnections:
+        return self._routers[session_request.instance % len(self._routers)]
+
+    def open(self, session_request: SessionRequest) -> SessionRequest:
+        return self._of(session_request).open(session_request)
+
+    def wait_until_matched(self) -> None:
+        for router in self._routers:
+            router.wait_until_matched()
+
+    def send(self, session_request: SessionRequest, raw: bytes) -> None:
+        self._of(session_request).send(session_request, raw)
+
+    def close(self, session_request: SessionRequest) -> None:
+        self._of(session_request).close(session_request)
 
 
 class ZenohFleetConnections:

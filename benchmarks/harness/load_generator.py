@@ -10,9 +10,10 @@ thread opens, begins, waits and reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 import struct
+import sys
 import threading
 import time
 
@@ -22,6 +23,7 @@ from benchmarks.harness.client import SERVER
 from benchmarks.harness.fleet_connections import (
     FleetConnections,
     RosFleetConnections,
+    SpreadFleetConnections,
     ZenohFleetConnections,
 )
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -42,10 +44,15 @@ LOST_AFTER_S = 5.0
 
 @dataclass(slots=True)
 class LoadRobot:
-    """One robot: its request as bytes, of which only the number changes, and what it lived."""
+    """
+    One robot: its request as bytes, of which only the number changes within an episode, and what
+    it lived. Every `episode_requests` an episode begins; 0: it has one for ever.
+    """
 
     ask: SessionRequest
-    raw: bytearray
+    observation: Observation
+    episode_requests: int = 0
+    raw: bytearray = field(default_factory=bytearray)
     seq: int = 0
     sent_ns: int = 0
     sent_at: int = 0
@@ -55,10 +62,23 @@ class LoadRobot:
 
     def next_request(self, now_ns: int, answers: int) -> bytes:
         """Return the next request; `answers` counts those of all robots so far."""
+        self._begin_episode()
         self.seq += 1
         self.sent_ns, self.sent_at, self.is_waiting = now_ns, answers, True
         SEQ.pack_into(self.raw, START, self.seq)
         return bytes(self.raw)
+
+    def _begin_episode(self) -> None:
+        """Encode the request again where its episode changes, or is no longer at its start."""
+        episode, since = divmod(self.seq, self.episode_requests or sys.maxsize)
+        if self.raw and (since > 1 or not self.episode_requests):
+            return
+        header = replace(
+            self.observation.header, episode=episode, flags=0 if since else Flag.EPISODE_START
+        )
+        name = f'{self.observation.episode_id} {episode}'
+        changed = replace(self.observation, header=header, episode_id=name)
+        self.raw = bytearray(wire_observation.encode(changed))
 
 
 @dataclass(slots=True)
@@ -80,18 +100,24 @@ class LoadGenerator(SteadyClockNode):
     """See the module."""
 
     def __init__(
-        self, runtime: NodeRuntime, server: str = SERVER, topics: int = 1, endpoint: str = ''
+        self,
+        runtime: NodeRuntime,
+        servers: Sequence[str] = (SERVER,),
+        topics: int = 1,
+        endpoints: Sequence[str] = (),
     ) -> None:
         """
-        The robots listen on so many reply topics, in turn; with `endpoint` they reach the server
-        over Zenoh there.
+        Each robot asks one of the servers or routers, in turn. Those of one listen on so many
+        reply topics, in turn; with `endpoints`, one for each server, they reach it over Zenoh.
         """
-        super().__init__('swarm_zenoh' if endpoint else 'swarm', context=runtime.context)
-        self._connections: FleetConnections = (
-            ZenohFleetConnections(endpoint, server, self._on_chunk)
-            if endpoint
+        super().__init__('swarm_zenoh' if endpoints else 'swarm', context=runtime.context)
+        connections: list[FleetConnections] = [
+            ZenohFleetConnections(endpoints[number], server, self._on_chunk)
+            if endpoints
             else RosFleetConnections(self, runtime, server, topics, self._on_chunk)
-        )
+            for number, server in enumerate(servers)
+        ]
+        self._connections = SpreadFleetConnections(connections)
         self.robots: dict[str, LoadRobot] = {}
         self.failures: dict[str, int] = {}
         self.paced = PacedCounts()
@@ -105,8 +131,12 @@ class LoadGenerator(SteadyClockNode):
         frames: dict[str, np.ndarray],
         joints: tuple[str, ...],
         codec: Codec = Codec.JPEG,
+        episode_requests: int = 0,
     ) -> None:
-        """Open so many more sessions. Raises Refused and UserError."""
+        """
+        Open so many more sessions, with episodes of so many requests, or with one for ever. Raises
+        Refused and UserError.
+        """
         encoded = tuple(image_codec.encode(n, f, codec) for n, f in frames.items())
         cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
         opened = len(self.robots)
@@ -122,13 +152,11 @@ class LoadGenerator(SteadyClockNode):
                 cameras=cameras,
                 fps=FPS,
             )
-            header = Header(
-                0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START
-            )
+            header = Header(0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
             state = np.full((1, len(joints)), number / 100, np.float32)
             request = Observation(header, name, f'episode of {name}', state, encoded)
             session = self._connections.open(session)
-            self.robots[name] = LoadRobot(session, bytearray(wire_observation.encode(request)))
+            self.robots[name] = LoadRobot(session, request, episode_requests)
         self._connections.wait_until_matched()
 
     def close(self) -> None:

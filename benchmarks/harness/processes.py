@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import os
 from pathlib import Path
 import signal
 import socket
@@ -69,6 +70,12 @@ def cpu_s(pid: int) -> float:
     """Return the CPU time of a process, to the microsecond; /proc counts in 10 ms. Linux."""
     # man 2 clock_getres has the number of the CPU clock of another process
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def ended_children_cpu_s(pid: int) -> float:
+    """Return the CPU time of those children of a process that have ended, to 10 ms. Linux."""
+    fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+    return sum(map(int, fields[13:15])) / os.sysconf('SC_CLK_TCK')
 
 
 def page_faults(pid: int) -> int:

@@ -50,12 +50,14 @@ def fleet_case(robots: int, run: FleetRun, alone: Window) -> Case:
         'chunks_per_s': round(len(latencies_ms) / seconds, 1),
     }
     series_ms = {'round trip': latencies_ms}
-    for who, held_mb in windows[-1].memory_mb.items():
-        share, more_mb = share_of_a_core(windows, who), held_mb - alone.memory_mb[who]
+    for who in windows[-1].cpu_s:
+        share = share_of_a_core(windows, who)
         parameters[f'{who}_share_of_a_core'] = round(share, 3)
         parameters[f'{who}_percent_of_a_core_a_robot'] = round(100 * share / robots, 3)
-        parameters[f'{who}_mb'] = round(held_mb, 1)
-        parameters[f'{who}_mb_a_robot'] = round(more_mb / robots, 3)
+        if who in alone.memory_mb:
+            held_mb = windows[-1].memory_mb[who]
+            parameters[f'{who}_mb'] = round(held_mb, 1)
+            parameters[f'{who}_mb_a_robot'] = round((held_mb - alone.memory_mb[who]) / robots, 3)
         series_ms[f'processor time of {who} a request'] = cpu_ms(windows, who)
     goals = {
         'nothing is lost': run.counts['lost'] == 0,
@@ -87,17 +89,18 @@ def growth_case(runs: Mapping[int, FleetRun], alone: Window) -> Case:
     p99s_ms = [[window.p99_ms for window in windows] for windows in (before, after)]
     ratios, goals = {'p99 of the round trip': ratio_of_medians(*p99s_ms)}, {}
     parameters: dict[str, object] = {}
-    for who, held_mb in alone.memory_mb.items():
+    for who in alone.cpu_s:
         spent_ms = cpu_ms(before, who), cpu_ms(after, who)
         ratios[f'processor time of {who}'] = ratio_of_medians(*spent_ms)
         goals[f'processor time of {who}: linear or better'] = is_not_above(*spent_ms)
+        parameters[f'{who}_share_of_a_core_without_robots'] = round(
+            share_of_a_core([alone], who), 3
+        )
+    for who, held_mb in alone.memory_mb.items():
         few_mb, many_mb = (
             (runs[count].windows[-1].memory_mb[who] - held_mb) / count for count in (few, many)
         )
         goals[f'memory of {who}: linear or better'] = many_mb <= few_mb
-        parameters[f'{who}_share_of_a_core_without_robots'] = round(
-            share_of_a_core([alone], who), 3
-        )
         parameters[f'{who}_mb_without_robots'] = round(held_mb, 1)
     name = f'a robot of {many}/a robot of {few}'
     return Case(f'from {few} to {many} robots', parameters, {}, {}, {name: ratios}, goals)

@@ -19,7 +19,7 @@ GROWN_MB = 5.0
 class Window:
     """
     A part of a run. `cpu_s` is what each process used of its processors in it, `memory_mb` what
-    it held at its end.
+    it held at its end, where that is its own.
     """
 
     seconds: float
@@ -79,6 +79,7 @@ def steady_goals(windows: Windows) -> dict[str, bool]:
     for who in windows[0].cpu_s:
         stays = is_not_above(cpu_ms(before, who), cpu_ms(after, who))
         goals[f'processor time of {who} stays'] = stays
+    for who in windows[0].memory_mb:
         grown_mb = after[-1].memory_mb[who] - before[-1].memory_mb[who]
         goals[f'memory of {who} stays within {GROWN_MB:g} MB'] = grown_mb <= GROWN_MB
     return goals
@@ -99,6 +100,7 @@ def steady_ratios(windows: Windows) -> dict[str, float]:
         ratios[f'processor time of {who}'] = ratio_of_medians(
             cpu_ms(before, who), cpu_ms(after, who)
         )
+    for who in windows[0].memory_mb:
         ratios[f'memory of {who}'] = ratio_of_medians(
             *([window.memory_mb[who] for window in third] for third in (before, after))
         )

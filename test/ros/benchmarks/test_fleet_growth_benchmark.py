@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of growing fleets with a small one: real servers, a router under a profiler."""
+"""The benchmark of growing fleets with a small one: real servers, one router under a profiler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import pytest
 from benchmarks.fleet_growth import RoutedFleet
 from benchmarks.harness import profiler
 from benchmarks.harness.processes import module_command
+from benchmarks.site import postgres
+from benchmarks.site.processes import LINKS
 
 ROBOTS, SECONDS = 4, 1.5
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not profiler.is_possible(), reason=profiler.WHY_NOT)
-def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
+@pytest.mark.skipif(not postgres.is_installed(), reason=postgres.MISSING)
+@pytest.mark.parametrize('link', LINKS)
+def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path, link):
     profile = tmp_path / 'profile'
     with contextlib.ExitStack() as stack:
-        fleet = RoutedFleet(stack, tmp_path, ROBOTS, module_command('harness.profiler', profile))
+        under = module_command('harness.profiler', profile)
+        fleet = RoutedFleet(stack, tmp_path, ROBOTS, under, link)
         fleet.grow(ROBOTS // 2)
         fleet.grow(ROBOTS)
         run = fleet.run(SECONDS)
@@ -27,6 +32,6 @@ def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
     assert run.counts['lost'] == run.counts['uncounted'] == 0
     for window in run.windows:
         assert len(window.latencies_ms) == ROBOTS
-        assert set(window.cpu_s) == {'router', 'servers', 'robots'}
+        assert set(window.cpu_s) == {'router', 'servers', 'robots', 'store'}
         assert min(window.memory_mb.values()) > 10
     assert {'intake', 'replies', 'control'} <= set(profiler.read(profile))
