@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 A growing fleet of a site: what a robot costs among 10, 30, 100 and 300, and whether 300 cost the
-same after a while, over ROS 2 and over Zenoh.
+same after a while, over ROS 2 and over Zenoh (without shared memory, as
+from machines of their own).
 
 Two routers share their state in PostgreSQL, and four servers that answer at once stand behind
 both, two a slot. Every robot asks one of the routers, twice a second at a point of the period of
@@ -81,7 +82,9 @@ class RoutedFleet:
         layout = site_layout(link)
         endpoints = [layout.endpoints[router] for router in layout.routers if layout.endpoints]
         topics = -(-robots // len(layout.routers))
-        self.swarm = LoadGenerator(runtime, layout.routers, topics, endpoints)
+        self.swarm = LoadGenerator(
+            runtime, layout.routers, topics, endpoints, shared_memory=False
+        )
         runtime.add(self.swarm)
         runtime.spin_in_background()
         self.routers, servers = start_site(

@@ -131,14 +131,21 @@ class PolicyClient(SteadyClockNode):
 class ZenohConnection:
     """
     A robot's connection to one policy server or router over Zenoh; `close` ends it. `name` is also
-    the client id. A thread of Zenoh calls `on_chunk`.
+    the client id. A thread of Zenoh calls `on_chunk`. A robot on a machine of its own has no
+    `shared_memory` with the server.
     """
 
     def __init__(
-        self, endpoint: str, name: str, server: str, on_chunk: Callable[[bytes], None]
+        self,
+        endpoint: str,
+        name: str,
+        server: str,
+        on_chunk: Callable[[bytes], None],
+        *,
+        shared_memory: bool = True,
     ) -> None:
         self.server = server
-        self._link = ZenohLink(ZenohSettings(connect=(endpoint,)))
+        self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
         self.sessions = ZenohSessionClient(
             self._link, server, Role.ROBOT, name, service_bytes, lambda _: None
         )

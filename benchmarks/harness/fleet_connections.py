@@ -117,15 +117,25 @@ class SpreadFleetConnections:
 
 
 class ZenohFleetConnections:
-    """A connection for each robot, as from machines of their own; threads of Zenoh receive."""
+    """A connection for each robot; threads of Zenoh receive."""
 
-    def __init__(self, endpoint: str, server: str, on_chunk: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        server: str,
+        on_chunk: Callable[[bytes], None],
+        *,
+        shared_memory: bool = True,
+    ) -> None:
         self._endpoint, self._server, self._on_chunk = endpoint, server, on_chunk
+        self._shared_memory = shared_memory
         self._robots: dict[str, ZenohConnection] = {}
 
     def open(self, session_request: SessionRequest) -> SessionRequest:
         name = session_request.client_id
-        robot = ZenohConnection(self._endpoint, name, self._server, self._on_chunk)
+        robot = ZenohConnection(
+            self._endpoint, name, self._server, self._on_chunk, shared_memory=self._shared_memory
+        )
         self._robots[name] = robot
         mine = robot.session_request_for(session_request)
         open_when_ready(robot.sessions, mine)

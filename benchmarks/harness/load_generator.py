@@ -105,14 +105,19 @@ class LoadGenerator(SteadyClockNode):
         servers: Sequence[str] = (SERVER,),
         topics: int = 1,
         endpoints: Sequence[str] = (),
+        *,
+        shared_memory: bool = True,
     ) -> None:
         """
         Each robot asks one of the servers or routers, in turn. Those of one listen on so many
-        reply topics, in turn; with `endpoints`, one for each server, they reach it over Zenoh.
+        reply topics, in turn; with `endpoints`, one for each server, they reach it over Zenoh,
+        without `shared_memory` as from machines of their own.
         """
         super().__init__('swarm_zenoh' if endpoints else 'swarm', context=runtime.context)
         connections: list[FleetConnections] = [
-            ZenohFleetConnections(endpoints[number], server, self._on_chunk)
+            ZenohFleetConnections(
+                endpoints[number], server, self._on_chunk, shared_memory=shared_memory
+            )
             if endpoints
             else RosFleetConnections(self, runtime, server, topics, self._on_chunk)
             for number, server in enumerate(servers)

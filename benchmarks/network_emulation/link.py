@@ -45,7 +45,7 @@ class Link:
             )
         self.congestion_control: str = said['congestion_control']
         self.robot, self.server = (
-            module_command('network_emulation.run_inside', relay.pid, said[side])
+            module_command('network_emulation.run_inside', relay.pid, *said[side])
             for side in ('robot', 'server')
         )
 

@@ -60,8 +60,8 @@ def main() -> int:
     }
     print_json(
         {
-            'robot': robot.network,
-            'server': server.network,
+            'robot': robot.namespaces,
+            'server': server.namespaces,
             'congestion_control': robot.congestion_control,
         }
     )
@@ -72,18 +72,24 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True)
 class LinkSide:
-    """A network: where it is joined, its interface, and how its TCP finds its pace."""
+    """
+    A machine: where its network and its /dev/shm are joined, its interface, and how its TCP finds
+    its pace.
+    """
 
-    network: str
+    namespaces: tuple[str, str]
     tun: int
     congestion_control: str
 
     @classmethod
     def made(cls, address: str, peer: str) -> LinkSide:
-        """Make a network and enter it. Raises OSError."""
-        namespace = namespaces.new_network()
+        """Make a network and a /dev/shm, and enter them. Raises OSError."""
+        network = namespaces.new_network()
         tun = namespaces.open_tun(address, peer, MTU_BYTES)
-        return cls(f'/proc/{os.getpid()}/fd/{namespace}', tun, choose_congestion_control(peer))
+        namespaces.own_shared_memory()
+        mounts = os.open('/proc/self/ns/mnt', os.O_RDONLY)
+        joined = f'/proc/{os.getpid()}/fd/{network}', f'/proc/{os.getpid()}/fd/{mounts}'
+        return cls(joined, tun, choose_congestion_control(peer))
 
 
 def choose_congestion_control(peer: str) -> str:

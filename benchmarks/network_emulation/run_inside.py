@@ -2,10 +2,11 @@
 """
 Becomes a command on one side of a link, as on a machine of its own.
 
-    python -m benchmarks.network_emulation.run_inside RELAY NETWORK COMMAND ...
+    python -m benchmarks.network_emulation.run_inside RELAY NETWORK MOUNTS COMMAND ...
 
-RELAY is the process id of the relay, NETWORK what it gives a network to be joined by. The command
-sees that network and a /dev/shm of its own: two robots would not share theirs.
+RELAY is the process id of the relay, NETWORK and MOUNTS the files by which the namespaces of a side
+are joined. All commands of a side see its network and its /dev/shm, which those of the other side
+do not.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from benchmarks.network_emulation import namespaces
 
 def main() -> int:
     """Become the command; return only when that cannot be."""
-    relay, network, *command = sys.argv[1:]
+    relay, network, mounts, *command = sys.argv[1:]
     try:
         namespaces.join(Path(f'/proc/{relay}/ns/user'), namespaces.CLONE_NEWUSER)
         namespaces.join(Path(network), namespaces.CLONE_NEWNET)
-        namespaces.own_shared_memory()
+        namespaces.join(Path(mounts), namespaces.CLONE_NEWNS)
     except OSError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1

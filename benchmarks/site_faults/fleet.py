@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A site with two routers, four servers and a PostgreSQL in one network, its robots in another one,
+and the link between the two. Main thread.
+
+Half of the robots ask over ROS 2, half over Zenoh; all know both routers. Each process may be
+killed and started again. What the robots do is read from their traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from dataclasses import dataclass, field
+import json
+import os
+from pathlib import Path
+import random
+import signal
+import subprocess
+import time
+
+from benchmarks.harness.processes import end, module_command
+from benchmarks.network_emulation.link import Link, running_link
+from benchmarks.network_emulation.pipe import Conditions
+from benchmarks.network_emulation.relay import ROBOT, SERVER
+from benchmarks.site.postgres import postgres_server, PostgresServer
+from lerobot_serve.entry_points import defer_signals
+from lerobot_serve.errors import UserError
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+ROUTERS = {'router_1': 7447, 'router_2': 7448}
+# server -> its slot, and its port over Zenoh
+SERVERS = {'a1': ('a', 7451), 'a2': ('a', 7452), 'b1': ('b', 7453), 'b2': ('b', 7454)}
+POLICIES = {'a': 'reach_v1', 'b': 'reach'}
+ROS, ZENOH = 'ros', 'zenoh'
+ROBOTS = {'robot_1': ROS, 'robot_2': ZENOH, 'robot_3': ROS, 'robot_4': ZENOH}
+WITNESSES = {'witness_robots': ROS, 'witness_site': ZENOH}
+PIXELS, RATE_HZ, ATTEMPT_S = 64, 15.0, 4.0
+DOMAIN = '7'
+WHOLE = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=0, queue_ms=100)
+CUT = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=100, queue_ms=100)
+START_LIMIT_S, PLAY_LIMIT_S, OPERATOR_LIMIT_S = 120.0, 60.0, 60.0
+POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class FollowedTrace:
+    """The file of an edge's trace, read as it grows: how many actions of a policy it played."""
+
+    folder: Path
+    played: int = 0
+    _position: int = 0
+    _rest: bytes = b''
+
+    def read(self) -> None:
+        for file in sorted(self.folder.glob('*.jsonl'))[:1]:
+            with file.open('rb') as opened:
+                opened.seek(self._position)
+                found = opened.read()
+            self._position += len(found)
+            *lines, self._rest = (self._rest + found).split(b'\n')
+            self.played += sum(
+                b'"kind":"executed"' in line.replace(b' ', b'')
+                and b'"rung":"policy"' in line.replace(b' ', b'')
+                for line in lines
+            )
+
+
+@dataclass(slots=True)
+class FaultFleet:
+    """The processes by name, and what their traces show. Raises UserError where one ended."""
+
+    folder: Path
+    link: Link
+    store: PostgresServer
+    state_url: str
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    played: dict[str, FollowedTrace] = field(default_factory=dict)
+
+    def start_all(self) -> None:
+        """Start everything, and wait until all robots play."""
+        # without multicast Fast DDS finds the first four processes of a machine: the routers
+        for names in (ROUTERS, (*SERVERS, *ROBOTS, *WITNESSES, *(f'{r}_arm' for r in ROBOTS))):
+            for name in names:
+                self.start(name)
+            if not self._wait(self._has_routers, START_LIMIT_S):
+                raise UserError(f'the routers do not start; see {self.folder}')
+        self.played = {name: FollowedTrace(self.folder / name) for name in ROBOTS}
+        if not self.wait_for_play(30, START_LIMIT_S):
+            raise UserError(f'not all robots play; see {self.folder}')
+
+    def _has_routers(self) -> bool:
+        return all(any((self.folder / name).glob('*.jsonl')) for name in ROUTERS)
+
+    def start(self, name: str) -> None:
+        """Start a process, also one that was killed."""
+        is_robots = name.startswith('robot') or name == 'witness_robots'
+        side = self.link.robot if is_robots else self.link.server
+        home = self.folder / 'ros' / name
+        home.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            'ROS_DOMAIN_ID': DOMAIN,
+            'ROS_HOME': str(home),
+            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
+            'ROS_STATIC_PEERS': SERVER if is_robots else ROBOT,
+            'OMP_NUM_THREADS': '1',
+        }
+        with (self.folder / f'{name}.log').open('ab') as log, defer_signals():
+            self.processes[name] = subprocess.Popen(
+                end_with_parent([*side, *self._command(name)]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def _command(self, name: str) -> list[str]:
+        if name in WITNESSES:
+            link, file = WITNESSES[name], self.folder / f'{name}.jsonl'
+            tapped = [f'tcp/127.0.0.1:{port}' for port in ROUTERS.values()]
+            return module_command('site_faults.witness', link, file, *tapped)
+        kind, parameters = self._parameters(name)
+        node = [] if kind == 'sim_robot' else ['-r', f'__node:={node_name(name)}']
+        words = [str(executable_path(kind)), '--ros-args', *node]
+        words += ['-r', f'__ns:=/{name.removesuffix("_arm")}'] if name.startswith('robot_') else []
+        for key, value in parameters.items():
+            words += ['-p', f'{key}:={json.dumps(value)}']
+        return words
+
+    def _parameters(self, name: str) -> tuple[str, dict[str, object]]:
+        """Return the executable and the parameters of a process."""
+        traces = str(self.folder / name)
+        if name in SERVERS:
+            slot, port = SERVERS[name]
+            return 'policy_server', {
+                'policy_kind': 'builtin',
+                'policy_path': str(shared_file(f'config/policies/{POLICIES[slot]}')),
+                'slot': slot,
+                'cpu_threads': 1,
+                'status_period_s': 0.2,
+                'zenoh_listen': [f'tcp/127.0.0.1:{port}'],
+                'trace_folder': traces,
+                'trace_images': 'none',
+            }
+        if name in ROUTERS:
+            return 'policy_router', self._router_parameters(name) | {'trace_folder': traces}
+        if name in ROBOTS:
+            return 'edge_controller', edge_parameters(name) | {
+                'trace_folder': traces,
+                'state_folder': str(self.folder / 'ros' / name / 'state'),
+            }
+        robot = name.removesuffix('_arm')
+        return 'sim_robot', {
+            'seed': list(ROBOTS).index(robot),
+            'rate_hz': RATE_HZ,
+            'attempt_timeout_s': ATTEMPT_S,
+            'image_height': PIXELS,
+            'image_width': PIXELS,
+        }
+
+    def _router_parameters(self, name: str) -> dict[str, object]:
+        # servers of both links in one slot, as a site has them
+        over = {'a1': 'zenoh:/a1', 'a2': '/a2', 'b1': 'zenoh:/b1', 'b2': '/b2'}
+        connect = [f'tcp/127.0.0.1:{SERVERS[each][1]}' for each in ('a1', 'b1')]
+        return {
+            **{
+                f'slot_{slot}': [over[each] for each in SERVERS if SERVERS[each][0] == slot]
+                for slot in POLICIES
+            },
+            'split_percent': 50,
+            'state_url': self.state_url,
+            'state_site': 'faults',
+            'state_folder': str(self.folder / 'ros' / name / 'state'),
+            'zenoh_connect': connect,
+            'zenoh_listen': [f'tcp/0.0.0.0:{ROUTERS[name]}'],
+        }
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def split(self, percent: int, router: str) -> bool:
+        """Change the split at a router, as an operator does; return whether that succeeded."""
+        words = ['split', str(percent), '--router', f'/{router}', '--yes', '--reason', 'fault run']
+        command = [*self.link.server, str(executable_path('lerobot-serve')), *words]
+        environment = {
+            **os.environ,
+            'ROS_DOMAIN_ID': DOMAIN,
+            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
+            'ROS_STATIC_PEERS': ROBOT,
+        }
+        with (self.folder / 'operator.log').open('ab') as log, defer_signals():
+            process = subprocess.Popen(
+                end_with_parent(command), stdout=log, stderr=log, env=environment
+            )
+        try:
+            return process.wait(OPERATOR_LIMIT_S) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            end(process)
+
+    def wait_for_play(self, actions: int, limit_s: float = PLAY_LIMIT_S) -> bool:
+        """Wait until all robots have played so many more actions; return whether they have."""
+        self._read()
+        until = {name: trace.played + actions for name, trace in self.played.items()}
+        return self._wait(
+            lambda: all(self.played[name].played >= until[name] for name in until), limit_s
+        )
+
+    def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(POLL_S)
+            self._read()
+        return True
+
+    def _read(self) -> None:
+        for trace in self.played.values():
+            trace.read()
+        for name, process in self.processes.items():
+            if process.poll() not in (None, -signal.SIGKILL):
+                log = self.folder / f'{name}.log'
+                raise UserError(f'{name} ended with status {process.returncode}; see {log}')
+
+    def end(self) -> None:
+        """End all processes: robots first, so that what they asked has an end."""
+        for names in (ROBOTS, [f'{name}_arm' for name in ROBOTS], WITNESSES, ROUTERS, SERVERS):
+            for name in names:
+                if process := self.processes.get(name):
+                    process.send_signal(signal.SIGINT)
+            for name in names:
+                if process := self.processes.get(name):
+                    end(process)
+
+
+def node_name(name: str) -> str:
+    return 'edge_controller' if name in ROBOTS else name
+
+
+def edge_parameters(name: str) -> dict[str, object]:
+    """Return the parameters of a robot, which asks the routers in an order of its own."""
+    routers = random.Random(name).sample(sorted(ROUTERS), len(ROUTERS))
+    parameters: dict[str, object] = {
+        'servers': [f'/{router}' for router in routers],
+        'task': 'reach the red target',
+        'codec': 'raw',
+        'network_profile': 'wired',
+        # an arm that stands still for a while is no reason to stop
+        'clamp_alarm_window_s': 0.0,
+        'trace_images': 'none',
+    }
+    if ROBOTS[name] == ZENOH:
+        connect = [f'tcp/{SERVER}:{port}' for port in ROUTERS.values()]
+        parameters |= {'link': ZENOH, 'zenoh_connect': connect}
+    return parameters
+
+
+@contextlib.contextmanager
+def fault_fleet(folder: Path) -> Iterator[FaultFleet]:
+    """
+    Run a fleet with a folder of its own, whose robots play. Raises UserError, and LinkUnavailable
+    where no networks can be made.
+    """
+    folder.mkdir(parents=True)
+    with postgres_server() as store, running_link(WHOLE, seed=1) as link:
+        # through its socket: the routers are in a network of their own
+        database = store.new_database().rpartition('/')[2]
+        url = f'postgresql://router@:{store.port}/{database}?host={store.folder}'
+        fleet = FaultFleet(folder, link, store, url)
+        try:
+            fleet.start_all()
+            yield fleet
+        finally:
+            fleet.end()
