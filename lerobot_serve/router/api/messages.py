@@ -55,6 +55,7 @@ def routing_decision(
         sticky=placement.sticky,
         moved=placement.moved,
         reason=_placement_reason(placement)[:TEXT_LIMIT],
+        split_version=placement.split_version,
     )
 
 

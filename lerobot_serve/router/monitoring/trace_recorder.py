@@ -67,6 +67,7 @@ class RouterTraceRecorder(RequestObserver):
                 server=server,
                 policy=policy,
                 reason=placement.reason,
+                split_version=placement.split_version,
             )
         )
 

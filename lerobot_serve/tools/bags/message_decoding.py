@@ -50,7 +50,7 @@ EDGE_TIMES = struct.Struct('<ffff')
 # control_steps, control_steps_missed, actions_executed, requests_sent, chunks_accepted, stalls,
 # cage_trips
 EDGE_COUNTS = struct.Struct('<7Q')
-COUNT = struct.Struct('<Q')
+COUNT = VERSION = struct.Struct('<Q')
 REASON_LIMIT, SERVER_LIMIT, KEY_LIMIT = 256, 256, 160
 DROP_REASON_LIMIT, DROP_REASONS_LIMIT = 64, 1024
 INPUTS_LIMIT = 1024
@@ -123,6 +123,7 @@ class RoutingDecision:
     sticky: bool
     moved: bool
     reason: str
+    split_version: int
 
 
 def decode_executed(raw: bytes) -> ExecutedAction:
@@ -209,6 +210,7 @@ def decode_decision(raw: bytes) -> RoutingDecision:
         sticky=bool(sticky),
         moved=bool(moved),
         reason=reader.string(TEXT_LIMIT, 'reason'),
+        split_version=int(reader.unpack(VERSION, align=8)[0]),
     )
 
 

@@ -195,6 +195,7 @@ def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> 
         server=decision.server,
         policy=decision.policy,
         reason=decision.reason,
+        split_version=decision.split_version,
     )
 
 

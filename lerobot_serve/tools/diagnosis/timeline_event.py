@@ -64,7 +64,11 @@ def _state(record: StateRecord) -> str:
 def _placement(record: PlacementRecord) -> str:
     verb = 'moved to' if record.moved else 'placed in'
     placed = f'episode {record.episode_id or "without name"} {verb} slot {record.slot or "?"}'
-    return _with_reason(placed + (f' at {record.server}' if record.server else ''), record.reason)
+    if record.server:
+        placed += f' at {record.server}'
+    if record.split_version is not None:
+        placed += f', version {record.split_version} of the split'
+    return _with_reason(placed, record.reason)
 
 
 def _drop(record: DropRecord) -> str:

@@ -214,6 +214,7 @@ class PlacementRecord(RecordView):
     server = Text()
     moved = Flag()
     reason = Text()
+    split_version = Integer()
 
 
 class StateRecord(RecordView):

@@ -212,8 +212,9 @@ def placement(
     server: str = '',
     policy: str = '',
     reason: str = '',
+    split_version: int = 0,
 ) -> Record:
-    """Return the placement of an episode."""
+    """Return the placement of an episode; `split_version` is 0 without a shared state."""
     return make_record(
         'placement',
         now_ns,
@@ -228,6 +229,7 @@ def placement(
         server=server,
         policy=policy,
         reason=reason,
+        split_version=split_version or None,
     )
 
 

@@ -123,6 +123,19 @@ class Scene:
         topic = f'/{self.robot}/edge_controller/state'
         return self.tell(topic, message_decoding.STATE_TYPE, writer.finish())
 
+    def decide(self, slot: str, *, moved: bool = False, split_version: int = 0) -> BagMessage:
+        writer = CdrWriter()
+        writer.pack(message_decoding.STAMP, *stamp(self.now_ns), align=4)
+        for text in (self.robot, 'ep', 'ep'):
+            writer.string(text, 160)
+        writer.pack(message_decoding.PLACE, 7, 80, align=1)
+        for text in (slot, 'reach@1', '/policy_server'):
+            writer.string(text, 256)
+        writer.pack(message_decoding.FLAGS, False, False, moved, align=1)
+        writer.string('', 1024)
+        writer.pack(message_decoding.VERSION, split_version, align=8)
+        return self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
+
     def observe(
         self,
         seq: int,

@@ -196,6 +196,12 @@ def test_a_decision_and_a_comparison():
     )
     assert decided['moved'] is False
     assert decided['sticky'] is False
+    # no shared state
+    assert 'split_version' not in decided
+    shared = records.placement(
+        1, IDS, slot='b', bucket=97, split_percent=95, moved=False, split_version=12
+    )
+    assert strict(encode(shared))['split_version'] == 12
     compared = records.shadow(
         1,
         IDS,

@@ -241,6 +241,8 @@ class RobotMapping(PartMapping):
     def on_decision(self, decision: RoutingDecision, time_ns: int) -> None:
         moved = 'moved to' if decision.moved else 'placed in'
         text = f'episode {decision.episode_id} {moved} slot {decision.slot} ({decision.policy})'
+        if decision.split_version:
+            text += f', version {decision.split_version} of the split'
         level = Level.WARN if decision.moved else Level.INFO
         self._event(because(text, decision.reason), self._times(time_ns), level)
 

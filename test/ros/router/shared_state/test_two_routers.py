@@ -12,9 +12,11 @@ from rclpy.parameter import Parameter
 from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import QUICK, ROUTER
 from support.nodes.service_asking import ask
+from support.nodes.small_client import SmallClient
 from support.postgres.server import postgres_server
 
-from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot, ReportOutcome
 
 pytestmark = pytest.mark.long
@@ -101,6 +103,32 @@ def test_what_is_said_to_one_holds_at_the_other_and_after_a_kill(pair):
     rig.wait(lambda: rig.get('split_percent') == 80, 'the split of the state holds')
     rig.watch.last.clear()
     rig.wait(lambda: not rig.slot('b').text, 'slot b is not drained')
+
+
+def test_decisions_of_both_name_the_version_of_the_split(pair, node):
+    rig = pair.rig
+    pair.start()
+    south: list[RoutingDecision] = []
+    node.create_subscription(RoutingDecision, f'{SOUTH}/routing', south.append, qos.DECISIONS)
+    before, later, after = (rig.episode('a', salt=salt) for salt in ('before', 'later', 'after'))
+    robot = rig.robot()
+    robot.round_trip(episode_id=before)
+    first = rig.wait_for_decision(before)
+    assert first.split_version > 0
+    assert rig.set(split_percent=80) == ''
+    pair.wait_for_split(80)
+    other = SmallClient(node, SOUTH, 'other', cameras=())
+    other.open()
+    # one that north has placed is no decision of south
+    other.round_trip(episode_id=before)
+    other.round_trip(episode_id=after)
+    rig.wait(lambda: south, 'the decision of south')
+    robot.round_trip(episode_id=later)
+    assert [each.episode_id for each in south] == [after]
+    version = rig.wait_for_decision(later).split_version
+    assert version == south[0].split_version > first.split_version
+    robot.close()
+    other.close()
 
 
 def test_a_robot_whose_router_dies_goes_on_with_the_same_policy(pair, node, tmp_path):

@@ -319,6 +319,7 @@ def test_the_audit_reads_decisions_as_they_are():
         'sticky': True,
         'moved': True,
         'reason': 'why',
+        'split_version': 1 << 40,
     }
     decision = RoutingDecision(**fields)
     assert message_decoding.decode_decision(

@@ -157,11 +157,12 @@ def test_a_decision_says_why(changes, reason):
 
 
 def test_a_decision_tells_all_that_was_placed():
-    placed = replace(PLACED, sticky=True, moved=True)
+    placed = replace(PLACED, sticky=True, moved=True, split_version=1 << 40)
     told = decision(placed, client_id='r' * 128, episode_id='e' * 128)
     assert (told.bucket, told.split_percent, told.routing_key) == (12, 50, 'episode-1')
     assert (told.sticky, told.moved, told.missing_episode_id) == (True, True, False)
     assert (told.policy, told.server, told.stamp.sec) == ('act@1', '/a', 7)
+    assert told.split_version == 1 << 40
     assert (told.client_id, told.episode_id) == ('r' * 128, 'e' * 128)
 
 

@@ -15,6 +15,7 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.monitoring.metrics import collect, state_losses
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve_interfaces.msg import RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -178,17 +179,38 @@ class TestPlacements:
 
     def test_a_placement_names_the_version_of_the_split(self, site, pair):
         first, second = pair
+        second.place('zero')
         first.command(R.SET_SPLIT, split_percent=80)
         site.step(2)
         version = first.core.writer._store.written['parameter', 'split_percent']
         second.place('one')
         assert second.core.table.placements.find('one').split_version == version
+        before, decision = decisions(second)
+        assert 0 < before.split_version < decision.split_version == version
         site.step(2)
         assert first.core.table.placements.find('one').split_version == version
         later = site.start()
         assert later.core.table.placements.find('one').split_version == version
         later.place('two')
         assert later.core.table.placements.find('two').split_version == version
+
+    def test_a_move_names_the_version_of_the_split_at_that_time(self, site, pair):
+        first, second = pair
+        name = episode_in('a', 50)
+        first.place(name)
+        site.step()
+        second.command(R.SET_SPLIT, split_percent=80)
+        second.command(R.DRAIN, 'a', 'repair', at_once=True)
+        site.step()
+        second.place(name)
+        (placed,), (moved,) = decisions(first), decisions(second)
+        assert (placed.moved, moved.moved) == (False, True)
+        assert placed.split_version < moved.split_version
+
+
+def decisions(router) -> list[RoutingDecision]:
+    """Return what a router has published of placements."""
+    return [each for each in router.published if isinstance(each, RoutingDecision)]
 
 
 def request(router, name: str) -> str:

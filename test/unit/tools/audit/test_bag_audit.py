@@ -76,6 +76,7 @@ class Scene:
             writer.string(text, 300)
         writer.pack(message_decoding.FLAGS, 0, 0, moved, align=1)
         writer.string('why', 1024)
+        writer.pack(message_decoding.VERSION, 12, align=8)
         self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
 
     def judge(self, folder: Path, **given: object) -> AuditResult:

@@ -47,6 +47,21 @@ def test_a_line_says_which_policies_are_in_use():
         assert describe_record(record) == 'policies in use: none'
 
 
+@pytest.mark.parametrize(('version', 'text'), [(0, ''), (12, ', version 12 of the split')])
+def test_a_line_says_under_which_split_an_episode_was_placed(version: int, text: str):
+    placed = records.placement(
+        1,
+        RecordIds(episode_id='ep'),
+        slot='a',
+        bucket=1,
+        split_percent=50,
+        moved=False,
+        server='/a',
+        split_version=version,
+    )
+    assert describe_record(view_of(placed)) == f'episode ep placed in slot a at /a{text}'
+
+
 # moments
 
 

@@ -301,6 +301,17 @@ def test_cameras_and_joints_are_bounded(monkeypatch):
     }
 
 
+def test_a_placement_names_the_version_of_a_shared_split():
+    scene = Scene()
+    scene.session()
+    scene.decide('a')
+    scene.decide('b', moved=True, split_version=12)
+    assert events(mapped(scene))[-2:] == [
+        'episode ep placed in slot a (reach@1)',
+        'episode ep moved to slot b (reach@1), version 12 of the split',
+    ]
+
+
 def test_behind_a_router_each_request_reply_and_outcome_is_shown_once():
     scene, mapping = Scene(), MessageMapping()
     scene.session()
