@@ -101,6 +101,21 @@ class PostgresServer:
                     raise
                 time.sleep(0.05)
 
+    def command(self, address: str, port: int) -> list[str]:
+        """Return what runs the stopped server at another address."""
+        options = {
+            'listen_addresses': address,
+            'port': port,
+            'unix_socket_directories': self.folder,
+            'fsync': 'off',
+        }
+        return [
+            *(become(self.user) if self.user else []),
+            str(executable('postgres')),
+            *('-D', str(self.data)),
+            *(word for name, value in options.items() for word in ('-c', f'{name}={value}')),
+        ]
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server; connections are ended at once."""
         if self._process:
@@ -140,6 +155,12 @@ class PostgresServer:
         with psycopg.connect(self.url('postgres'), autocommit=True) as connection:
             connection.execute(sql.SQL('CREATE DATABASE {}').format(sql.Identifier(name)))
         return self.url(name)
+
+
+def become(user: str) -> list[str]:
+    """Return what makes a command that of a user."""
+    group = pwd.getpwnam(user).pw_gid
+    return ['setpriv', f'--reuid={user}', f'--regid={group}', '--clear-groups']
 
 
 def server_user() -> str | None:

@@ -12,6 +12,7 @@ import contextlib
 from pathlib import Path
 import sys
 
+import psycopg
 import pytest
 from support.containers.cluster import addresses_of, Cluster, machine_of
 from support.containers.manifests import pods, rendered
@@ -19,6 +20,7 @@ from support.network.edge_watch import __name__ as EDGE_WATCH
 from support.network.machines import Machines, NetworkUnavailable, running_machines
 from support.network.watched_edge import WatchedEdge
 from support.paths import module_environment
+from support.postgres.server import postgres_server, PostgresServer
 from support.waiting import wait_until
 
 from lerobot_serve.tools.keys.identity import KeyRole
@@ -31,6 +33,8 @@ ROBOT, SITES = 'robot', ('north', 'south')
 TOKEN = 'a-token-of-a-test'
 SERVER, ROUTER = 'policy-server-a-0', 'policy-router-0'
 SERVERS = (SERVER, 'policy-server-a-1', 'policy-server-b-0')
+# of a site with a shared state
+ROUTERS, DATABASE = ('policy-router-0', 'policy-router-1'), 'fleet-postgres'
 GATEWAYS = ('gateway-0', 'gateway-1')
 PODS = (*SERVERS, ROUTER, *GATEWAYS)
 PROBES = ('startupProbe', 'livenessProbe', 'readinessProbe')
@@ -105,19 +109,21 @@ def test_the_pods_serve_a_robot_and_end_in_time(network, tmp_path):
 
 
 def keys_of_sites(folder: Path, addresses: dict[str, str]) -> dict[str, Path]:
-    """Make the keys of two sites and of a robot; return their folders by name."""
+    """Make the keys of two sites and of a robot; return their folders by machine or pod."""
     make_site(folder, 'fleet', 30)
     folders = {}
     with opened_site(folder) as site:
         host = SERVER + '.policy-server-a'
         server = site.add(KeyRole.SERVER, '/policy_server_a_0', 30, hosts=(host,), direct=False)
         folders[SERVER] = folder / server.folder
-        for name in SITES:
-            hosts = (addresses[machine_of(ROUTER, name)],)
-            router = site.add(
-                KeyRole.ROUTER, f'/{name}/policy_router', 30, hosts=hosts, direct=False
-            )
-            folders[name] = folder / router.folder
+        for machine, name in (
+            (machine_of(pod, name), f'/{name}/{node_name(pod)}')
+            for name in SITES
+            for pod in ROUTERS
+        ):
+            hosts = (addresses[machine],)
+            router = site.add(KeyRole.ROUTER, name, 30, hosts=hosts, direct=False)
+            folders[machine] = folder / router.folder
         folders[ROBOT] = (
             folder / site.add(KeyRole.ROBOT, 'robot_1', 30, hosts=(), direct=False).folder
         )
@@ -125,39 +131,70 @@ def keys_of_sites(folder: Path, addresses: dict[str, str]) -> dict[str, Path]:
     return folders
 
 
+def node_name(pod: str) -> str:
+    return pod.replace('-', '_')
+
+
 def files_in(folder: Path) -> dict[str, str]:
     """Return the files of a folder, as `kubectl create secret --from-file` takes them."""
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-def test_a_robot_goes_on_at_the_other_site_over_encrypted_links(network, tmp_path):
-    names = (SERVER, ROUTER)
-    addresses = addresses_of((*(machine_of(pod, s) for s in SITES for pod in names), ROBOT))
+@pytest.fixture
+def database() -> Iterator[PostgresServer]:
+    """A stopped PostgreSQL with a database for routers that know the password."""
+    with postgres_server() as server:
+        with psycopg.connect(server.url('postgres'), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE fleet LOGIN PASSWORD '{TOKEN}'")
+            connection.execute('CREATE DATABASE fleet OWNER fleet')
+        server.stop()
+        (server.data / 'pg_hba.conf').write_text('host fleet fleet all scram-sha-256\n')
+        yield server
+
+
+def test_a_robot_goes_on_at_the_other_router_and_site_over_encrypted_links(
+    database, network, tmp_path
+):
+    names = (SERVER, *ROUTERS)
+    addresses = addresses_of(
+        (*(machine_of(pod, s) for s in SITES for pod in names), DATABASE, ROBOT)
+    )
     machines = network(addresses)
+    machines.start(DATABASE, DATABASE, database.command(addresses[DATABASE], 5432))
     keys = keys_of_sites(tmp_path / 'keys', addresses)
     clusters = {}
     for site in SITES:
         documents = rendered(f'overlays/two-sites/{site}')
         found = {pod.name: pod for pod in pods(documents) if pod.name in names}
-        made = clusters[site] = Cluster(machines, addresses, documents, found, tmp_path, site)
-        made.put_secret('keys-policy-router', files_in(keys[site]))
+        made = clusters[site] = Cluster(
+            machines, addresses, documents, found, tmp_path, site, {DATABASE: addresses[DATABASE]}
+        )
+        made.put_secret(DATABASE, {'password': TOKEN})
+        for name in ROUTERS:
+            made.put_secret(f'keys-{name}', files_in(keys[machine_of(name, site)]))
         made.put_secret(f'keys-{SERVER}', files_in(keys[SERVER]))
         for name in found:
             made.start(name)
     for made in clusters.values():
         wait_until_probed(made, names)
 
-    endpoints = ', '.join(f"'tls/{clusters[site].address(ROUTER)}:7447'" for site in SITES)
+    routers = [(site, name) for site in SITES for name in ROUTERS]
+    endpoints = ', '.join(f"'tls/{clusters[s].address(name)}:7447'" for s, name in routers)
     watch = started_robot(
         machines,
-        ', '.join(f"'/{site}/policy_router'" for site in SITES),
+        ', '.join(f"'/{site}/{node_name(name)}'" for site, name in routers),
         f'zenoh_connect:=[{endpoints}]',
         'zenoh_site:=fleet',
         f'zenoh_keys:={keys[ROBOT]}',
         'client_id:=robot_1',
     )
     driven = watch.wait_until_driven()
-    assert driven['server'] == '/north/policy_router'
-    clusters['north'].end(ROUTER)
-    watch.wait(lambda now: now['server'] == '/south/policy_router', 'the other site')
-    watch.wait_until_driven()
+    assert driven['server'] == '/north/policy_router_0'
+    after = {
+        'policy-router-0': '/north/policy_router_1',
+        'policy-router-1': '/south/policy_router_0',
+    }
+    for gone, server in after.items():
+        clusters['north'].end(gone)
+        watch.wait(lambda now, server=server: now['server'] == server, server)
+        watch.wait_until_driven()

@@ -28,6 +28,7 @@ STATE = Path('var/lib/lerobot_serve')
 ENTRY_POINT = ('sh', f'/{IMAGE}/{CONTAINERS}/start.sh')
 # of the image, and who owns a Secret
 USER, ROOT = 10001, 0
+NO_SERVICES: Mapping[str, str] = {}
 BECOME_USER = ['setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups']
 ASK = (
     'import sys, urllib.request, urllib.error\n'
@@ -82,12 +83,17 @@ class Cluster:
         pods: Mapping[str, Pod],
         folder: Path,
         site: str = '',
+        services: Mapping[str, str] = NO_SERVICES,
     ) -> None:
-        """`addresses` are by machine; that of a pod has the site in front of its name."""
+        """
+        `addresses` are by machine; that of a pod has the site in front of its name. `services` are
+        addresses that the operator names.
+        """
         self._machines, self._addresses = machines, addresses
         self._documents, self._pods = documents, pods
         self._folder, self._site = folder / (site or 'cluster'), site
         self._folder.mkdir()
+        self._services = services
         self._secrets: dict[str, dict[str, str]] = {}
         self.environment_file = self._freeze()
 
@@ -156,6 +162,7 @@ class Cluster:
             lines.append(f'{address} {name} {pod.domain}'.rstrip())
             if not pod.index:
                 lines.append(f'{address} {service}')
+        lines += [f'{address} {name}' for name, address in self._services.items()]
         return '\n'.join(lines) + '\n'
 
     def _mounts(self, pod: Pod, root: Path) -> str:
@@ -165,7 +172,9 @@ class Cluster:
             f'mount -t overlay overlay -o lowerdir={quoted}/{top}:/{top} /{top}'
             for top in ('etc', 'opt', 'var')
         ]
-        variables = ' '.join(f'{k}={shlex.quote(v)}' for k, v in pod.environment.items())
+        secret = {k: self._secrets[s][key] for k, (s, key) in pod.secret_environment.items()}
+        given = {**pod.environment, **secret}
+        variables = ' '.join(f'{k}={shlex.quote(v)}' for k, v in given.items())
         home = self._folder / f'state_{pod.name}'
         home.mkdir()
         _give(home, 0o755)

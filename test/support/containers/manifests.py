@@ -25,7 +25,9 @@ WORKLOADS = ('StatefulSet',)
 SECRET_MODE = 0o440
 # in the arguments of a container
 VARIABLE = re.compile(r'\$\((\w+)\)')
-POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
+POD_INDEX_LABEL = 'apps.kubernetes.io/pod-index'
+POD_NAME_LABEL = 'statefulset.kubernetes.io/pod-name'
+POD_INDEX = f"metadata.labels['{POD_INDEX_LABEL}']"
 NO_KUBECTL = 'no kubectl is found: the overlays cannot be put together, and are not checked here'
 
 
@@ -67,9 +69,25 @@ class Pod:
         return only
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the template, and those that a StatefulSet adds."""
+        own = {POD_NAME_LABEL: self.name, POD_INDEX_LABEL: str(self.index)}
+        return self.template['metadata']['labels'] | own
+
+    @property
     def environment(self) -> dict[str, str]:
-        """The variables that the cluster gives the container."""
-        return {each['name']: self._value(each) for each in self.container['env']}
+        """The variables of the container that are no secrets."""
+        return {
+            each['name']: self._value(each)
+            for each in self.container['env']
+            if not _secret_of(each)
+        }
+
+    @property
+    def secret_environment(self) -> dict[str, tuple[str, str]]:
+        """The variables that are secrets: the Secret and its key."""
+        found = {each['name']: _secret_of(each) for each in self.container['env']}
+        return {name: secret for name, secret in found.items() if secret}
 
     @property
     def arguments(self) -> list[str]:
@@ -129,6 +147,11 @@ def _files(volume: Document) -> dict[str, tuple[str, str]]:
         for source in volume['projected']['sources']
         for item in source['secret']['items']
     }
+
+
+def _secret_of(variable: Document) -> tuple[str, str] | None:
+    source = variable.get('valueFrom', {}).get('secretKeyRef')
+    return (source['name'], source['key']) if source else None
 
 
 def selects(selector: Document, labels: Document) -> bool:

@@ -121,12 +121,21 @@ def test_secrets_have_the_names_and_the_hosts_of_the_pods():
         for files in secrets_of(pod).values()
         for secret, _ in files.values()
     }
+    passwords = {
+        secret
+        for each in documents.values()
+        for pod in pods(each)
+        for secret in pod.secret_environment.values()
+    }
+    wanted |= {secret for secret, _ in passwords}
     made = {
         words[4]: value_of(words, '--from-file')
         for words in commands('kubectl', 'create')
         if words[2] == 'secret'
     }
     assert set(made) <= wanted
+    # a file has the name of its key
+    assert {(secret, made[secret]) for secret, _ in passwords} == passwords
     domains = {pod.domain for pod in pods(documents['overlays/tls'])}
     for words in commands('lerobot-serve', 'keys', 'server'):
         assert value_of(words, '--host') in domains

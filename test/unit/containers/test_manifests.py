@@ -53,9 +53,25 @@ def values_of(documents: tuple[Document, ...], pod: Pod) -> dict[str, object]:
     """Return the parameters of the node in a pod, as it gets them from its files."""
     ((_, files),) = files_of(documents, pod).items()
     ((_, text),) = files.items()
-    keys = [w.split('=')[1] for w in pod.arguments if w.startswith('--zenoh-keys=')]
-    given = {'zenoh_keys': keys[0]} if keys else {}
-    return yaml.safe_load(text)['/**']['ros__parameters'] | given
+    given = {
+        name.replace('-', '_'): words[0]
+        for name in ('zenoh-keys', 'state-url', 'state-site')
+        if (words := flags_of(pod, name))
+    }
+    values = yaml.safe_load(text)['/**']['ros__parameters']
+    # one place for each
+    assert not values.keys() & given.keys()
+    return values | given
+
+
+def flags_of(pod: Pod, name: str) -> list[str]:
+    """Return the values of a flag."""
+    first = f'--{name}='
+    return [word.removeprefix(first) for word in pod.arguments if word.startswith(first)]
+
+
+def routers_of(documents: tuple[Document, ...]) -> list[Pod]:
+    return [pod for pod in pods(documents) if pod.arguments[0] == 'router']
 
 
 def parameters_of(documents: tuple[Document, ...], pod: Pod):
@@ -107,8 +123,8 @@ def test_parameter_files_are_where_the_arguments_name_them(documents):
 
 def test_the_router_names_and_reaches_every_server_that_may_run(documents, overlay):
     protocol = 'tls' if has_keys(overlay) else 'tcp'
-    (router,) = (pod for pod in pods(documents) if pod.arguments[0] == 'router')
-    values = values_of(documents, router)
+    # routers of a site have one file
+    values = values_of(documents, routers_of(documents)[0])
     scaled = {
         each['spec']['scaleTargetRef']['name']: each['spec']['maxReplicas']
         for each in of_kind(documents, 'HorizontalPodAutoscaler').values()
@@ -139,9 +155,8 @@ def test_each_server_knows_its_slot(documents):
 
 def test_the_gateway_reaches_the_router_by_its_service_and_its_name(documents):
     services = of_kind(documents, 'Service')
-    (router,) = (pod for pod in pods(documents) if pod.arguments[0] == 'router')
     (port,) = services['policy-router']['spec']['ports']
-    spaces = [w.split('=')[1] for w in router.arguments if w.startswith('--namespace=')]
+    spaces = flags_of(routers_of(documents)[0], 'namespace')
     for pod in pods(documents):
         if pod.arguments[0] != 'gateway':
             continue
@@ -155,9 +170,7 @@ def test_services_lead_to_ports_of_pods(documents):
     found = list(pods(documents))
     for service in of_kind(documents, 'Service').values():
         selected = [
-            pod
-            for pod in found
-            if service['spec']['selector'].items() <= pod.template['metadata']['labels'].items()
+            pod for pod in found if service['spec']['selector'].items() <= pod.labels.items()
         ]
         assert selected, service['metadata']['name']
         for port in service['spec']['ports']:
@@ -269,13 +282,23 @@ def test_who_may_connect_to_whom(
         if selects(policy['podSelector'], by_name[target]) and 'Ingress' in policy['policyTypes']
         for rule in policy.get('ingress', [])
     )
-    may_leave = source not in by_name or any(
-        _admits(rule.get('to'), by_name[target], target) and _has_port(rule, port)
+    leaves = source not in by_name or may_leave(
+        documents, by_name[source], by_name[target], target, port
+    )
+    assert (may_enter and leaves) is is_allowed
+
+
+def may_leave(
+    documents: tuple[Document, ...], labels: Document, target: Document, name: str, port: int
+) -> bool:
+    """Return whether pods may open a connection; what is no pod has no labels."""
+    policies = [p['spec'] for p in of_kind(documents, 'NetworkPolicy').values()]
+    return any(
+        _admits(rule.get('to'), target, name) and _has_port(rule, port)
         for policy in policies
-        if selects(policy['podSelector'], by_name[source]) and 'Egress' in policy['policyTypes']
+        if selects(policy['podSelector'], labels) and 'Egress' in policy['policyTypes']
         for rule in policy.get('egress', [])
     )
-    assert (may_enter and may_leave) is is_allowed
 
 
 def _admits(peers: list[Document] | None, labels: Document, name: str) -> bool:
@@ -302,14 +325,71 @@ def test_workloads_are_those_that_the_page_describes(documents, overlay):
     assert kinds == dict.fromkeys(names, 'StatefulSet')
 
 
+def test_routers_that_are_several_share_their_state(documents, overlay):
+    routers = routers_of(documents)
+    if overlay not in SITES:
+        (router,) = routers
+        parameters = parameters_of(documents, router)
+        # splits and placements outlive the pod in a file
+        (only,) = of_kind(documents, 'StatefulSet')['policy-router']['spec'][
+            'volumeClaimTemplates'
+        ]
+        assert (parameters.state_url, only['metadata']['name']) == ('', 'state')
+        assert 'policy-router' not in of_kind(documents, 'PodDisruptionBudget')
+        assert router.secret_environment == {}
+        return
+    assert [node_name(pod) for pod in routers] == ['policy_router_0', 'policy_router_1']
+    for pod in routers:
+        parameters = parameters_of(documents, pod)
+        assert parameters.state_url.partition('@')[2].startswith('fleet-postgres:')
+        # two sites may share a database
+        assert parameters.state_site == overlay.rpartition('/')[2]
+        assert flags_of(pod, 'namespace') == [f'/{parameters.state_site}']
+        assert pod.secret_environment == {'PGPASSWORD': ('fleet-postgres', 'password')}
+    assert 'policy-router' in of_kind(documents, 'PodDisruptionBudget')
+
+
+def test_an_address_outside_leads_to_one_router(documents, overlay):
+    if overlay in SITES:
+        for pod in routers_of(documents):
+            selector = of_kind(documents, 'Service')[pod.name]['spec']['selector']
+            selected = [p.name for p in pods(documents) if selector.items() <= p.labels.items()]
+            assert selected == [pod.name]
+
+
+@pytest.mark.parametrize(
+    ('source', 'port', 'is_allowed'),
+    [
+        ('policy-router', 5432, True),
+        ('policy-router', 5433, False),
+        ('policy-router', 443, False),
+        ('policy-server', 5432, False),
+        ('gateway', 5432, False),
+    ],
+)
+def test_routers_of_a_site_alone_reach_the_database(
+    documents, overlay, source: str, port: int, is_allowed: bool
+):
+    labels = {'app.kubernetes.io/name': source}
+    is_open = may_leave(documents, labels, {}, 'database', port)
+    assert is_open is (is_allowed and overlay in SITES)
+
+
 def test_only_keys_open_the_router_to_robots_outside(documents, overlay):
-    kind = of_kind(documents, 'Service')['policy-router']['spec'].get('type', 'ClusterIP')
-    assert kind == ('LoadBalancer' if has_keys(overlay) else 'ClusterIP')
+    services = of_kind(documents, 'Service')
+    opened = {
+        name for name, each in services.items() if each['spec'].get('type') == 'LoadBalancer'
+    }
+    routers = (
+        {pod.name for pod in routers_of(documents)} if overlay in SITES else {'policy-router'}
+    )
+    assert opened == (routers if has_keys(overlay) else set())
     for pod in pods(documents):
         if has_keys(overlay):
             parameters = parameters_of(documents, pod)
             # each pod uses the keys of its own name
-            name = 'policy-router' if pod.name == 'policy-router-0' else pod.name
+            is_alone = overlay not in SITES and pod.arguments[0] == 'router'
+            name = 'policy-router' if is_alone else pod.name
             assert {secret for secret, _ in keys_of(pod, parameters.zenoh_keys)} == {
                 f'keys-{name}'
             }
