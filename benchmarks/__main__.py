@@ -32,6 +32,7 @@ NAMES = (
     'router_cpu',
     'quotas',
     'fleet_growth',
+    'site_faults',
     'trace_cost',
     'batching',
     'loop',
@@ -51,9 +52,9 @@ COUNT_LIMIT = 10**9
 # option -> the benchmarks that take it; each takes only its own
 SPECIFIC = {
     'steps': ('hunt',),
-    'seed': ('hunt', 'loop_kills'),
+    'seed': ('hunt', 'loop_kills', 'site_faults'),
     'mutations': ('pickles',),
-    'kills': ('loop_kills',),
+    'kills': ('loop_kills', 'site_faults'),
 }
 
 
@@ -63,9 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
     parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
-    parser.add_argument('--seed', type=int, help='hunt and loop_kills: the first seed (1)')
     parser.add_argument(
-        '--kills', type=int, help='loop_kills only: processes to kill, one after the other (12)'
+        '--seed', type=int, help='hunt, loop_kills and site_faults: the first seed (1)'
+    )
+    parser.add_argument(
+        '--kills',
+        type=int,
+        help='loop_kills: processes to kill, one after the other (12); site_faults: faults (200)',
     )
     parser.add_argument(
         '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'

@@ -82,9 +82,7 @@ class RoutedFleet:
         layout = site_layout(link)
         endpoints = [layout.endpoints[router] for router in layout.routers if layout.endpoints]
         topics = -(-robots // len(layout.routers))
-        self.swarm = LoadGenerator(
-            runtime, layout.routers, topics, endpoints, shared_memory=False
-        )
+        self.swarm = LoadGenerator(runtime, layout.routers, topics, endpoints, shared_memory=False)
         runtime.add(self.swarm)
         runtime.spin_in_background()
         self.routers, servers = start_site(

@@ -4,9 +4,9 @@ Becomes a command on one side of a link, as on a machine of its own.
 
     python -m benchmarks.network_emulation.run_inside RELAY NETWORK MOUNTS COMMAND ...
 
-RELAY is the process id of the relay, NETWORK and MOUNTS the files by which the namespaces of a side
-are joined. All commands of a side see its network and its /dev/shm, which those of the other side
-do not.
+RELAY is the process id of the relay, NETWORK and MOUNTS the files by which the namespaces of a
+side are joined. All commands of a side see its network and its /dev/shm, and nothing of the other
+side.
 """
 
 from __future__ import annotations

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A program that judges what a fault run left: traces, what witnesses saw on the wire, and faults.
+
+    python check.py FOLDER
+
+It shares no code with the package, and imports only Python's own library. It prints one JSON
+object: `violations`, a list of sentences for each rule, `counts` and `series_ms`. A rule:
+
+    ended       each request of a robot has one end in its trace, its numbers have no gap, and what
+                a witness, a router or a server has seen is among them
+    proven      each reply that a robot notes was seen: by a witness, a router or a server; one
+                that passed at the moment of a kill may lack that, and is counted
+    explained   each request that was lost was on its way during a fault, or shortly after it
+    flagged     no policy changes within an episode without POLICY_CHANGED on the wire
+    placed      both routers hold an episode in one slot, unless a later placement moves it
+    one_split   one version of the split has one share, whichever router names it
+    safe        each command is finite; each of a policy is younger than max_action_age_s
+    recovered   after each fault all robots go on
+    whole       no trace has an unreadable line, but for the last one of a process that was killed
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+import json
+from pathlib import Path
+import sys
+from typing import Any
+
+Record = dict[str, Any]
+Request = tuple[str, int, int]
+POLICY_CHANGED = 2
+UNANSWERED = ('timed_out', 'abandoned')
+# of a robot's own will
+OWN_REASONS = ('episode_started', 'stopped')
+# after a fault a robot has sessions to open and requests that run into their timeout; a killed
+# process loses what it had not yet written
+AFTER_S, LOST_BY_KILL_S = 5.0, 1.0
+NS = 1_000_000_000
+
+
+class Evidence:
+    """All records of a run, and what was found wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self.violations: dict[str, list[str]] = {
+            rule: []
+            for rule in (
+                'ended', 'proven', 'explained', 'flagged', 'placed', 'one_split', 'safe',
+                'recovered', 'whole',
+            )
+        }  # fmt: skip
+        self.counts: Counter[str] = Counter()
+        self.series_ms: dict[str, list[float]] = defaultdict(list)
+        self.faults = [json.loads(line) for line in (folder / 'faults.jsonl').open()]
+        self.seen = [record for file in folder.glob('witness_*.jsonl') for record in lines(file)]
+        self.runs: dict[str, list[Record]] = {}
+        for file in sorted(folder.glob('*/*.jsonl')):
+            self.runs[f'{file.parent.name}/{file.name}'] = list(self._records(file))
+
+    def _records(self, file: Path) -> Iterator[Record]:
+        text = file.read_bytes().split(b'\n')
+        for number, line in enumerate(text):
+            if not line:
+                continue
+            try:
+                yield json.loads(line)
+            except ValueError:
+                if number == len(text) - 1:
+                    self.counts['torn last lines'] += 1
+                else:
+                    self.blame('whole', f'{file.name}: line {number + 1} cannot be read')
+
+    def blame(self, rule: str, text: str) -> None:
+        self.violations[rule].append(text)
+
+    def of(self, role: str, kind: str) -> Iterator[Record]:
+        """Yield the records of a kind in the traces of a role."""
+        for records in self.runs.values():
+            if records and records[0].get('role') == role:
+                yield from (each for each in records if each['kind'] == kind)
+
+    def near_fault(self, mono_ns: int, how: str = '', after_s: float = AFTER_S) -> str:
+        """Return the part that had failed at that time, or shortly before; else empty."""
+        for fault in self.faults:
+            last_ns = max(fault['recovered_ns'], fault['ended_ns']) + after_s * NS
+            if fault['began_ns'] <= mono_ns <= last_ns and (not how or fault['how'] == how):
+                return f'{fault["part"]} {fault["how"]}'
+        return ''
+
+
+def lines(file: Path) -> Iterator[Record]:
+    for line in file.read_text().splitlines():
+        yield json.loads(line)
+
+
+def number_of(record: Record) -> Request:
+    return record['client_id'], record['session_epoch'], record['seq']
+
+
+def seen_number(record: Record) -> Request:
+    return record['client'], record['epoch'], record['seq']
+
+
+def check(folder: Path) -> Evidence:
+    """Judge a folder by all rules."""
+    evidence = Evidence(folder)
+    ends = ends_of(evidence)
+    check_ends(evidence, ends)
+    check_replies(evidence, ends)
+    check_losses(evidence, ends)
+    check_flags(evidence, ends)
+    check_placements(evidence)
+    check_commands(evidence)
+    check_recovery(evidence)
+    return evidence
+
+
+def ends_of(evidence: Evidence) -> dict[Request, Record]:
+    """Return the end of each request; a second one of the same request is a violation."""
+    ends: dict[Request, Record] = {}
+    for record in evidence.of('edge', 'request'):
+        number = number_of(record)
+        if number in ends:
+            evidence.blame('ended', f'request {number} has two ends')
+        ends[number] = record
+    return ends
+
+
+def check_ends(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    numbers: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for client, epoch, seq in ends:
+        numbers[client, epoch].add(seq)
+    for (client, epoch), found in numbers.items():
+        for missing in sorted(set(range(1, max(found) + 1)) - found):
+            evidence.blame('ended', f'request {(client, epoch, missing)} has no end')
+    witnessed = {seen_number(each) for each in evidence.seen}
+    for number in sorted(witnessed - ends.keys()):
+        evidence.blame('ended', f'request {number} was seen on the wire and has no end')
+    for role in ('router', 'server'):
+        known = {number_of(each) for each in evidence.of(role, 'request')}
+        evidence.counts[f'requests known to a {role}'] = len(known)
+        for number in sorted(known - ends.keys()):
+            evidence.blame('ended', f'request {number} is known to a {role} and has no end')
+    evidence.counts['requests'] = len(ends)
+    evidence.counts['requests seen on the wire'] = len(
+        {seen_number(each) for each in evidence.seen if each['way'] == 'request'}
+    )
+
+
+def check_replies(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    proofs = {seen_number(each) for each in evidence.seen if each['way'] == 'reply'}
+    for role in ('router', 'server'):
+        proofs |= {number_of(each) for each in evidence.of(role, 'request')}
+    for number, end in ends.items():
+        if end['status'] in UNANSWERED:
+            continue
+        evidence.counts['replies'] += 1
+        if number in proofs:
+            continue
+        if evidence.near_fault(end['mono_ns'], 'killed', LOST_BY_KILL_S):
+            evidence.counts['replies only the robot has seen, at a kill'] += 1
+        else:
+            evidence.blame('proven', f'only the robot has seen the reply to {number}')
+
+
+def check_losses(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    for number, end in ends.items():
+        if end['status'] not in UNANSWERED:
+            continue
+        reason = end.get('reason', end['status'])
+        if reason in OWN_REASONS:
+            evidence.counts[f'given up by the robot: {reason}'] += 1
+            continue
+        evidence.counts[f'lost: {reason}'] += 1
+        if fault := evidence.near_fault(end['mono_ns']):
+            evidence.counts[f'lost at {fault}'] += 1
+        else:
+            evidence.blame('explained', f'request {number} was lost without a fault: {reason}')
+
+
+def check_flags(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    flags: dict[Request, int] = defaultdict(int)
+    for each in evidence.seen:
+        if each['way'] == 'reply':
+            flags[seen_number(each)] |= each['flags']
+    replies = [
+        (number, end)
+        for number, end in sorted(ends.items())
+        if end['status'] not in UNANSWERED and end.get('policy') and end.get('episode_id')
+    ]
+    last: dict[tuple[str, str], str] = {}
+    for number, end in replies:
+        episode = end['client_id'], end['episode_id']
+        before = last.setdefault(episode, end['policy'])
+        last[episode] = end['policy']
+        if end['policy'] == before:
+            continue
+        evidence.counts['changes of a policy within an episode'] += 1
+        if number not in flags:
+            evidence.counts['changes that no witness has seen'] += 1
+        elif not flags[number] & POLICY_CHANGED:
+            evidence.blame('flagged', f'reply to {number}: {before} -> {end["policy"]}')
+
+
+def check_placements(evidence: Evidence) -> None:
+    placements = sorted(evidence.of('router', 'placement'), key=lambda each: each['mono_ns'])
+    evidence.counts['placements'] = len(placements)
+    slots: dict[str, str] = {}
+    shares: dict[int, set[int]] = defaultdict(set)
+    for each in placements:
+        if version := each.get('split_version'):
+            shares[version].add(each['split_percent'])
+        if not (episode := each.get('episode_id')):
+            continue
+        before = slots.setdefault(episode, each['slot'])
+        slots[episode] = each['slot']
+        if each['moved']:
+            evidence.counts['moved placements'] += 1
+        elif each['slot'] != before:
+            evidence.blame('placed', f'{episode}: slot {before}, then {each["slot"]}, not moved')
+    evidence.counts['episodes that were placed'] = len(slots)
+    evidence.counts['versions of the split'] = len(shares)
+    for version, found in sorted(shares.items()):
+        if len(found) > 1:
+            evidence.blame('one_split', f'version {version} of the split is {sorted(found)} %')
+
+
+def check_commands(evidence: Evidence) -> None:
+    for records in evidence.runs.values():
+        if not records or records[0].get('role') != 'edge':
+            continue
+        longest_s = records[0]['parameters']['max_action_age_s']
+        for each in records:
+            if each['kind'] == 'executed':
+                check_command(evidence, each, longest_s)
+            if each['kind'] == 'incident':
+                fault = evidence.near_fault(each['mono_ns']) or 'no fault'
+                evidence.counts[f'{each["name"]} at {fault}'] += 1
+
+
+def check_command(evidence: Evidence, command: Record, longest_s: float) -> None:
+    evidence.counts['control steps'] += 1
+    is_policys = command['rung'] == 'policy'
+    evidence.counts['control steps with an action of a policy'] += is_policys
+    if {'commanded', 'raw'} & set(command.get('not_finite', ())):
+        evidence.blame('safe', f'step {command["control_step"]} holds a number that is not finite')
+    if is_policys and command.get('commanded') and command.get('age_s', 0.0) > longest_s:
+        evidence.blame(
+            'safe', f'step {command["control_step"]}: an action of {command["age_s"]:.2f} s'
+        )
+
+
+def check_recovery(evidence: Evidence) -> None:
+    for fault in evidence.faults:
+        name = f'{fault["part"]} {fault["how"]}'
+        evidence.counts[f'faults: {name}'] += 1
+        after_ms = (fault['recovered_ns'] - fault['ended_ns']) / 1e6
+        evidence.series_ms[f'{name}, until all robots go on'].append(max(0.0, after_ms))
+        if not fault['has_recovered']:
+            evidence.blame('recovered', f'{fault["name"]} {fault["how"]}: a robot does not go on')
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Return 0 when no rule is violated, otherwise 1."""
+    (folder,) = arguments
+    evidence = check(Path(folder))
+    found = {
+        'violations': evidence.violations,
+        'counts': dict(evidence.counts),
+        'series_ms': evidence.series_ms,
+    }
+    print(json.dumps(found, indent=2))
+    return int(any(evidence.violations.values()))
+
+
+if __name__ == '__main__':
+    raise SystemExit(main(sys.argv[1:]))
