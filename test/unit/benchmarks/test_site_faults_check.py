@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checker of fault runs: one in which all is well, and one for each way to violate a rule."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+import copy
+import json
+from pathlib import Path
+import random
+
+import pytest
+
+from benchmarks.site_faults import check, faults
+
+Run = dict[str, list[dict]]
+SECOND = 1_000_000_000
+IDS = {'client_id': 'robot_1', 'session_epoch': 7}
+
+
+def end(seq: int, at_s: float, status: str = 'ok', **more: object) -> dict:
+    made = {'kind': 'request', 'mono_ns': int(at_s * SECOND), **IDS, 'seq': seq}
+    return {**made, 'status': status, 'episode_id': 'episode 1', 'policy': 'p@1', **more}
+
+
+def seen(seq: int, way: str, flags: int = 0) -> dict:
+    return {'way': way, 'client': 'robot_1', 'epoch': 7, 'seq': seq, 'flags': flags, 'mono_ns': 0}
+
+
+def placement(router: str, at_s: float, slot: str = 'a', *, moved: bool = False) -> dict:
+    return {
+        'kind': 'placement', 'mono_ns': int(at_s * SECOND), **IDS, 'episode_id': 'episode 1',
+        'slot': slot, 'moved': moved, 'split_version': 3, 'split_percent': 50, 'router': router,
+    }  # fmt: skip
+
+
+def header(role: str) -> dict:
+    return {'kind': 'header', 'role': role, 'parameters': {'max_action_age_s': 3.0}}
+
+
+def sound_run() -> Run:
+    """Three requests, of which the second was lost at a fault and the third changed the policy."""
+    executed = {
+        'kind': 'executed', 'mono_ns': 0, 'control_step': 1, 'rung': 'policy', 'age_s': 0.5,
+        'commanded': [0.1],
+    }  # fmt: skip
+    return {
+        'robot_1/edge.jsonl': [
+            header('edge'),
+            end(1, 1.0),
+            end(2, 11.0, 'abandoned', reason='session_lost'),
+            end(3, 12.0, policy='p@2'),
+            executed,
+        ],
+        'router_1/router.jsonl': [header('router'), placement('1', 1.0), end(1, 1.0)],
+        'router_2/router.jsonl': [header('router'), placement('2', 12.0, 'b', moved=True)],
+        'a1/server.jsonl': [header('server'), end(1, 1.0)],
+        'witness_robots.jsonl': [
+            seen(1, 'request'),
+            seen(1, 'reply'),
+            seen(2, 'request'),
+            seen(3, 'request'),
+            seen(3, 'reply', check.POLICY_CHANGED),
+        ],
+        'faults.jsonl': [
+            {
+                'part': 'router', 'how': 'killed', 'name': 'router_1', 'began_ns': 10 * SECOND,
+                'ended_ns': 11 * SECOND, 'recovered_ns': 12 * SECOND, 'has_recovered': True,
+            }
+        ],
+    }  # fmt: skip
+
+
+def judged(run: Run, folder: Path) -> check.Evidence:
+    for name, records in run.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(''.join(f'{json.dumps(each)}\n' for each in records))
+    return check.check(folder)
+
+
+def test_a_sound_run_violates_nothing(tmp_path):
+    found = judged(sound_run(), tmp_path)
+    assert not any(found.violations.values()), found.violations
+    assert found.counts['requests'] == 3
+    assert found.counts['replies'] == 2
+    assert found.counts['lost at router killed'] == 1
+    assert found.counts['changes of a policy within an episode'] == 1
+    assert found.counts['moved placements'] == 1
+
+
+EDGE, WITNESS, SECOND_ROUTER = (
+    'robot_1/edge.jsonl',
+    'witness_robots.jsonl',
+    'router_2/router.jsonl',
+)
+WAYS: dict[str, tuple[str, Callable[[Run], object]]] = {
+    'a request without an end': ('ended', lambda run: run[EDGE].pop(2)),
+    'two ends': ('ended', lambda run: run[EDGE].append(run[EDGE][1])),
+    'seen on the wire only': ('ended', lambda run: run[WITNESS].append(seen(4, 'request'))),
+    'known to a server only': ('ended', lambda run: run['a1/server.jsonl'].append(end(9, 1.0))),
+    'known to a router only': ('ended', lambda run: run[SECOND_ROUTER].append(end(9, 1.0))),
+    'a reply that only the robot saw': ('proven', lambda run: run[EDGE].append(end(4, 30.0))),
+    'lost without a fault': (
+        'explained',
+        lambda run: run[EDGE].append(end(4, 30.0, 'timed_out')),
+    ),
+    'lost long after a fault': (
+        'explained',
+        lambda run: run[EDGE].append(end(4, 12.1 + check.AFTER_S, 'timed_out')),
+    ),
+    'a policy changes unflagged': ('flagged', lambda run: run[WITNESS][-1].update(flags=0)),
+    'two slots for an episode': ('placed', lambda run: run[SECOND_ROUTER][1].update(moved=False)),
+    'a version with two shares': (
+        'one_split',
+        lambda run: run[SECOND_ROUTER][1].update(split_percent=60),
+    ),
+    'a command that is not finite': (
+        'safe',
+        lambda run: run[EDGE][-1].update(not_finite=['commanded']),
+    ),
+    'an action that is too old': ('safe', lambda run: run[EDGE][-1].update(age_s=3.1)),
+    'a robot does not go on': (
+        'recovered',
+        lambda run: run['faults.jsonl'][0].update(has_recovered=False),
+    ),
+}
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_each_violation_is_found(tmp_path, way):
+    rule, damage = WAYS[way]
+    run = copy.deepcopy(sound_run())
+    damage(run)
+    found = judged(run, tmp_path)
+    assert [name for name, texts in found.violations.items() if texts] == [rule]
+
+
+def test_an_unreadable_line_is_found_and_a_torn_last_one_is_counted(tmp_path):
+    judged(sound_run(), tmp_path)
+    server = tmp_path / 'a1/server.jsonl'
+    server.write_text(server.read_text() + '{"kind": "re')
+    found = check.check(tmp_path)
+    assert not any(found.violations.values())
+    assert found.counts['torn last lines'] == 1
+    server.write_text(server.read_text() + '\n{"kind": "state"}\n')
+    assert check.check(tmp_path).violations['whole']
+
+
+def test_the_checker_shares_nothing_with_the_package():
+    tree = ast.parse(Path(check.__file__).read_text())
+    imported = {
+        alias.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert imported == {
+        '__future__',
+        'collections',
+        'collections.abc',
+        'json',
+        'pathlib',
+        'sys',
+        'typing',
+    }
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_all_kinds_of_faults_come_before_the_first_one_again(seed):
+    plans = list(faults.planned(50, random.Random(seed)))
+    assert sum(map(len, plans)) == 50
+    first = [(plan[0].part, plan[0].how) for plan in plans]
+    assert set(first[: len(faults.KINDS)]) == set(faults.KINDS)
+    assert all(len({fault.part for fault in plan}) == len(plan) for plan in plans)
