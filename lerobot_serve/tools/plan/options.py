@@ -12,6 +12,7 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.sites.costs import SiteCosts
 
 EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()
 # a simulation of 2,000,000 requests takes minutes
@@ -86,6 +87,46 @@ OPTIONS = (
     NumberOption('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),
     NumberOption('--seed', int, 0, 2**63, 1, 'seed of the random numbers (1)'),
 )  # fmt: skip
+# each of these, but one site, asks for a plan of sites with routers and a store; the defaults are
+# those of docs/plan.md, measured at load
+SITES, EPISODE_S = 1, 60.0
+ROUTER_MS, ROUTER_MB, ROUTER_MB_PER_ROBOT = 0.59, 106.0, 0.26
+STORE_MS, STORE_IDLE_PERCENT = 1.7, 1.0
+SITE_OPTIONS = (
+    NumberOption(
+        '--sites', int, 1, 1000, None,
+        f'sites over which the robots are spread evenly, each with routers and servers ({SITES})',
+    ),
+    NumberOption(
+        '--routers', int, 1, 100, None,
+        'routers of each site; default: as many as one site needs, and one spare',
+    ),
+    NumberOption(
+        '--router-ms', float, 0.001, 1000, None,
+        f'CPU time of a router for a request and its reply [ms] ({ROUTER_MS:g})',
+    ),
+    NumberOption(
+        '--router-mb', float, 0, 100_000, None,
+        f'memory of a router without robots [MB] ({ROUTER_MB:g})',
+    ),
+    NumberOption(
+        '--router-mb-per-robot', float, 0, 1000, None,
+        f'memory of a router for each robot [MB] ({ROUTER_MB_PER_ROBOT:g})',
+    ),
+    NumberOption(
+        '--store-ms', float, 0.001, 1000, None,
+        f'CPU time of the shared store for one placement of an episode [ms] ({STORE_MS:g})',
+    ),
+    NumberOption(
+        '--store-idle-percent', float, 0, 100, None,
+        'share of a core that the shared store needs for each router without episodes [%] '
+        f'({STORE_IDLE_PERCENT:g})',
+    ),
+    NumberOption(
+        '--episode-s', float, 1, 100_000, None, f'length of an episode [s] ({EPISODE_S:g})'
+    ),
+)  # fmt: skip
+ALL_OPTIONS = OPTIONS + SITE_OPTIONS
 
 
 def wrong_combination(options: argparse.Namespace) -> str:
@@ -93,7 +134,7 @@ def wrong_combination(options: argparse.Namespace) -> str:
     if options.tier:
         unused = [
             option.name
-            for option in OPTIONS
+            for option in ALL_OPTIONS
             if option.name not in TIER_OPTIONS and getattr(options, option.field) != option.default
         ]
         return f'{" and ".join(unused)} must not be given with --tier' if unused else ''
@@ -116,6 +157,30 @@ def fleet_demand(options: argparse.Namespace) -> FleetDemand:
         max_age_s=max_age_s,
         failover_s=options.failover_s,
         request_timeout_s=EDGE.request_timeout_s,
+    )
+
+
+def wants_sites(options: argparse.Namespace) -> bool:
+    """Return whether a plan of sites is asked for; one site alone is the plan of a fleet."""
+    given = {option.field for option in SITE_OPTIONS} - {'sites'}
+    return (options.sites or SITES) > 1 or any(
+        getattr(options, field) is not None for field in given
+    )
+
+
+def site_costs(options: argparse.Namespace) -> SiteCosts:
+    """Return the costs of routers and store."""
+
+    def value(given: float | None, default: float) -> float:
+        return default if given is None else given
+
+    return SiteCosts(
+        router_s=value(options.router_ms, ROUTER_MS) / 1e3,
+        router_mb=value(options.router_mb, ROUTER_MB),
+        router_mb_per_robot=value(options.router_mb_per_robot, ROUTER_MB_PER_ROBOT),
+        store_s=value(options.store_ms, STORE_MS) / 1e3,
+        store_idle_share=value(options.store_idle_percent, STORE_IDLE_PERCENT) / 1e2,
+        episode_s=value(options.episode_s, EPISODE_S),
     )
 
 

@@ -43,6 +43,8 @@ class SimulatedRobot:
     blocked_since_s: float | None = None
     turn: int = 0
     is_stalled: bool = False
+    # number of the router that it names first; without effect where there are none
+    router: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +54,7 @@ class SimulatedRequest:
     robot: SimulatedRobot
     captured_s: float
     server: SimulatedServer
+    router: int
     is_ended: bool = False
 
 
@@ -178,7 +181,7 @@ class FleetSimulation:
         if robot.blocked_since_s is not None:
             robot.server.blocked_s += self._now_s - robot.blocked_since_s
             robot.blocked_since_s = None
-        request = robot.pending = SimulatedRequest(robot, captured_s, robot.server)
+        request = robot.pending = SimulatedRequest(robot, captured_s, robot.server, robot.router)
         self._requests += 1
         robot.turn += 1
         jitter = self._fleet.jitter * (2 * self._random.random() - 1)
@@ -188,7 +191,13 @@ class FleetSimulation:
             self._schedule(
                 self._now_s + self._fleet.request_timeout_s, self._on_request_timeout, request
             )
+        self._to_server(request)
+
+    def _to_server(self, request: SimulatedRequest) -> None:
         self._schedule(self._now_s + self._one_way_s, self._on_arrival, request)
+
+    def _to_robot(self, request: SimulatedRequest) -> None:
+        self._schedule(self._now_s + self._one_way_s, self._on_reply, request)
 
     def _on_request_timeout(self, request: SimulatedRequest) -> None:
         """Send a new observation; a reply to the old one counts as late."""
@@ -264,7 +273,7 @@ class FleetSimulation:
 
     def _on_done(self, server: SimulatedServer) -> None:
         for request in server.serving:
-            self._schedule(self._now_s + self._one_way_s, self._on_reply, request)
+            self._to_robot(request)
         server.chunks += len(server.serving)
         server.serving = []
         self._serve(server)

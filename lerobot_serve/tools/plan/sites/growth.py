@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Find what breaks first while a site grows and its routers and servers stay as planned. Pure.
+
+A site breaks when it misses a goal in normal operation: robots have to wait or stall, replies come
+later than the buffer at a request, or the store falls behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from lerobot_serve.tools.plan.search import BLOCKED_SHARE_LIMIT, normal_misses
+from lerobot_serve.tools.plan.sites.search import SitePlan
+from lerobot_serve.tools.plan.sites.simulation import SiteResult
+
+# steps of a site that grows; after the last one each is twice the step before
+FACTORS = (1.0, 1.5, 2.0, 3.0)
+# requests of one run
+REQUESTS_LIMIT = 2_000_000
+# a resource that is busy for this share of a run is saturated
+SATURATED_SHARE = 0.97
+# the number of robots is found up to this share of the planned ones
+PRECISION = 0.01
+
+
+@unique
+class Resource(Enum):
+    """What may break, as text."""
+
+    ROUTER = 'the core of a router'
+    STORE = 'the store of a site'
+    SHARED_STORE = 'one store for all sites'
+    SERVER = 'the policy servers'
+    BUFFER = 'the buffer of a chunk'
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthPoint:
+    """A site with so many robots, the goals that it misses, and what breaks; None without."""
+
+    robots: int
+    factor: float
+    result: SiteResult
+    store_share: float
+    misses: tuple[str, ...]
+    breaks: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """
+    `points` in steps, up to the first that breaks; `first` is the smallest size that breaks, None
+    without one; `limits` has the robots of a site at which each resource is 100 % busy, as
+    computed, the smallest first.
+    """
+
+    points: tuple[GrowthPoint, ...]
+    first: GrowthPoint | None
+    limits: tuple[tuple[Resource, int], ...]
+
+
+def grow(plan: SitePlan, sites: int) -> Growth:
+    """Let a site grow until it breaks. `sites` is the number of all sites."""
+    points = []
+    for factor in _factors():
+        robots = round(factor * plan.robots)
+        fleet = plan.model.fleet
+        if robots * fleet.rate_hz * plan.model.trial.seconds > REQUESTS_LIMIT:
+            break
+        points.append(_point(plan, robots))
+        if points[-1].breaks:
+            break
+    return Growth(tuple(points), _first_break(plan, points), limits(plan, sites))
+
+
+def limits(plan: SitePlan, sites: int) -> tuple[tuple[Resource, int], ...]:
+    """Return the robots of a site at which each resource is 100 % busy, the smallest first."""
+    model, shape = plan.model, plan.shape
+    fleet, costs = model.fleet, model.costs
+    found = {
+        Resource.ROUTER: shape.routers * costs.router_robots(fleet, 1.0),
+        Resource.SERVER: shape.servers * model.service.robots_within(fleet.period_s),
+        Resource.STORE: costs.store_robots(shape.routers),
+    }
+    if sites > 1:
+        found[Resource.SHARED_STORE] = costs.store_robots(sites * shape.routers) // sites
+    return tuple(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _factors() -> Iterator[float]:
+    yield from FACTORS
+    factor = FACTORS[-1]
+    while True:
+        factor *= 2
+        yield factor
+
+
+def _first_break(plan: SitePlan, points: list[GrowthPoint]) -> GrowthPoint | None:
+    """Bisect the last step."""
+    if not points or points[-1].breaks is None:
+        return None
+    first, good = points[-1], points[-2].robots if len(points) > 1 else points[-1].robots
+    step = max(1, round(PRECISION * plan.robots))
+    while first.robots - good > step:
+        point = _point(plan, (first.robots + good) // 2)
+        if point.breaks:
+            first = point
+        else:
+            good = point.robots
+    return first
+
+
+def _point(plan: SitePlan, robots: int) -> GrowthPoint:
+    model = plan.model.with_robots(robots)
+    result = plan.normal if robots == plan.robots else model.run(plan.shape)
+    store_share = model.costs.store_share(robots, plan.shape.routers)
+    misses = normal_misses(result.requests, model.fleet)
+    if store_share > 1:
+        misses += (f'the store needs {store_share:.0%} of a core',)
+    breaks = _saturated(result, store_share) if misses else None
+    return GrowthPoint(robots, robots / plan.robots, result, store_share, misses, breaks)
+
+
+def _saturated(result: SiteResult, store_share: float) -> Resource:
+    """Return what is saturated, in the order of a request; else the buffer is too short."""
+    if result.router_share >= SATURATED_SHARE:
+        return Resource.ROUTER
+    blocked_share = result.requests.blocked_share
+    if result.server_share >= SATURATED_SHARE or blocked_share > BLOCKED_SHARE_LIMIT:
+        return Resource.SERVER
+    return Resource.STORE if store_share > 1 else Resource.BUFFER
