@@ -119,7 +119,7 @@ SITE_OPTIONS = (
     ),
     NumberOption(
         '--store-idle-percent', float, 0, 100, None,
-        'share of a core that the shared store needs for each router without episodes [%] '
+        'share of a core that the shared store needs for each router without episodes [percent] '
         f'({STORE_IDLE_PERCENT:g})',
     ),
     NumberOption(

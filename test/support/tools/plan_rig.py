@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fleet as tests of planning want it: chunks of 3 s, asked for once a second."""
+"""A fleet as tests of planning want it: chunks of 3 s, asked for once a second; site costs."""
 
 from __future__ import annotations
 
 from lerobot_serve.tools.plan.demand import FleetDemand
+from lerobot_serve.tools.plan.sites.costs import SiteCosts
 
 USUAL = {
     'rate_hz': 1.0,
@@ -18,3 +19,10 @@ USUAL = {
 
 def fleet_demand(robots: int, **changes: float) -> FleetDemand:
     return FleetDemand(robots=robots, **{**USUAL, **changes})
+
+
+def site_costs(**changes: float) -> SiteCosts:
+    """Return costs that are easy to calculate with: 1 ms of a router, 2 ms of the store."""
+    usual = {'router_s': 0.001, 'store_s': 0.002, 'store_idle_share': 0.01, 'episode_s': 10.0}
+    memory = {'router_mb': 100.0, 'router_mb_per_robot': 0.25}
+    return SiteCosts(**{**usual, **memory, **changes})

@@ -13,8 +13,8 @@ from lerobot_serve.tools.plan.sites.search import plan_site, SiteModel, SitePlan
 @dataclass(frozen=True, slots=True)
 class SitesPlan:
     """
-    `plans` has one plan for each size of a site, the largest first, which `growth` lets grow. Sites
-    share nothing but the database of the store, where one is used for all.
+    `plans` has one plan for each size of a site, the largest first, and `growth` lets that grow.
+    Sites share nothing but the database of the store, where one is used for all.
     """
 
     model: SiteModel

@@ -150,7 +150,8 @@ def need_lines(plan: SitePlan) -> Iterator[str]:
     yield 'each of them ' + ('needs' if not plan.misses else 'misses its goals with')
     yield (
         f'  routers  {plan.shape.routers}, including one spare; {normal.router_share:.0%} of a '
-        f'core and {plan.router_memory_mb:.0f} MB each; one carries {fits} robots at {CORE_SHARE:.0%}'
+        f'core and {plan.router_memory_mb:.0f} MB each; one carries {fits} robots at '
+        f'{CORE_SHARE:.0%}'
     )
     yield (
         f'  servers  {plan.shape.servers} for a slot, including one spare; up to '

@@ -14,7 +14,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.cli.verbs import plan
-from lerobot_serve.tools.plan.options import OPTIONS
+from lerobot_serve.tools.plan.options import ALL_OPTIONS
 
 SMALL = ('--robots', '12', '--inference-ms', '150', '--rate-hz', '1', '--seconds', '20')
 
@@ -162,7 +162,7 @@ def test_the_help_has_an_example_that_works(capsys):
         parser(installed_verbs()).parse_args(['plan', '--help'])
     told = ' '.join(capsys.readouterr().out.split())
     assert 'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1' in told
-    for option in OPTIONS:
+    for option in ALL_OPTIONS:
         assert option.name in told
 
 

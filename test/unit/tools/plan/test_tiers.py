@@ -13,7 +13,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.plan.options import OPTIONS, TIER_OPTIONS
+from lerobot_serve.tools.plan.options import ALL_OPTIONS, TIER_OPTIONS
 from lerobot_serve.tools.plan.tiers import as_text, judge, parse_tier, Tier
 
 PAGE = (REPOSITORY / 'docs' / 'plan.md').read_text()
@@ -95,7 +95,7 @@ def test_the_command(capsys):
     assert '--inference-ms must be given, or --tier' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('option', [o for o in OPTIONS if o.name not in TIER_OPTIONS], ids=str)
+@pytest.mark.parametrize('option', [o for o in ALL_OPTIONS if o.name not in TIER_OPTIONS], ids=str)
 def test_an_option_without_effect_on_tiers_is_refused(capsys, option):
     value = option.kind(option.low if option.default != option.low else option.high)
     with pytest.raises(SystemExit) as ended:
