@@ -27,8 +27,8 @@ class StoreResult:
 
 class SimulatedStore:
     """
-    Writes placements one after the other, `write_s` each; routers never wait for it. Whoever calls
-    `begin` calls `end` with its turn after `write_s`.
+    Writes placements one after the other, `write_s` each; routers never wait for it. After each
+    `begin` that returns a turn, the caller calls `end` with it `write_s` later.
     """
 
     def __init__(self, write_s: float) -> None:
