@@ -235,6 +235,8 @@ class RouterModel(RequestObserver):
         self.people[request.session.request.client_id].waits_since_ns = None
         self.checker.failed(key_of(request))
 
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None: ...
+
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:

@@ -74,6 +74,8 @@ class HandedOver:
         self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
     ) -> None: ...
 
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None: ...
+
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case. Main thread."""

@@ -28,7 +28,7 @@ LENGTH = struct.Struct('<I')
 WAYS = {1: 'request', 2: 'reply'}
 SEARCH_S = 0.5
 OBSERVATIONS = re.compile(r'/router_\d+/observation')
-REPLIES = re.compile(r'/robot_\d+/edge_controller/action_chunk')
+REPLIES = re.compile(r'/robot_\d+/edge_controller/action_chunk(_\d+)?')
 # of robots: a router speaks with its servers below .../router/...
 ROBOTS_KEYS = re.compile(r'@lerobot/[^/]+/[^/]+/robot/.*/(observation|action_chunk)')
 ZENOH = """{{"mode": "client", "connect": {{"endpoints": ["{endpoint}"]}},

@@ -21,6 +21,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.no_session_publisher import NoSessionPublisher
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     LinkReplies,
@@ -90,6 +91,7 @@ class PolicyRouter(LifecycleNode):
         # requests of both links arrive in threads of their own
         self._intake_lock = threading.Lock()
         self._topics = RouterPublishers(self)
+        self._no_session = NoSessionPublisher(self, self._zenoh)
         self._observations = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
@@ -199,7 +201,9 @@ class PolicyRouter(LifecycleNode):
         try:
             links = RouterLinks(
                 replicas.clients,
-                ReplicaTransport(replicas.clients, self._replies, self._drops),
+                ReplicaTransport(
+                    replicas.clients, self._replies, self._drops, self._no_session.publish
+                ),
                 self._publish,
                 shadow=shadow,
                 recorder=make_recorder(parameters, context),

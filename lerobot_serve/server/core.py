@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import time
 from typing import NamedTuple
 
+from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
@@ -20,7 +21,6 @@ from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS, ServerStatistics
 from lerobot_serve.server.sessions import admission
-from lerobot_serve.server.sessions.no_session_limiter import NoSessionLimiter
 from lerobot_serve.server.sessions.session_table import Session, SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
 from lerobot_serve.wire.chunk import Chunk, retry_after

@@ -22,15 +22,15 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.no_session_publisher import NoSessionPublisher
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
-from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
+from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     LinkReplies,
     serve_over_zenoh,
     service_handlers,
 )
 from lerobot_serve.ros.contract.session_messages import (
-    NO_SESSION_TOPIC,
     session_request_from_message,
 )
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
@@ -55,12 +55,10 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.server.swap.policy_swap import PolicySwap
 from lerobot_serve.server.swap.swap_folder import SwapRefused
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
-from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
+from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession, SwapPolicy
 
 CLEANUP_TIMEOUT_S = 5.0
@@ -134,10 +132,7 @@ class PolicyServer(LifecycleNode):
         self._status_publisher = self.create_publisher(
             ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
         )
-        # a client without a session has no reply topic
-        self._no_session = self.create_publisher(
-            ActionChunk, f'~/{NO_SESSION_TOPIC}', qos.NO_SESSION, event_callbacks=NO_EVENTS
-        )
+        self._no_session = NoSessionPublisher(self, self._zenoh)
         self._inbox = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
@@ -225,7 +220,7 @@ class PolicyServer(LifecycleNode):
             self._statistics,
             parameters,
             observer=self._observer,
-            send_no_session=self._publish_no_session,
+            send_no_session=self._no_session.publish,
         )
         self._observer.on_policy_changed(self.core.description)
         self._swap.reset()
@@ -324,12 +319,6 @@ class PolicyServer(LifecycleNode):
             self._sender.send(core, queued, refusal)
         else:
             self._inference.serve(core, queued)
-
-    def _publish_no_session(self, chunk: Chunk) -> None:
-        raw = wire_chunk.encode(chunk)
-        self._no_session.publish(raw)
-        if self._zenoh:
-            self._zenoh.publish_no_session(chunk, raw)
 
     # the swap of a policy, see swap.policy_swap
 

@@ -69,6 +69,8 @@ class Requester:
         self.settings = self.next_settings = settings
         self._is_open = False
         self._failures = self._timeouts = 0
+        # for requests that a new episode ended before their reply and their timeout
+        self._unanswered_s = 0.0
         # a used up quota holds requests back until then
         self._hold_until_ns = 0
         # results of the servers tried in this round
@@ -204,7 +206,7 @@ class Requester:
 
     def _leave_server(self, event: ConnectionEvent, reason: str) -> None:
         """Switch to the next server; after the last of them, wait."""
-        self._is_open, self._failures, self._timeouts = False, 0, 0
+        self._is_open, self._failures, self._timeouts, self._unanswered_s = False, 0, 0, 0.0
         self.pipeline.end_session()
         wait_s = self.servers.mark_failed(reason)
         self._all_incompatible &= event is ConnectionEvent.INCOMPATIBLE
@@ -252,13 +254,13 @@ class Requester:
         Hold requests back for the time that the server names. It is healthy: another one would
         give a robot more than its quota.
         """
-        self._timeouts = 0
+        self._timeouts, self._unanswered_s = 0, 0.0
         hold_s = min(reply.retry_after_s, MAX_HOLD_S)
         self._hold_until_ns = self._inbox.clock() + int(hold_s * 1e9)
         self.connection.handle(ConnectionEvent.REQUEST_FAILED, reply.failure)
 
     def _on_reply_without_actions(self, failure: str) -> None:
-        self._failures, self._timeouts = self._failures + 1, 0
+        self._failures, self._timeouts, self._unanswered_s = self._failures + 1, 0, 0.0
         if self._failures < MAX_CONSECUTIVE_FAILURES:
             self.connection.handle(ConnectionEvent.REQUEST_FAILED, failure)
         else:
@@ -284,15 +286,30 @@ class Requester:
                 return reply
             self._check_liveliness()
             self._check_timers()
+        if self._next_episode and self._is_open and self.pipeline.in_flight is not None:
+            self._on_given_up(pending)
         return None
+
+    def _on_given_up(self, pending: PendingRequest) -> None:
+        """
+        Count the time without a reply to a request that a new episode ends: episodes that are
+        shorter than request_timeout_s must not hide a silent server.
+        """
+        self._unanswered_s += (self._inbox.clock() - pending.sent_ns) / 1e9
+        if self._unanswered_s >= self.settings.request_timeout_s:
+            self._unanswered_s = 0.0
+            self._count_timeout()
 
     def _is_waiting(self) -> bool:
         has_request = self._is_open and self.pipeline.in_flight is not None
         return has_request and not self._inbox.is_stopped and not self._next_episode
 
     def _on_timeout(self) -> None:
-        """Count a timeout; several in a row lose the server."""
         self.pipeline.mark_overdue()
+        self._count_timeout()
+
+    def _count_timeout(self) -> None:
+        """Several in a row lose the server."""
         self._timeouts += 1
         no_reply = f'no reply within {self.settings.request_timeout_s:g} s'
         text = '; '.join(filter(None, (no_reply, self.pipeline.unreadable)))
@@ -324,7 +341,8 @@ class Requester:
         raw, arrived_ns = arrived
         reply = self.pipeline.on_reply(raw, arrived_ns, self.settings)
         if reply.result is ReplyResult.MERGED:
-            self._wanted_since_ns, self._failures, self._timeouts = None, 0, 0
+            self._wanted_since_ns, self._failures = None, 0
+            self._timeouts, self._unanswered_s = 0, 0.0
             if self._is_open:
                 self.servers.mark_succeeded()
                 self._all_incompatible = True

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 import threading
 
+from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
+from lerobot_serve.quotas.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.data_path.forwarder import RequestForwarder, SLOT_LEFT
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose
@@ -39,8 +41,8 @@ from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.execution_report import ExecutionReport, find_execution_report
-from lerobot_serve.wire.header import read_envelope, with_flags
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.wire.header import Header, read_envelope, with_flags
+from lerobot_serve.wire.schema import Flag, MsgType, Status
 
 DRAINING_TEXT = 'the router is draining; open a session with another server'
 # the replica is healthy and has lost the session
@@ -98,6 +100,7 @@ class Dispatcher:
         self._forwarder = RequestForwarder(table, placement, transport, observer, drops)
         self.hedging = self._forwarder.hedging
         self.timer = RequestTimer()
+        self._no_session_limiter = NoSessionLimiter()
         # next due time that the timer knows
         self._timer_ns: int | None = None
 
@@ -112,26 +115,37 @@ class Dispatcher:
             self._drops.add(error.reason)
             return
         step = DispatchStep(now_ns)
+        refusal = None
         with self._table.lock:
             session = self._table.sessions.find(client_id, header.session_epoch)
-            if session is None:
-                self._drops.add('no_session')
-                return
-            session.last_heard_ns = now_ns
-            self._record_executed(session, executed)
-            request = InFlightRequest(session, header, episode_id, raw, now_ns)
-            refusal = self._table.quotas.admit(client_id, len(raw), now_ns)
-            if refusal:
-                session.is_held_back = True
-                self._forwarder.reply_quota(request, refusal, step)
-            else:
-                self._place_and_send(request, step)
-                self._schedule_timer(step)
+            if session:
+                self._record_executed(session, executed)
+                request = InFlightRequest(session, header, episode_id, raw, now_ns)
+                refusal = self._begin(request, step)
+        if session is None:
+            self._refuse_unknown(header, client_id, episode_id, step)
         step.run()
+        if session is None:
+            return
         if refusal:
             self._observer.on_refused(session, header, executed)
         else:
             self._observer.on_requested(session, raw, header, executed)
+
+    def _begin(self, request: InFlightRequest, step: DispatchStep) -> QuotaRefusal | None:
+        """Send a request, or return why the quota of its client forbids that."""
+        session = request.session
+        session.last_heard_ns = step.now_ns
+        refusal = self._table.quotas.admit(
+            session.request.client_id, len(request.raw), step.now_ns
+        )
+        if refusal:
+            session.is_held_back = True
+            self._forwarder.reply_quota(request, refusal, step)
+        else:
+            self._place_and_send(request, step)
+            self._schedule_timer(step)
+        return refusal
 
     def refuse(self, raw: bytes, now_ns: int) -> None:
         """Reply DRAINING to a request of an open session."""
@@ -140,18 +154,31 @@ class Dispatcher:
         except Malformed as error:
             self._drops.add(error.reason)
             return
+        step = DispatchStep(now_ns)
         session = self._table.sessions.find(client_id, header.session_epoch)
         if session is None:
-            self._drops.add('no_session')
+            self._refuse_unknown(header, client_id, episode_id, step)
+            step.run()
             return
         session.last_heard_ns = now_ns
         self._drops.add('draining')
-        request, step = (
-            InFlightRequest(session, header, episode_id, raw, now_ns),
-            DispatchStep(now_ns),
-        )
+        request = InFlightRequest(session, header, episode_id, raw, now_ns)
         self._forwarder.fail(request, Status.DRAINING, DRAINING_TEXT, step)
         step.run()
+
+    def _refuse_unknown(
+        self, header: Header, client_id: str, episode_id: str, step: DispatchStep
+    ) -> None:
+        """
+        Reply NO_SESSION at once: a client may take a router that was started again for the one
+        that knew it.
+        """
+        self._drops.add('no_session')
+        is_request = header.msg_type == MsgType.OBSERVATION
+        if is_request and self._no_session_limiter.allows_reply(
+            client_id, header.session_epoch, step.now_ns
+        ):
+            step.defer(self._transport.refuse_unknown, header, client_id, episode_id)
 
     def _record_executed(self, session: ClientSession, executed: ExecutionReport | None) -> None:
         """Count executed actions and a halt for the episode of the previous request."""

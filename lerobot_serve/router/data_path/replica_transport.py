@@ -7,7 +7,7 @@ Any thread of the data path. Clients and publishers are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
@@ -16,6 +16,7 @@ from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
 
 
@@ -35,9 +36,15 @@ class ReplicaTransport:
     """The Transport of the node."""
 
     def __init__(
-        self, clients: Mapping[str, ReplicaSender], replies: ReplySender, drops: DropCounters
+        self,
+        clients: Mapping[str, ReplicaSender],
+        replies: ReplySender,
+        drops: DropCounters,
+        publish_no_session: Callable[[Chunk], None],
     ) -> None:
+        """`publish_no_session` is for clients without a session, which have no reply topic."""
         self._clients, self._replies, self._drops = clients, replies, drops
+        self._publish_no_session = publish_no_session
 
     def send(self, server: str, raw: bytes) -> None:
         self._clients[server].send(raw)
@@ -63,3 +70,16 @@ class ReplicaTransport:
             self.reply(request.session, wire_chunk.encode(chunk))
         except Unencodable:
             self._drops.add('unencodable')
+
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
+        """Reply NO_SESSION, so that the client opens another session."""
+        text = f'no session of epoch {header.session_epoch} is open for {client_id!r}; open one'
+        self._publish_no_session(
+            Chunk(
+                header.for_reply(Flag.NONE),
+                client_id,
+                episode_id,
+                status=Status.NO_SESSION,
+                status_text=text[:TEXT_LIMIT],
+            )
+        )

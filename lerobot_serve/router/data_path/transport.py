@@ -7,6 +7,7 @@ from typing import Protocol
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import Status
 
 
@@ -23,3 +24,6 @@ class Transport(Protocol):
         self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
     ) -> None:
         """Send a reply without actions to a client, which may send again after this time."""
+
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
+        """Reply NO_SESSION to a request whose session is not known here."""

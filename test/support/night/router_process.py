@@ -28,6 +28,7 @@ from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.message_views import router_view
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
@@ -61,6 +62,9 @@ class Links(RequestObserver):
         self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
     ) -> None:
         self.failed.append((request.session.request.client_id, text))
+
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
+        self.failed.append((client_id, 'no session'))
 
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str

@@ -32,6 +32,7 @@ class RecordingTransport(RequestObserver):
         self.sent: deque[tuple[str, bytes]] = deque(maxlen=capacity)
         self.replies: deque[tuple[ClientSession, bytes]] = deque(maxlen=capacity)
         self.failures: deque[FailedRequest] = deque(maxlen=capacity)
+        self.unknown: deque[tuple[str, int]] = deque(maxlen=capacity)
         # of each failure, the seconds until the next request is admitted
         self.retries: deque[float] = deque(maxlen=capacity)
         self.decisions: deque[tuple[ClientSession, InFlightRequest, Placement]] = deque(
@@ -66,6 +67,10 @@ class RecordingTransport(RequestObserver):
         self.called()
         self.retries.append(retry_after_s)
         self.failures.append((request, status, text))
+
+    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
+        self.called()
+        self.unknown.append((client_id, header.session_epoch))
 
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str

@@ -11,6 +11,7 @@ from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
+from lerobot_serve.wire.chunk import Chunk
 from support.router.router_core_rig import RoutingRig
 
 LIMIT_S = 10.0
@@ -51,6 +52,7 @@ class RuntimeRig(RoutingRig):
 
     def __init__(self, folder, **parameters: object) -> None:
         self.sent: list[bytes] = []
+        self.unknown: list[Chunk] = []
         super().__init__(folder, **parameters)
         self.topics: list[object] = self.published
         self.warned: list[str] = self.told
@@ -64,7 +66,7 @@ class RuntimeRig(RoutingRig):
             name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
             for name in self.clients
         }
-        return ReplicaTransport(clients, replies, self.drops)
+        return ReplicaTransport(clients, replies, self.drops, self.unknown.append)
 
     def routing(self) -> RouterRuntime:
         connections = RouterConnections(self.behind, None, self.topics.append)

@@ -91,7 +91,7 @@ def test_a_replica_that_takes_nothing_holds_up_no_other(drops):
         name: ZenohReplicaClient(link, name, '/router', on_drop=drops.add, lifespan_s=60.0)
         for name in ('/hung', '/fine')
     }
-    transport = ReplicaTransport(clients, None, drops)
+    transport = ReplicaTransport(clients, None, drops, lambda _: None)
     given = messages(QUEUED_REQUESTS + 10)
     # one thread, as the intake of the router
     for raw in given:

@@ -67,6 +67,27 @@ def test_a_stranger_and_an_older_session_are_counted_and_go_nowhere(rig):
     assert rig.drop('no_session') == 2
     assert rig.servers == []
     assert len(rig.table.in_flight) == 0
+    assert list(rig.outside.unknown) == [('stranger', 1), ('robot', 7)]
+
+
+def test_a_stranger_gets_few_replies_and_a_reply_gets_none(rig):
+    for _ in range(5):
+        rig.request('stranger')
+    rig.dispatcher.on_request(answer_bytes(request_bytes('other', 1, 'e')), rig.now_ns)
+    assert list(rig.outside.unknown) == [('stranger', 1)]
+    rig.now_ns += 10**9
+    rig.request('stranger')
+    assert len(rig.outside.unknown) == 2
+    # a robot with a session gets its reply, and no other
+    rig.request('robot')
+    assert len(rig.outside.unknown) == 2
+
+
+def test_a_router_that_drains_refuses_strangers_too(rig):
+    rig.dispatcher.refuse(request_bytes('stranger', 1, 'e'), rig.now_ns)
+    assert list(rig.outside.unknown) == [('stranger', 1)]
+    assert list(rig.outside.failures) == []
+    assert rig.drops.counts() == {'no_session': 1}
 
 
 @pytest.mark.parametrize(

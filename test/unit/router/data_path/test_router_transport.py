@@ -29,6 +29,7 @@ from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import MsgType, Status, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import RoutingDecision
@@ -59,7 +60,8 @@ class Rig:
         self.told: list[RoutingDecision] = []
         self.warned: list[str] = []
         clients = {'/a': SimpleNamespace(send=self.to_server.append)}
-        self.wiring = ReplicaTransport(clients, self.replies, self.drops)
+        self.unknown: list[Chunk] = []
+        self.wiring = ReplicaTransport(clients, self.replies, self.drops, self.unknown.append)
         context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
         self.publisher = DecisionPublisher(self.told.append, self.drops, context)
         self.robots = ClientSessions(grace_ns=0, idle_ns=0)

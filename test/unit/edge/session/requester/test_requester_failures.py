@@ -97,6 +97,30 @@ def test_a_new_episode_drops_the_answer_in_flight(start):
     assert played(bench) == CHUNK.tolist()
 
 
+@pytest.mark.parametrize('episode_s', [0.3, 0.7, 0.9])
+def test_episodes_shorter_than_the_timeout_do_not_hide_a_silent_server(episode_s):
+    bench = Simulation(servers=('/a', '/b'), request_timeout_s=1.0, max_consecutive_timeouts=2)
+    bench.answers['/a'] = None
+    bench.transport.on_probe = lambda on_reply: on_reply()
+    for number in range(1, 20):
+        bench.at(number * episode_s, lambda: bench.requester.begin_episode(EpisodeRequest()))
+    bench.run(4.0)
+    assert [server for server, _ in bench.transport.opened][:2] == ['/a', '/b']
+    first_of_b_s = next(at_s for at_s, server, _ in bench.requests if server == '/b')
+    # two timeouts, each seen at the end of an episode
+    assert 2.0 <= first_of_b_s <= 2.0 + 2 * episode_s
+
+
+def test_short_episodes_of_a_server_that_replies_count_no_timeouts():
+    bench = Simulation(servers=('/a', '/b'), request_timeout_s=1.0, max_consecutive_timeouts=1)
+    bench.round_trip_s = 0.4
+    for number in range(1, 20):
+        # each ends while a request is under way, after a reply
+        bench.at(number * 0.7, lambda: bench.requester.begin_episode(EpisodeRequest()))
+    bench.run(6.0)
+    assert bench.transport.opened == [('/a', 0)]
+
+
 def test_a_new_episode_leaves_nothing_of_the_old_one_to_play():
     bench = Bench()
     source = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')

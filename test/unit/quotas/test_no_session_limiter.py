@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from lerobot_serve.server.sessions.no_session_limiter import (
+from lerobot_serve.quotas.no_session_limiter import (
     MAX_CLIENTS,
     MAX_REPLIES_PER_S,
     NoSessionLimiter,
