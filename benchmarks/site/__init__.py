@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The processes of a site: a PostgreSQL, several routers that share their state in it, and policy
-servers. Started by the benchmarks `fleet_growth` and `site_faults`, and by tests. Main thread.
+A site: a PostgreSQL, several routers that share their state in it, policy servers, robots.
+
+`processes` starts routers and servers for the benchmark `fleet_growth`; `fault_fleet` starts a
+whole site in two networks for `site_faults`, `faults` lets its parts fail, `witness` writes down
+what passes, and `check` judges what is left. `postgres` is also used by tests. Main thread.
 """

@@ -81,6 +81,20 @@ def test_a_stopped_single_server_is_lost_and_found_again(edge_rig, stopped):
     edge_rig.wait_for_play()
 
 
+def test_a_server_that_was_stopped_and_is_killed_later_is_lost_again(edge_rig):
+    server = edge_rig.start_server(**SAME)
+    edge_rig.start(**{**DEFAULTS, 'request_timeout_s': 60.0})
+    edge_rig.wait_for_play()
+    for _ in range(2):
+        server.send_signal(signal.SIGSTOP)
+        edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='liveliness lease expired (2 s)')
+        server.send_signal(signal.SIGCONT)
+        edge_rig.wait_for_state(EdgeState.STREAMING)
+        edge_rig.wait_for_play()
+    edge_rig.kill(server)
+    edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='liveliness lease expired (2 s)')
+
+
 @both_links
 def test_a_server_that_says_goodbye_is_left_before_anything_is_asked(edge_rig):
     servers = {LEFT: edge_rig.start_server('/left', **SAME)}

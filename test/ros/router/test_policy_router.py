@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.ros import qos
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.services.session import SessionRefused
-from lerobot_serve_interfaces.msg import RouterState, ServerStatus
+from lerobot_serve_interfaces.msg import ActionChunk, RouterState, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 ROUTER = '/policy_router'
@@ -81,11 +83,30 @@ def test_bad_bytes_do_not_end_it(client, slots):
     slots.wait_for_drop('truncated')
 
 
-def test_an_unknown_robot_gets_no_answer_and_the_known_one_still_does(client, slots):
-    stranger = client.observation(client_id='stranger')
-    client.send(wire_observation.encode(stranger))
+def test_an_unknown_robot_gets_no_session_and_the_known_one_still_its_chunk(client, slots):
+    refused: list[bytes] = []
+    slots.node.create_subscription(
+        ActionChunk, f'{ROUTER}/no_session', refused.append, qos.NO_SESSION, raw=True
+    )
+    slots.wait(lambda: slots.node.count_publishers(f'{ROUTER}/no_session'), 'the topic is there')
     old = client.observation()
-    client.send(wire_observation.encode(replace(old, header=replace(old.header, session_epoch=9))))
+    strangers = (
+        client.observation(client_id='stranger'),
+        replace(old, header=replace(old.header, session_epoch=9)),
+    )
+
+    def has_refused_both() -> bool:
+        # the first ones may be sent before the topic is connected
+        for each in strangers:
+            client.send(wire_observation.encode(each))
+        chunks = [wire_chunk.decode(raw) for raw in refused]
+        return {(c.client_id, c.header.session_epoch) for c in chunks} == {
+            ('stranger', strangers[0].header.session_epoch),
+            ('tester', 9),
+        }
+
+    slots.wait(has_refused_both, 'both are refused')
+    assert {wire_chunk.decode(raw).status for raw in refused} == {Status.NO_SESSION}
     assert client.round_trip().status == Status.OK
     slots.wait_for_drop('no_session', 2)
 

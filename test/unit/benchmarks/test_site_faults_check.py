@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from benchmarks.site_faults import check, faults
+from benchmarks.site import check, faults
 
 Run = dict[str, list[dict]]
 SECOND = 1_000_000_000
@@ -145,6 +145,19 @@ def test_an_unreadable_line_is_found_and_a_torn_last_one_is_counted(tmp_path):
     assert found.counts['torn last lines'] == 1
     server.write_text(server.read_text() + '\n{"kind": "state"}\n')
     assert check.check(tmp_path).violations['whole']
+
+
+def test_the_time_in_which_a_loss_would_not_be_explained_is_counted():
+    def fault(began_s: float, ended_s: float) -> dict:
+        return {
+            'began_ns': began_s * SECOND,
+            'ended_ns': ended_s * SECOND,
+            'recovered_ns': ended_s * SECOND,
+        }
+
+    # 10 to 12, of two at once the later one to 13, then 30
+    run = [fault(10, 12), fault(10, 13), fault(30, 31), fault(33, 34)]
+    assert check.seconds_without_fault(run) == 30 - 13 - check.AFTER_S
 
 
 def test_the_checker_shares_nothing_with_the_package():

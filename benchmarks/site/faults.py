@@ -17,10 +17,11 @@ import random
 import signal
 import time
 
-from benchmarks.site_faults.fleet import CUT, FaultFleet, ROUTERS, SERVERS, WHOLE
+from benchmarks.site.fault_fleet import CUT, FaultFleet, ROUTERS, SERVERS, WHOLE
 
-# how long a part is away, and how long all is well before the next fault
-AWAY_S, QUIET_S = (0.3, 4.0), (0.5, 2.0)
+# how long a part is away, and how long all is well before the next fault; before each SPLIT_EVERY-th
+# it is well for longer: what is lost then is not explained
+AWAY_S, QUIET_S, LONG_QUIET_S = (0.3, 4.0), (0.5, 2.0), 12.0
 # actions of a policy that every robot plays after a fault: it goes on
 ACTIONS_AFTER = 15
 # of all faults, so many come with a second one of another part
@@ -124,6 +125,7 @@ def fail_often(fleet: FaultFleet, count: int, seed: int, file: Path) -> list[Fau
         for number, faults in enumerate(planned(count, draw)):
             time.sleep(draw.uniform(*QUIET_S))
             if number % SPLIT_EVERY == 0:
+                time.sleep(LONG_QUIET_S)
                 fleet.split(draw.choice(range(20, 81)), draw.choice(sorted(ROUTERS)))
             found = fail(fleet, faults)
             results += found

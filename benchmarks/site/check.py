@@ -83,8 +83,8 @@ class Evidence:
                 yield from (each for each in records if each['kind'] == kind)
 
     def near_fault(self, mono_ns: int, how: str = '', after_s: float = AFTER_S) -> str:
-        """Return the part that had failed at that time, or shortly before; else empty."""
-        for fault in self.faults:
+        """Return the last part that had failed at that time, or shortly before; else empty."""
+        for fault in reversed(self.faults):
             last_ns = max(fault['recovered_ns'], fault['ended_ns']) + after_s * NS
             if fault['began_ns'] <= mono_ns <= last_ns and (not how or fault['how'] == how):
                 return f'{fault["part"]} {fault["how"]}'
@@ -254,6 +254,8 @@ def check_command(evidence: Evidence, command: Record, longest_s: float) -> None
 
 
 def check_recovery(evidence: Evidence) -> None:
+    # what is lost in these times is not explained
+    evidence.counts['seconds without a fault'] = round(seconds_without_fault(evidence.faults))
     for fault in evidence.faults:
         name = f'{fault["part"]} {fault["how"]}'
         evidence.counts[f'faults: {name}'] += 1
@@ -261,6 +263,17 @@ def check_recovery(evidence: Evidence) -> None:
         evidence.series_ms[f'{name}, until all robots go on'].append(max(0.0, after_ms))
         if not fault['has_recovered']:
             evidence.blame('recovered', f'{fault["name"]} {fault["how"]}: a robot does not go on')
+
+
+def seconds_without_fault(faults: list[Record]) -> float:
+    """Return how long a run was between its first and its last fault, and not near any."""
+    free_s, last_ns = 0.0, None
+    for fault in faults:
+        if last_ns is not None:
+            free_s += max(0.0, (fault['began_ns'] - last_ns) / NS)
+        over_ns = max(fault['recovered_ns'], fault['ended_ns']) + AFTER_S * NS
+        last_ns = max(last_ns or 0, over_ns)
+    return free_s
 
 
 def main(arguments: Iterable[str]) -> int:

@@ -2,7 +2,7 @@
 """
 A program that listens on the wire and writes down each request and each reply of a robot.
 
-    python -m benchmarks.site_faults.witness LINK FILE [ENDPOINT ...]
+    python -m benchmarks.site.witness LINK FILE [ENDPOINT ...]
 
 LINK is ros or zenoh; over Zenoh it is a client of each ENDPOINT. It shares no code with the
 package: it reads the first bytes of each message itself, as RequestHeader.msg describes them.

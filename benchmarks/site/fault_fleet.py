@@ -122,7 +122,7 @@ class FaultFleet:
         if name in WITNESSES:
             link, file = WITNESSES[name], self.folder / f'{name}.jsonl'
             tapped = [f'tcp/127.0.0.1:{port}' for port in ROUTERS.values()]
-            return module_command('site_faults.witness', link, file, *tapped)
+            return module_command('site.witness', link, file, *tapped)
         kind, parameters = self._parameters(name)
         node = [] if kind == 'sim_robot' else ['-r', f'__node:={node_name(name)}']
         words = [str(executable_path(kind)), '--ros-args', *node]

@@ -21,10 +21,15 @@ import tempfile
 
 from benchmarks.network_emulation.link import LinkUnavailable
 from benchmarks.results.report import Case
-from benchmarks.site import postgres
-from benchmarks.site_faults import check
-from benchmarks.site_faults.faults import AWAY_S, fail_often, PAIRED_SHARE, QUIET_S
-from benchmarks.site_faults.fleet import ATTEMPT_S, fault_fleet, RATE_HZ, ROBOTS
+from benchmarks.site import check, postgres
+from benchmarks.site.fault_fleet import ATTEMPT_S, fault_fleet, RATE_HZ, ROBOTS
+from benchmarks.site.faults import (
+    AWAY_S,
+    fail_often,
+    LONG_QUIET_S,
+    PAIRED_SHARE,
+    QUIET_S,
+)
 from lerobot_serve.errors import UserError
 
 ABOUT = 'what becomes of requests while routers, servers, the store and the link of a site fail'
@@ -37,6 +42,7 @@ PARAMETERS = {
     'longest_attempt_s': ATTEMPT_S,
     'part_is_away_s': AWAY_S,
     'until_the_next_fault_s': QUIET_S,
+    'and_before_each_eighth_s': LONG_QUIET_S,
     'share_of_pairs': PAIRED_SHARE,
     'request_is_explained_until_s_after_a_fault': check.AFTER_S,
 }
