@@ -35,6 +35,8 @@ POLICY_CHANGED = 2
 UNANSWERED = ('timed_out', 'abandoned')
 # of a robot's own will
 OWN_REASONS = ('episode_started', 'stopped')
+# then it had waited for too long for that to be the reason
+OWN_WAIT_S = 1.0
 # after a fault a robot has sessions to open and requests that run into their timeout; a killed
 # process loses what it had not yet written
 AFTER_S, LOST_BY_KILL_S = 5.0, 1.0
@@ -55,6 +57,7 @@ class Evidence:
         self.counts: Counter[str] = Counter()
         self.series_ms: dict[str, list[float]] = defaultdict(list)
         self.faults = [json.loads(line) for line in (folder / 'faults.jsonl').open()]
+        self._killed = {each['name'] for each in self.faults if each['how'] == 'killed'}
         self.seen = [record for file in folder.glob('witness_*.jsonl') for record in lines(file)]
         self.runs: dict[str, list[Record]] = {}
         for file in sorted(folder.glob('*/*.jsonl')):
@@ -68,7 +71,7 @@ class Evidence:
             try:
                 yield json.loads(line)
             except ValueError:
-                if number == len(text) - 1:
+                if number == len(text) - 1 and file.parent.name in self._killed:
                     self.counts['torn last lines'] += 1
                 else:
                     self.blame('whole', f'{file.name}: line {number + 1} cannot be read')
@@ -82,9 +85,17 @@ class Evidence:
             if records and records[0].get('role') == role:
                 yield from (each for each in records if each['kind'] == kind)
 
-    def near_fault(self, mono_ns: int, how: str = '', after_s: float = AFTER_S) -> str:
+    def near_fault(
+        self,
+        mono_ns: int,
+        how: str = '',
+        after_s: float = AFTER_S,
+        harmless: tuple[str, ...] = (),
+    ) -> str:
         """Return the last part that had failed at that time, or shortly before; else empty."""
         for fault in reversed(self.faults):
+            if fault['part'] in harmless:
+                continue
             last_ns = max(fault['recovered_ns'], fault['ended_ns']) + after_s * NS
             if fault['began_ns'] <= mono_ns <= last_ns and (not how or fault['how'] == how):
                 return f'{fault["part"]} {fault["how"]}'
@@ -115,6 +126,9 @@ def check(folder: Path) -> Evidence:
     check_placements(evidence)
     check_commands(evidence)
     check_recovery(evidence)
+    for what in ('requests', 'requests seen on the wire', 'placements', 'control steps'):
+        if not evidence.counts[what]:
+            evidence.blame('whole', f'no {what} were recorded')
     return evidence
 
 
@@ -167,15 +181,20 @@ def check_replies(evidence: Evidence, ends: dict[Request, Record]) -> None:
 
 
 def check_losses(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    sent_ns: dict[Request, int] = {}
+    for each in evidence.seen:
+        if each['way'] == 'request':
+            sent_ns.setdefault(seen_number(each), each['mono_ns'])
     for number, end in ends.items():
         if end['status'] not in UNANSWERED:
             continue
         reason = end.get('reason', end['status'])
-        if reason in OWN_REASONS:
+        waited_s = (end['mono_ns'] - sent_ns.get(number, end['mono_ns'])) / NS
+        if reason in OWN_REASONS and waited_s <= OWN_WAIT_S:
             evidence.counts[f'given up by the robot: {reason}'] += 1
             continue
         evidence.counts[f'lost: {reason}'] += 1
-        if fault := evidence.near_fault(end['mono_ns']):
+        if fault := evidence.near_fault(end['mono_ns'], harmless=('store',)):
             evidence.counts[f'lost at {fault}'] += 1
         else:
             evidence.blame('explained', f'request {number} was lost without a fault: {reason}')
@@ -211,7 +230,8 @@ def check_placements(evidence: Evidence) -> None:
     slots: dict[str, str] = {}
     shares: dict[int, set[int]] = defaultdict(set)
     for each in placements:
-        if version := each.get('split_version'):
+        # a moved episode keeps the split that it began with
+        if (version := each.get('split_version')) and not each['moved']:
             shares[version].add(each['split_percent'])
         if not (episode := each.get('episode_id')):
             continue
@@ -222,10 +242,28 @@ def check_placements(evidence: Evidence) -> None:
         elif each['slot'] != before:
             evidence.blame('placed', f'{episode}: slot {before}, then {each["slot"]}, not moved')
     evidence.counts['episodes that were placed'] = len(slots)
+    check_slots(evidence, placements)
     evidence.counts['versions of the split'] = len(shares)
     for version, found in sorted(shares.items()):
         if len(found) > 1:
             evidence.blame('one_split', f'version {version} of the split is {sorted(found)} %')
+
+
+def check_slots(evidence: Evidence, placements: list[Record]) -> None:
+    """A router asks only servers of a slot in which some router has placed the episode."""
+    placed: dict[str, set[str]] = defaultdict(set)
+    for each in placements:
+        placed[each.get('episode_id', '')].add(each['slot'])
+    for each in evidence.of('router', 'request'):
+        slot = each.get('routing', {}).get('slot')
+        episode = each.get('episode_id', '')
+        if each['status'] == 'ok' and slot and slot not in placed[episode]:
+            if evidence.near_fault(each['mono_ns'], 'killed', LOST_BY_KILL_S):
+                evidence.counts['placements that a killed router did not write down'] += 1
+            else:
+                evidence.blame(
+                    'placed', f'{episode} is served by slot {slot}, without a placement'
+                )
 
 
 def check_commands(evidence: Evidence) -> None:
@@ -247,10 +285,9 @@ def check_command(evidence: Evidence, command: Record, longest_s: float) -> None
     evidence.counts['control steps with an action of a policy'] += is_policys
     if {'commanded', 'raw'} & set(command.get('not_finite', ())):
         evidence.blame('safe', f'step {command["control_step"]} holds a number that is not finite')
-    if is_policys and command.get('commanded') and command.get('age_s', 0.0) > longest_s:
-        evidence.blame(
-            'safe', f'step {command["control_step"]}: an action of {command["age_s"]:.2f} s'
-        )
+    age_s = command.get('age_s')
+    if is_policys and command.get('commanded') and (age_s is None or age_s > longest_s):
+        evidence.blame('safe', f'step {command["control_step"]}: an action of {age_s} s')
 
 
 def check_recovery(evidence: Evidence) -> None:

@@ -19,8 +19,8 @@ import time
 
 from benchmarks.site.fault_fleet import CUT, FaultFleet, ROUTERS, SERVERS, WHOLE
 
-# how long a part is away, and how long all is well before the next fault; before each SPLIT_EVERY-th
-# it is well for longer: what is lost then is not explained
+# how long a part is away, and how long all is well before the next fault; now and then, before a
+# change of the split, it is well for longer: what is lost then is not explained
 AWAY_S, QUIET_S, LONG_QUIET_S = (0.3, 4.0), (0.5, 2.0), 12.0
 # actions of a policy that every robot plays after a fault: it goes on
 ACTIONS_AFTER = 15

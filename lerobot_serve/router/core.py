@@ -243,6 +243,9 @@ class RouterCore:
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.table.lock:
             self.table.change_rules(dispatch_rules(parameters))
+            if parameters.split_percent != before.split_percent:
+                # the shared state gives the new split its version
+                self.table.placements.split_version = 0
             self.table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
         self.decisions.record_parameters(before, parameters, self._given)

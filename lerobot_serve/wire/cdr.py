@@ -130,6 +130,11 @@ class CdrReader:
         """Where the next field begins, before its alignment [bytes]."""
         return self._at
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing follows: an older version ends a message before its newer fields."""
+        return self._at >= self._end
+
     def _take(self, size: int, align: int) -> int:
         begin = self._at + (START - self._at) % align
         self._at = begin + size

@@ -36,6 +36,8 @@ from lerobot_serve.zenoh.traffic import Traffic
 
 Handler = Callable[[Any, Any], Any]
 LOGGED_LIMIT, SPEAKER_LIMIT = 256, 80
+# callers of gateways, and robots of routers
+MAX_ASKED_FOR = 4096
 # services whose calls a bag holds; Zenoh shows them to no third node
 RECORDED = ('open_session', 'close_session', 'reset_episode')
 # calls that run or wait: of one robot, of one router or gateway for all of its robots, of all
@@ -110,6 +112,8 @@ class ServerEndpoint:
         self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
         self._pass_on, self._log_warning = on_observation, log_warning
         self._places = CallPlaces()
+        # client -> the gateway or router that asks for it; only the thread of Zenoh writes
+        self._askers: dict[str, ClientKeys] = {}
         # client and service of refusals in the log: a client repeats a call that is refused
         self._logged: set[tuple[ClientKeys, str]] = set()
         self._queryables = [
@@ -125,8 +129,9 @@ class ServerEndpoint:
         self._status.put(raw)
 
     def publish_no_session(self, client_id: str, raw: bytes) -> None:
-        """Reply to a client without a session."""
-        key = self.keys.client(Role.ROBOT, client_id).no_session
+        """Reply to a client without a session, or to the gateway or router that asks for it."""
+        robot = self.keys.client(Role.ROBOT, client_id)
+        key = self._askers.get(client_id, robot).no_session
         if not self._link.put(key, raw, Traffic.CHUNK):
             self._on_drop(LINK_FULL)
 
@@ -138,14 +143,23 @@ class ServerEndpoint:
             self._on_drop(error.reason)
             return
         try:
-            is_own = client_of(key).may_speak_for(client_id)
+            client = client_of(key)
+            is_own = client.may_speak_for(client_id)
         except ValueError:
             # published on many keys at once
             is_own = False
         if is_own:
+            self._remember_asker(client, client_id)
             self._pass_on(raw)
         else:
             self._on_drop('wrong_client')
+
+    def _remember_asker(self, client: ClientKeys, client_id: str) -> None:
+        """Note who asks for a client, where that is not the client itself."""
+        if client.role == Role.ROBOT:
+            self._askers.pop(client_id, None)
+        elif client_id in self._askers or len(self._askers) < MAX_ASKED_FOR:
+            self._askers[client_id] = client
 
     def _on_query(self, name: str, handler: Handler, query: zenoh.Query) -> None:
         """Thread of Zenoh."""

@@ -31,6 +31,7 @@ from lerobot_serve.edge.session.tracker import (
     RequestEnd,
     RequestTracker,
     TIMED_OUT,
+    TOO_LATE_REASONS,
 )
 from lerobot_serve.edge.session.transport.transport import SessionAgreement, Transport
 from lerobot_serve.wire import chunk as wire_chunk
@@ -62,12 +63,14 @@ class ReplyResult(Enum):
 class ProcessedReply(NamedTuple):
     """
     The result, and why the reply holds no actions; empty if it does. A server whose quota is used
-    up admits the next request after `retry_after_s`.
+    up admits the next request after `retry_after_s`. `is_of_session`: a server replies in this
+    session, even where the reply comes too late for its request.
     """
 
     result: ReplyResult
     failure: str = ''
     retry_after_s: float = 0.0
+    is_of_session: bool = True
 
 
 @dataclass
@@ -271,7 +274,9 @@ class RequestPipeline:
                     'lerobot_serve'
                 )
             self.status.count_dropped(error.reason)
-            return ProcessedReply(ReplyResult.DROPPED)
+            return ProcessedReply(
+                ReplyResult.DROPPED, is_of_session=error.reason in TOO_LATE_REASONS
+            )
         processed, status, reason = self._merge(chunk, pending, arrived_ns, settings)
         self._listener.ended(RequestEnd(pending, arrived_ns, status, reason, chunk, len(raw)))
         return processed

@@ -200,6 +200,7 @@ class Requester:
             while self._receive(0.0) is not None:
                 pass
             self._is_open = True
+            self._failures, self._timeouts, self._unanswered_s = 0, 0, 0.0
             self._refused_since_ns, self._hold_until_ns = None, 0
             self.pipeline.begin_session(server, agreement)
             self.connection.handle(ConnectionEvent.SESSION_OPENED, f'session opened with {server}')
@@ -254,13 +255,13 @@ class Requester:
         Hold requests back for the time that the server names. It is healthy: another one would
         give a robot more than its quota.
         """
-        self._timeouts, self._unanswered_s = 0, 0.0
+        self._timeouts = 0
         hold_s = min(reply.retry_after_s, MAX_HOLD_S)
         self._hold_until_ns = self._inbox.clock() + int(hold_s * 1e9)
         self.connection.handle(ConnectionEvent.REQUEST_FAILED, reply.failure)
 
     def _on_reply_without_actions(self, failure: str) -> None:
-        self._failures, self._timeouts, self._unanswered_s = self._failures + 1, 0, 0.0
+        self._failures, self._timeouts = self._failures + 1, 0
         if self._failures < MAX_CONSECUTIVE_FAILURES:
             self.connection.handle(ConnectionEvent.REQUEST_FAILED, failure)
         else:
@@ -286,7 +287,10 @@ class Requester:
                 return reply
             self._check_liveliness()
             self._check_timers()
-        if self._next_episode and self._is_open and self.pipeline.in_flight is not None:
+        # a reply may have arrived at the same moment
+        while self._receive(0.0) is not None:
+            pass
+        if self._next_episode and self._is_open and self.pipeline.in_flight is pending:
             self._on_given_up(pending)
         return None
 
@@ -340,9 +344,10 @@ class Requester:
             return None
         raw, arrived_ns = arrived
         reply = self.pipeline.on_reply(raw, arrived_ns, self.settings)
+        if reply.is_of_session:
+            self._unanswered_s = 0.0
         if reply.result is ReplyResult.MERGED:
-            self._wanted_since_ns, self._failures = None, 0
-            self._timeouts, self._unanswered_s = 0, 0.0
+            self._wanted_since_ns, self._failures, self._timeouts = None, 0, 0
             if self._is_open:
                 self.servers.mark_succeeded()
                 self._all_incompatible = True

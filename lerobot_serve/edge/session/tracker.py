@@ -17,6 +17,8 @@ from lerobot_serve.wire.header import Header
 
 # status of a request's end, unless the server's status applies
 OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'abandoned'
+# of replies in this session to requests that have ended
+STALE_EPISODE, LATE_CHUNK = TOO_LATE_REASONS = 'stale_episode', 'late_chunk'
 
 
 class ReplyDropped(Exception):
@@ -120,10 +122,10 @@ class RequestTracker:
         if header.session_epoch != self.session_epoch:
             raise ReplyDropped('stale_epoch')
         if header.episode != self.episode:
-            raise ReplyDropped('stale_episode')
+            raise ReplyDropped(STALE_EPISODE)
         request = self.in_flight
         if request is None or header.seq != request.seq:
-            raise ReplyDropped('late_chunk')
+            raise ReplyDropped(LATE_CHUNK)
         self.release()
         return request
 

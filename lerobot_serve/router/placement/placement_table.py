@@ -63,7 +63,7 @@ class PlacementTable:
         self._capacity, self._writer = capacity, writer
         self._placed: OrderedDict[str, StoredPlacement] = OrderedDict(known or {})
         self._split_percent: int | None = None
-        # revision of the split in a shared state; 0 without one
+        # revision of the split in a shared state; 0 without one, and until it is known
         self.split_version = 0
 
     def __len__(self) -> int:
@@ -117,15 +117,17 @@ class PlacementTable:
     def move(self, episode_id: str, slot_name: str, reason: str) -> Placement:
         """Move an episode to another slot until its end; return the new placement."""
         known = self._placed.get(episode_id)
-        # a removed episode counts as placed with the current split
+        # share and version are those of its start: no split moves a running episode. A removed
+        # episode counts as placed with the current split
         split_percent = known.split_percent if known else self._split_percent
+        split_version = known.split_version if known else self.split_version
         decided = stored_placement(
             bucket(episode_id),
             slot_name,
             split_percent,
             True,
             reason[:REASON_LIMIT],
-            self.split_version,
+            split_version,
         )
         self._remember(episode_id, decided)
         return to_placement(episode_id, decided)

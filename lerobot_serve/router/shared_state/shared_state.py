@@ -246,8 +246,13 @@ class SharedState:
             )
 
     def _update_split_version(self, revision: int) -> None:
-        self._split_version = max(self._split_version, revision, self._parts.written.get(SPLIT, 0))
-        self._parts.table.placements.split_version = self._split_version
+        """Let placements name the version of the split; none while that is being written."""
+        parts = self._parts
+        if parts.decisions.writer.has_unwritten(SPLIT):
+            return
+        self._split_version = max(self._split_version, revision, parts.written.get(SPLIT, 0))
+        with parts.table.lock:
+            parts.table.placements.split_version = self._split_version
 
     def _apply_damage(self, damage: StoreDamage) -> None:
         """Bar what an unreadable decision may have barred."""

@@ -210,7 +210,8 @@ def decode_decision(raw: bytes) -> RoutingDecision:
         sticky=bool(sticky),
         moved=bool(moved),
         reason=reader.string(TEXT_LIMIT, 'reason'),
-        split_version=int(reader.unpack(VERSION, align=8)[0]),
+        # bags of 0.2.0 have none
+        split_version=0 if reader.is_at_end else int(reader.unpack(VERSION, align=8)[0]),
     )
 
 

@@ -113,7 +113,9 @@ WAYS: dict[str, tuple[str, Callable[[Run], object]]] = {
     'two slots for an episode': ('placed', lambda run: run[SECOND_ROUTER][1].update(moved=False)),
     'a version with two shares': (
         'one_split',
-        lambda run: run[SECOND_ROUTER][1].update(split_percent=60),
+        lambda run: run[SECOND_ROUTER].append(
+            placement('2', 13.0) | {'episode_id': 'episode 2', 'split_percent': 60}
+        ),
     ),
     'a command that is not finite': (
         'safe',
@@ -136,9 +138,37 @@ def test_each_violation_is_found(tmp_path, way):
     assert [name for name, texts in found.violations.items() if texts] == [rule]
 
 
+def test_what_a_robot_gives_up_after_a_long_wait_is_lost(tmp_path):
+    run = sound_run()
+    run[EDGE].append(end(4, 30.0, 'abandoned', reason='episode_started'))
+    run[WITNESS].append({**seen(4, 'request'), 'mono_ns': int(28.5 * SECOND)})
+    found = judged(run, tmp_path)
+    assert found.violations['explained']
+    run[WITNESS][-1]['mono_ns'] = int(29.5 * SECOND)
+    found = judged(run, tmp_path)
+    assert not any(found.violations.values())
+    assert found.counts['given up by the robot: episode_started'] == 1
+
+
+def test_a_store_explains_no_loss(tmp_path):
+    run = sound_run()
+    run['faults.jsonl'][0]['part'] = 'store'
+    assert judged(run, tmp_path).violations['explained']
+
+
+def test_an_empty_run_is_no_proof(tmp_path):
+    assert judged({'faults.jsonl': []}, tmp_path).violations['whole']
+
+
+def test_a_slot_without_a_placement_is_found(tmp_path):
+    run = sound_run()
+    run[SECOND_ROUTER].append(end(3, 30.0, routing={'slot': 'c'}))
+    assert judged(run, tmp_path).violations['placed']
+
+
 def test_an_unreadable_line_is_found_and_a_torn_last_one_is_counted(tmp_path):
     judged(sound_run(), tmp_path)
-    server = tmp_path / 'a1/server.jsonl'
+    server = tmp_path / 'router_1/router.jsonl'
     server.write_text(server.read_text() + '{"kind": "re')
     found = check.check(tmp_path)
     assert not any(found.violations.values())

@@ -56,6 +56,11 @@ class Link:
     def __init__(self) -> None:
         self.subscribed: dict[str, object] = {}
         self.served: dict[str, object] = {}
+        self.sent: list[str] = []
+
+    def put(self, key, raw, traffic):
+        self.sent.append(key)
+        return True
 
     def subscribe(self, key, on_payload):
         self.subscribed[key] = on_payload
@@ -136,6 +141,23 @@ def test_each_observation_is_passed_on_or_counted(role, client, raw):
     assert met.passed in ([], [raw])
     if met.passed:
         assert key.may_speak_for(read_envelope(raw).client_id)
+
+
+def test_who_asks_for_a_robot_is_refused_in_its_place():
+    met = Endpoint()
+    met.endpoint.publish_no_session('robot_1', b'never asked')
+    for client in (ROUTER, ROBOT):
+        met.observe(client.observation, RAW)
+        met.endpoint.publish_no_session('robot_1', b'no session')
+        met.endpoint.publish_no_session('robot_2', b'no session')
+    other = KEYS.client(Role.ROBOT, 'robot_2')
+    assert met.link.sent == [
+        ROBOT.no_session,
+        ROUTER.no_session,
+        other.no_session,
+        ROBOT.no_session,
+        other.no_session,
+    ]
 
 
 @fuzz(250)

@@ -119,19 +119,20 @@ def _point(plan: SitePlan, robots: int) -> GrowthPoint:
     router_load = robots * model.fleet.rate_hz * model.costs.router_s / routers
     store_share = model.costs.store_share(robots, routers)
     misses = normal_misses(result.requests, model.fleet)
+    is_only_store = not misses and router_load <= 1 < store_share
     # a short run does not show a slight overload of these
     if router_load > 1:
         misses += (f'each router needs {router_load:.0%} of a core',)
     if store_share > 1:
         misses += (f'the store needs {store_share:.0%} of a core',)
-    breaks = _saturated(result, router_load, store_share) if misses else None
+    breaks = _broken(result, router_load, is_only_store=is_only_store) if misses else None
     return GrowthPoint(robots, robots / plan.robots, result, store_share, misses, breaks)
 
 
-def _saturated(result: SiteResult, router_load: float, store_share: float) -> Resource:
-    """Return what is saturated, in the order of a request; else the buffer is too short."""
+def _broken(result: SiteResult, router_load: float, *, is_only_store: bool) -> Resource:
+    """Return what a missed goal is due to, in the order of a request; else the buffer is short."""
+    if is_only_store:
+        return Resource.STORE
     if max(router_load, result.router_share) >= SATURATED_SHARE:
         return Resource.ROUTER
-    if result.server_share >= SATURATED_SHARE:
-        return Resource.SERVER
-    return Resource.STORE if store_share > 1 else Resource.BUFFER
+    return Resource.SERVER if result.server_share >= SATURATED_SHARE else Resource.BUFFER

@@ -194,7 +194,7 @@ class TestPlacements:
         later.place('two')
         assert later.core.table.placements.find('two').split_version == version
 
-    def test_a_move_names_the_version_of_the_split_at_that_time(self, site, pair):
+    def test_a_move_names_the_split_with_which_its_episode_began(self, site, pair):
         first, second = pair
         name = episode_in('a', 50)
         first.place(name)
@@ -205,7 +205,8 @@ class TestPlacements:
         second.place(name)
         (placed,), (moved,) = decisions(first), decisions(second)
         assert (placed.moved, moved.moved) == (False, True)
-        assert placed.split_version < moved.split_version
+        assert placed.split_version == moved.split_version
+        assert placed.split_percent == moved.split_percent == 50
 
 
 def decisions(router) -> list[RoutingDecision]:

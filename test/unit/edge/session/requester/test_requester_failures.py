@@ -121,6 +121,30 @@ def test_short_episodes_of_a_server_that_replies_count_no_timeouts():
     assert bench.transport.opened == [('/a', 0)]
 
 
+def test_a_slow_server_whose_replies_come_in_the_next_episode_is_not_left():
+    bench = Simulation(servers=('/a', '/b'), request_timeout_s=2.0, max_consecutive_timeouts=1)
+    # longer than an episode: each reply is of the one before
+    bench.round_trip_s = 1.1
+    for number in range(1, 20):
+        bench.at(number * 0.7, lambda: bench.requester.begin_episode(EpisodeRequest()))
+    bench.run(10.0)
+    assert bench.transport.opened == [('/a', 0)]
+    assert bench.drops['stale_episode'] > 5
+
+
+def test_time_without_a_reply_does_not_count_against_the_next_server():
+    bench = Simulation(servers=('/a', '/b'), request_timeout_s=1.0, max_consecutive_timeouts=2)
+    bench.answers |= {'/a': None, '/b': None}
+    for number in range(1, 40):
+        bench.at(number * 0.7, lambda: bench.requester.begin_episode(EpisodeRequest()))
+    bench.run(20.0)
+    first, second = (
+        next(at_s for at_s, server, _ in bench.requests if server == name) for name in ('/a', '/b')
+    )
+    back = next(at_s for at_s, server, _ in bench.requests if server == '/a' and at_s > second)
+    assert back - second >= second - first - 0.7
+
+
 def test_a_new_episode_leaves_nothing_of_the_old_one_to_play():
     bench = Bench()
     source = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')
