@@ -49,7 +49,7 @@ JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 PICTURE = 80, 85
 # the largest fleet asks for ten minutes in the usual 200 rounds, the others for a minute each
 SECONDS_A_ROUND, SHORT_SECONDS_A_ROUND = 3.0, 0.3
-WARM_UP_S, WINDOWS, PROFILE_S, HOTTEST = 3.0, 12, 10.0, 6
+WARM_UP_S, WINDOWS, PROFILE_S, PROFILES_BEFORE, HOTTEST = 3.0, 12, 10.0, 7, 6
 PARAMETERS = {
     'rate_hz': RATE_HZ,
     'request_kb': 20,
@@ -220,7 +220,8 @@ def profile(seconds: float, folder: Path) -> Case:
         with contextlib.ExitStack() as stack:
             fleet = RoutedFleet(stack, folder, robots, module_command('harness.profiler', scratch))
             fleet.grow(robots)
-            # to open sessions is another thing than to serve them
+            # to open sessions is another thing than to serve them, and later episodes open more
+            fleet.run(PROFILES_BEFORE * seconds)
             os.kill(fleet.routers[0], profiler.RESET_SIGNAL)
             run = fleet.run(seconds)
         threads = profiler.read(Path(scratch))

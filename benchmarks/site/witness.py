@@ -81,8 +81,11 @@ def listen_over_ros(notebook: Notebook, is_over: threading.Event) -> None:
                 found.add(topic)
                 node.create_subscription(kind, topic, notebook.note, quality, raw=True)
 
-    node.create_timer(SEARCH_S, search)
+    searched_s = 0.0
     while not is_over.is_set():
+        if time.monotonic() - searched_s > SEARCH_S:
+            search()
+            searched_s = time.monotonic()
         rclpy.spin_once(node, timeout_sec=SEARCH_S)
     rclpy.shutdown()
 

@@ -90,8 +90,8 @@ OPTIONS = (
 # each of these, but one site, asks for a plan of sites with routers and a store; the defaults are
 # those of docs/plan.md, measured at load
 SITES, EPISODE_S = 1, 60.0
-ROUTER_MS, ROUTER_MB, ROUTER_MB_PER_ROBOT = 0.59, 106.0, 0.26
-STORE_MS, STORE_IDLE_PERCENT = 1.7, 1.0
+ROUTER_MS, ROUTER_MB, ROUTER_MB_PER_ROBOT = 1.4, 134.0, 0.34
+STORE_MS, STORE_IDLE_PERCENT = 1.4, 0.4
 SITE_OPTIONS = (
     NumberOption(
         '--sites', int, 1, 1000, None,

@@ -54,8 +54,8 @@ def test_people_get_the_runs_the_needs_and_what_breaks_first(capsys):
         '\n  loss of the store ',
         'placements wait, written ',
         '\n  routers  2, including one spare; ',
-        ' MB each; one carries 1355 robots at 80%',
-        '\nall 2 sites: 4 routers with 0.437 GB, 7 servers for a slot\n',
+        ' MB each; one carries 571 robots at 80%',
+        '\nall 2 sites: 4 routers with 0.553 GB, 7 servers for a slot\n',
         '\nfirst to break: the policy servers, at ',
         'one store for all sites',
     ):
