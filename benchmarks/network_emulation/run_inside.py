@@ -21,6 +21,7 @@ from benchmarks.network_emulation import namespaces
 def main() -> int:
     """Become the command; return only when that cannot be."""
     relay, network, mounts, *command = sys.argv[1:]
+    folder = os.getcwd()
     try:
         namespaces.join(Path(f'/proc/{relay}/ns/user'), namespaces.CLONE_NEWUSER)
         namespaces.join(Path(network), namespaces.CLONE_NEWNET)
@@ -28,6 +29,8 @@ def main() -> int:
     except OSError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
+    # joining mounts leads to /
+    os.chdir(folder)
     return os.execvp(command[0], command)
 
 
