@@ -33,8 +33,8 @@ Record = dict[str, Any]
 Request = tuple[str, int, int]
 POLICY_CHANGED = 2
 UNANSWERED = ('timed_out', 'abandoned')
-# of a robot's own will
-OWN_REASONS = ('episode_started', 'stopped')
+# of a robot's own will; a chunk is rejected when its episode has just ended
+OWN_REASONS = ('episode_started', 'rejected_chunk', 'stopped')
 # then it had waited for too long for that to be the reason
 OWN_WAIT_S = 1.0
 # after a fault a robot has sessions to open and requests that run into their timeout; a killed
