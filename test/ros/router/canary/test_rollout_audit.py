@@ -26,6 +26,10 @@ def fleet(router_rig, tmp_path) -> Fleet:
         router_rig.server(slot, slot)
     start_router(router_rig, tmp_path)
     router_rig.wait_for_health('slot_b_drained')
+    # drained is also a slot whose policy is not known yet
+    router_rig.wait(
+        lambda: all(slot.policy for slot in router_rig.state.slots), 'both policies are known'
+    )
     champion, candidate = (slot.policy for slot in router_rig.state.slots)
     record = GateRecord(candidate, champion, 'passed', '', 30, 100, '', '')
     write_record(tmp_path / 'gates', record)
