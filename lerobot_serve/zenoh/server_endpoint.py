@@ -158,7 +158,10 @@ class ServerEndpoint:
         """Note who asks for a client, where that is not the client itself."""
         if client.role == Role.ROBOT:
             self._askers.pop(client_id, None)
-        elif client_id in self._askers or len(self._askers) < MAX_ASKED_FOR:
+        elif self._askers.get(client_id) != client:
+            if len(self._askers) >= MAX_ASKED_FOR:
+                # the oldest: callers of a gateway have new names again and again
+                self._askers.pop(next(iter(self._askers)))
             self._askers[client_id] = client
 
     def _on_query(self, name: str, handler: Handler, query: zenoh.Query) -> None:

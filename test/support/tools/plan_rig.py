@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
+
 from lerobot_serve.tools.plan.demand import FleetDemand
 from lerobot_serve.tools.plan.sites.costs import SiteCosts
 
@@ -26,3 +28,17 @@ def site_costs(**changes: float) -> SiteCosts:
     usual = {'router_s': 0.001, 'store_s': 0.002, 'store_idle_share': 0.01, 'episode_s': 10.0}
     memory = {'router_mb': 100.0, 'router_mb_per_robot': 0.25}
     return SiteCosts(**{**usual, **memory, **changes})
+
+
+def fleets(robots: int) -> st.SearchStrategy[FleetDemand]:
+    """Return fleets of up to so many robots."""
+    return st.builds(
+        fleet_demand,
+        st.integers(1, robots),
+        rate_hz=st.floats(0.2, 5.0),
+        network_s=st.sampled_from([0.0, 0.01, 0.4]),
+        chunk_s=st.floats(0.1, 4.0),
+        failover_s=st.sampled_from([0.0, 1.0, 6.0]),
+        request_timeout_s=st.sampled_from([0.0, 0.3, 5.0]),
+        jitter=st.sampled_from([0.0, 0.1, 1.0]),
+    )

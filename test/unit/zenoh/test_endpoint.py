@@ -21,6 +21,7 @@ from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import (
     ALL_CALLS,
+    MAX_ASKED_FOR,
     ROBOT_CALLS,
     ROUTER_CALLS,
     ServerEndpoint,
@@ -157,6 +158,22 @@ def test_who_asks_for_a_robot_is_refused_in_its_place():
         other.no_session,
         ROBOT.no_session,
         other.no_session,
+    ]
+
+
+def test_who_asks_is_remembered_for_the_newest_clients_only():
+    met = Endpoint()
+    for number in range(MAX_ASKED_FOR + 1):
+        name = f'caller_{number}'
+        raw = wire_observation.encode(
+            Observation(HEADER, name, 'episode-1', np.zeros((1, 6), np.float32))
+        )
+        met.observe(ROUTER.observation, raw)
+    met.endpoint.publish_no_session('caller_0', b'no session')
+    met.endpoint.publish_no_session(name, b'no session')
+    assert met.link.sent == [
+        KEYS.client(Role.ROBOT, 'caller_0').no_session,
+        ROUTER.no_session,
     ]
 
 

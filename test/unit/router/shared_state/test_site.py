@@ -194,6 +194,19 @@ class TestPlacements:
         later.place('two')
         assert later.core.table.placements.find('two').split_version == version
 
+    def test_a_split_that_is_not_stored_yet_has_no_version(self, site, pair):
+        first, second = pair
+        first.command(R.SET_SPLIT, split_percent=80)
+        first.place('at once')
+        site.step(2)
+        first.place('later')
+        at_once, later = decisions(first)
+        assert (at_once.split_percent, later.split_percent) == (80, 80)
+        assert at_once.split_version == 0 < later.split_version
+        second.place('elsewhere')
+        (elsewhere,) = decisions(second)
+        assert (elsewhere.split_percent, elsewhere.split_version) == (80, later.split_version)
+
     def test_a_move_names_the_split_with_which_its_episode_began(self, site, pair):
         first, second = pair
         name = episode_in('a', 50)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.tools.plan_rig import fleet_demand
+from support.tools.plan_rig import fleet_demand, fleets
 
 from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.simulation import simulate_fleet
@@ -21,16 +21,7 @@ SERVICES = st.builds(
     st.integers(1, 8),
     st.sampled_from([0.0, 0.005, 0.5]),
 )
-FLEETS = st.builds(
-    fleet_demand,
-    st.integers(1, 20),
-    rate_hz=st.floats(0.2, 5.0),
-    network_s=st.sampled_from([0.0, 0.01, 0.4]),
-    chunk_s=st.floats(0.1, 4.0),
-    failover_s=st.sampled_from([0.0, 1.0, 6.0]),
-    request_timeout_s=st.sampled_from([0.0, 0.3, 5.0]),
-    jitter=st.sampled_from([0.0, 0.1, 1.0]),
-)
+FLEETS = fleets(20)
 
 
 @settings(max_examples=100)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.tools.plan_rig import fleet_demand, site_costs
+from support.tools.plan_rig import fleet_demand, fleets, site_costs
 
 from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.search import SimulationSettings
@@ -16,16 +16,7 @@ from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.sites.costs import SiteShape
 from lerobot_serve.tools.plan.sites.simulation import Loss, simulate_site, SiteResult
 
-FLEETS = st.builds(
-    fleet_demand,
-    st.integers(1, 15),
-    rate_hz=st.floats(0.2, 5.0),
-    network_s=st.sampled_from([0.0, 0.01, 0.4]),
-    chunk_s=st.floats(0.1, 4.0),
-    failover_s=st.sampled_from([0.0, 1.0, 6.0]),
-    request_timeout_s=st.sampled_from([0.0, 0.3, 5.0]),
-    jitter=st.sampled_from([0.0, 0.1, 1.0]),
-)
+FLEETS = fleets(15)
 COSTS = st.builds(
     lambda router_s, store_s, episode_s: site_costs(
         router_s=router_s, store_s=store_s, episode_s=episode_s
