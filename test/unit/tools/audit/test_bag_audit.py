@@ -79,6 +79,9 @@ class Scene:
         writer.pack(message_decoding.VERSION, 12, align=8)
         self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
 
+    def last(self) -> bytes:
+        return self.messages[-1].data
+
     def judge(self, folder: Path, **given: object) -> AuditResult:
         bag = write(folder / 'bag', self.messages)
         return run_audit([], sources=[BagTrace(bag, **given)])
@@ -257,3 +260,12 @@ def test_a_status_of_later_days(tmp_path):
     bag = BagTrace(write(tmp_path / 'bag', as_messages(pairs)))
     statuses = {entry.record.raw.get('status') for entry in bag.read()}
     assert statuses == {None, '77'}
+
+
+def test_decisions_of_an_older_bag_have_no_version_of_the_split(scene):
+    scene.decide('a')
+    assert message_decoding.decode_decision(scene.last()).split_version == 12
+    # it ends with the reason, before the version and what aligns it
+    older = scene.last()[: scene.last().index(b'why') + len(b'why\0')]
+    found = message_decoding.decode_decision(older)
+    assert (found.slot, found.reason, found.split_version) == ('a', 'why', 0)
