@@ -129,6 +129,8 @@ def test_six_times_around_leaves_nothing_behind(router_rig, manager):
         manager.changes('deactivate', 'cleanup')
         return len(manager.threads()), manager.files()
 
+    # it opens its ports and those of its peers once, some time after its start
+    router_rig.wait(manager.watches_ports, 'the router watches its ports')
     seen = [cycle(number) for number in range(1, CYCLES + 1)]
     # one of either that stayed with each cycle would be more than what DDS has now and then
     middle = CYCLES // 2

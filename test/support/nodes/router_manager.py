@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+import re
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -16,6 +18,7 @@ from support.nodes.router_rig import ROUTER, RouterRig
 from support.nodes.service_asking import ask as ask_service
 
 MEMORY = 'VmRSS'
+PORT = re.compile(r'/dev/shm/fast\w+_port\d+')
 
 
 class Manager:
@@ -68,11 +71,25 @@ class Manager:
 
     def threads(self) -> set[str]:
         """Return the names of its threads, by id: two of one name count twice."""
-        tasks = Path(f'/proc/{self.pid}/task')
-        return {f'{task.name} {(task / "comm").read_text().strip()}' for task in tasks.iterdir()}
+        found = set()
+        for task in Path(f'/proc/{self.pid}/task').iterdir():
+            # one that has just ended is none that stays; the system says so in two ways
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.add(f'{task.name} {(task / "comm").read_text().strip()}')
+        return found
 
     def files(self) -> int:
         return len(os.listdir(f'/proc/{self.pid}/fd'))
+
+    def watches_ports(self) -> bool:
+        """Return whether it holds the ports that it has mapped, as it does from its first look."""
+        opened = []
+        for file in Path(f'/proc/{self.pid}/fd').iterdir():
+            # it may be closed meanwhile
+            with contextlib.suppress(FileNotFoundError):
+                opened.append(os.readlink(file))
+        # another look of it opens its own ports one after the other, for a moment
+        return sum(bool(PORT.fullmatch(file)) for file in opened) > 1
 
     def memory_mb(self) -> float:
         lines = Path(f'/proc/{self.pid}/status').read_text().splitlines()
