@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What becomes of the requests of a site whose routers, servers, store and link fail again and
+What becomes of the requests of a site whose routers, servers, store and links fail again and
 again.
 
 Two routers with a shared state, four servers and a PostgreSQL in one network, four simulated
@@ -22,7 +22,8 @@ import tempfile
 from benchmarks.network_emulation.link import LinkUnavailable
 from benchmarks.results.report import Case
 from benchmarks.site import check, postgres
-from benchmarks.site.fault_fleet import ATTEMPT_S, fault_fleet, RATE_HZ, ROBOTS
+from benchmarks.site.fault_fleet import fault_fleet
+from benchmarks.site.fault_layout import ATTEMPT_S, RATE_HZ, ROBOTS
 from benchmarks.site.faults import (
     AWAY_S,
     fail_often,
@@ -32,7 +33,7 @@ from benchmarks.site.faults import (
 )
 from lerobot_serve.errors import UserError
 
-ABOUT = 'what becomes of requests while routers, servers, the store and the link of a site fail'
+ABOUT = 'what becomes of requests while routers, servers, the store and links of a site fail'
 # 200 faults in the usual 200 rounds
 FAULTS_A_ROUND = 1.0
 PARAMETERS = {

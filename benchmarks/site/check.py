@@ -32,6 +32,8 @@ from typing import Any
 Record = dict[str, Any]
 Request = tuple[str, int, int]
 POLICY_CHANGED = 2
+# parts without which requests are routed as well as with them
+HARMLESS = ('store', 'link to the store')
 UNANSWERED = ('timed_out', 'abandoned')
 # of a robot's own will; a chunk is rejected when its episode has just ended
 OWN_REASONS = ('episode_started', 'rejected_chunk', 'stopped')
@@ -194,7 +196,7 @@ def check_losses(evidence: Evidence, ends: dict[Request, Record]) -> None:
             evidence.counts[f'given up by the robot: {reason}'] += 1
             continue
         evidence.counts[f'lost: {reason}'] += 1
-        if fault := evidence.near_fault(end['mono_ns'], harmless=('store',)):
+        if fault := evidence.near_fault(end['mono_ns'], harmless=HARMLESS):
             evidence.counts[f'lost at {fault}'] += 1
         else:
             evidence.blame('explained', f'request {number} was lost without a fault: {reason}')

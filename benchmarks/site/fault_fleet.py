@@ -3,19 +3,18 @@
 A site with two routers, four servers and a PostgreSQL in one network, its robots in another one,
 and the link between the two. Main thread.
 
-Half of the robots ask over ROS 2, half over Zenoh; all know both routers. Each process may be
-killed and started again. What the robots do is read from their traces.
+Each process may be killed and started again (`fault_layout` has their names and parameters). What
+the robots do is read from their traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 from dataclasses import dataclass, field
 import json
 import os
 from pathlib import Path
-import random
 import signal
 import subprocess
 import time
@@ -24,21 +23,22 @@ from benchmarks.harness.processes import end, module_command
 from benchmarks.network_emulation.link import Link, running_link
 from benchmarks.network_emulation.pipe import Conditions
 from benchmarks.network_emulation.relay import ROBOT, SERVER
+from benchmarks.site.fault_layout import (
+    executable_and_parameters,
+    LINKS,
+    node_name,
+    ROBOTS,
+    ROUTERS,
+    SERVERS,
+    STORE,
+    WITNESSES,
+)
 from benchmarks.site.postgres import postgres_server, PostgresServer
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-ROUTERS = {'router_1': 7447, 'router_2': 7448}
-# server -> its slot, and its port over Zenoh
-SERVERS = {'a1': ('a', 7451), 'a2': ('a', 7452), 'b1': ('b', 7453), 'b2': ('b', 7454)}
-POLICIES = {'a': 'reach_v1', 'b': 'reach'}
-ROS, ZENOH = 'ros', 'zenoh'
-ROBOTS = {'robot_1': ROS, 'robot_2': ZENOH, 'robot_3': ROS, 'robot_4': ZENOH}
-WITNESSES = {'witness_robots': ROS, 'witness_site': ZENOH}
-PIXELS, RATE_HZ, ATTEMPT_S = 64, 15.0, 4.0
 DOMAIN = '7'
 WHOLE = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=0, queue_ms=100)
 CUT = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=100, queue_ms=100)
@@ -76,21 +76,29 @@ class FaultFleet:
     folder: Path
     link: Link
     store: PostgresServer
-    state_url: str
+    database: str
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     played: dict[str, FollowedTrace] = field(default_factory=dict)
 
     def start_all(self) -> None:
         """Start everything, and wait until all robots play."""
         # without multicast Fast DDS finds the first four processes of a machine: the routers
-        for names in (ROUTERS, (*SERVERS, *ROBOTS, *WITNESSES, *(f'{r}_arm' for r in ROBOTS))):
-            for name in names:
-                self.start(name)
-            if not self._wait(self._has_routers, START_LIMIT_S):
-                raise UserError(f'the routers do not start; see {self.folder}')
+        self._start(LINKS, self._has_links)
+        self._start(ROUTERS, self._has_routers)
+        for name in (*SERVERS, *ROBOTS, *WITNESSES, *(f'{robot}_arm' for robot in ROBOTS)):
+            self.start(name)
         self.played = {name: FollowedTrace(self.folder / name) for name in ROBOTS}
         if not self.wait_for_play(30, START_LIMIT_S):
             raise UserError(f'not all robots play; see {self.folder}')
+
+    def _start(self, names: Iterable[str], has_started: Callable[[], bool]) -> None:
+        for name in names:
+            self.start(name)
+        if not self._wait(has_started, START_LIMIT_S):
+            raise UserError(f'not all of {", ".join(names)} start; see {self.folder}')
+
+    def _has_links(self) -> bool:
+        return all((self.folder / f'{name}.log').stat().st_size for name in LINKS)
 
     def _has_routers(self) -> bool:
         return all(any((self.folder / name).glob('*.jsonl')) for name in ROUTERS)
@@ -123,61 +131,18 @@ class FaultFleet:
             link, file = WITNESSES[name], self.folder / f'{name}.jsonl'
             tapped = [f'tcp/127.0.0.1:{port}' for port in ROUTERS.values()]
             return module_command('site.witness', link, file, *tapped)
-        kind, parameters = self._parameters(name)
+        if name in LINKS:
+            _, end_name, port = LINKS[name]
+            socket = f'{self.store.folder}/.s.PGSQL.{self.store.port}'
+            target = socket if end_name == STORE else SERVERS[end_name][1]
+            return module_command('site.forwarder', port, target)
+        kind, parameters = executable_and_parameters(name, self.folder, self.database)
         node = [] if kind == 'sim_robot' else ['-r', f'__node:={node_name(name)}']
         words = [str(executable_path(kind)), '--ros-args', *node]
         words += ['-r', f'__ns:=/{name.removesuffix("_arm")}'] if name.startswith('robot_') else []
         for key, value in parameters.items():
             words += ['-p', f'{key}:={json.dumps(value)}']
         return words
-
-    def _parameters(self, name: str) -> tuple[str, dict[str, object]]:
-        """Return the executable and the parameters of a process."""
-        traces = str(self.folder / name)
-        if name in SERVERS:
-            slot, port = SERVERS[name]
-            return 'policy_server', {
-                'policy_kind': 'builtin',
-                'policy_path': str(shared_file(f'config/policies/{POLICIES[slot]}')),
-                'slot': slot,
-                'cpu_threads': 1,
-                'status_period_s': 0.2,
-                'zenoh_listen': [f'tcp/127.0.0.1:{port}'],
-                'trace_folder': traces,
-                'trace_images': 'none',
-            }
-        if name in ROUTERS:
-            return 'policy_router', self._router_parameters(name) | {'trace_folder': traces}
-        if name in ROBOTS:
-            return 'edge_controller', edge_parameters(name) | {
-                'trace_folder': traces,
-                'state_folder': str(self.folder / 'ros' / name / 'state'),
-            }
-        robot = name.removesuffix('_arm')
-        return 'sim_robot', {
-            'seed': list(ROBOTS).index(robot),
-            'rate_hz': RATE_HZ,
-            'attempt_timeout_s': ATTEMPT_S,
-            'image_height': PIXELS,
-            'image_width': PIXELS,
-        }
-
-    def _router_parameters(self, name: str) -> dict[str, object]:
-        # servers of both links in one slot, as a site has them
-        over = {'a1': 'zenoh:/a1', 'a2': '/a2', 'b1': 'zenoh:/b1', 'b2': '/b2'}
-        connect = [f'tcp/127.0.0.1:{SERVERS[each][1]}' for each in ('a1', 'b1')]
-        return {
-            **{
-                f'slot_{slot}': [over[each] for each in SERVERS if SERVERS[each][0] == slot]
-                for slot in POLICIES
-            },
-            'split_percent': 50,
-            'state_url': self.state_url,
-            'state_site': 'faults',
-            'state_folder': str(self.folder / 'ros' / name / 'state'),
-            'zenoh_connect': connect,
-            'zenoh_listen': [f'tcp/0.0.0.0:{ROUTERS[name]}'],
-        }
 
     def signal(self, name: str, number: signal.Signals) -> None:
         self.processes[name].send_signal(number)
@@ -234,36 +199,14 @@ class FaultFleet:
 
     def end(self) -> None:
         """End all processes: robots first, so that what they asked has an end."""
-        for names in (ROBOTS, [f'{name}_arm' for name in ROBOTS], WITNESSES, ROUTERS, SERVERS):
+        arms = [f'{name}_arm' for name in ROBOTS]
+        for names in (ROBOTS, arms, WITNESSES, ROUTERS, SERVERS, LINKS):
             for name in names:
                 if process := self.processes.get(name):
                     process.send_signal(signal.SIGINT)
             for name in names:
                 if process := self.processes.get(name):
                     end(process)
-
-
-def node_name(name: str) -> str:
-    return 'edge_controller' if name in ROBOTS else name
-
-
-def edge_parameters(name: str) -> dict[str, object]:
-    """Return the parameters of a robot, which asks the routers in an order of its own."""
-    routers = random.Random(name).sample(sorted(ROUTERS), len(ROUTERS))
-    parameters: dict[str, object] = {
-        'servers': [f'/{router}' for router in routers],
-        'task': 'reach the red target',
-        'codec': 'raw',
-        # the default: machines of a benchmark are shared, and pauses of theirs are no faults
-        'network_profile': 'wifi',
-        # an arm that stands still for a while is no reason to stop
-        'clamp_alarm_window_s': 0.0,
-        'trace_images': 'none',
-    }
-    if ROBOTS[name] == ZENOH:
-        connect = [f'tcp/{SERVER}:{port}' for port in ROUTERS.values()]
-        parameters |= {'link': ZENOH, 'zenoh_connect': connect}
-    return parameters
 
 
 @contextlib.contextmanager
@@ -274,10 +217,8 @@ def fault_fleet(folder: Path) -> Iterator[FaultFleet]:
     """
     folder.mkdir(parents=True)
     with postgres_server() as store, running_link(WHOLE, seed=1) as link:
-        # through its socket: the routers are in a network of their own
         database = store.new_database().rpartition('/')[2]
-        url = f'postgresql://router@:{store.port}/{database}?host={store.folder}'
-        fleet = FaultFleet(folder, link, store, url)
+        fleet = FaultFleet(folder, link, store, database)
         try:
             fleet.start_all()
             yield fleet

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Faults of a site: a router, a server, the store or the link is killed, stands still or is cut, at
+Faults of a site: a router, a server, the store or a link is killed, stands still or is cut, at
 random moments and for random times. Main thread.
 
 Each fault is a line of the file `faults.jsonl`, with its begin and its end on the monotonic clock.
@@ -17,7 +17,8 @@ import random
 import signal
 import time
 
-from benchmarks.site.fault_fleet import CUT, FaultFleet, ROUTERS, SERVERS, WHOLE
+from benchmarks.site.fault_fleet import CUT, FaultFleet, WHOLE
+from benchmarks.site.fault_layout import LINKS, ROUTERS, SERVERS, STORE
 
 # how long a part is away, and how long all is well before the next fault; now and then, before a
 # change of the split, it is well for longer: what is lost then is not explained
@@ -30,16 +31,20 @@ SPLIT_EVERY = 8
 
 
 class Part(StrEnum):
-    """What fails."""
+    """
+    What fails. `LINK` is that between robots and site, the other two are links of one router.
+    """
 
     ROUTER = 'router'
     SERVER = 'server'
     STORE = 'store'
     LINK = 'link'
+    STORE_LINK = 'link to the store'
+    SERVER_LINK = 'link to a server'
 
 
 class How(StrEnum):
-    """`KILLED`: SIGKILL, and started again; `STOPPED`: SIGSTOP; `CUT`: every packet is lost."""
+    """`KILLED`: SIGKILL, and started again; `STOPPED`: SIGSTOP; `CUT`: nothing passes."""
 
     KILLED = 'killed'
     STOPPED = 'stopped'
@@ -54,7 +59,15 @@ KINDS = (
     (Part.STORE, How.KILLED),
     (Part.STORE, How.STOPPED),
     (Part.LINK, How.CUT),
+    (Part.STORE_LINK, How.CUT),
+    (Part.SERVER_LINK, How.CUT),
 )
+NAMES = {
+    Part.ROUTER: sorted(ROUTERS),
+    Part.SERVER: sorted(SERVERS),
+    Part.STORE_LINK: sorted(name for name, (_, end, _) in LINKS.items() if end == STORE),
+    Part.SERVER_LINK: sorted(name for name, (_, end, _) in LINKS.items() if end != STORE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +127,8 @@ def planned(count: int, draw: random.Random) -> Iterator[list[PlannedFault]]:
 
 
 def plan(part: Part, how: How, draw: random.Random) -> PlannedFault:
-    names = {Part.ROUTER: sorted(ROUTERS), Part.SERVER: sorted(SERVERS)}.get(part, [part.value])
-    return PlannedFault(part, how, draw.choice(names), draw.uniform(*AWAY_S))
+    name = draw.choice(NAMES.get(part, [part.value]))
+    return PlannedFault(part, how, name, draw.uniform(*AWAY_S))
 
 
 def fail_often(fleet: FaultFleet, count: int, seed: int, file: Path) -> list[FaultResult]:

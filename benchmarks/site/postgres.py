@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 import os
 from pathlib import Path
@@ -41,19 +41,41 @@ def is_installed() -> bool:
 
 
 class PostgresServer:
-    """A server on a port of its own; `stop` and `start` may be called again and again."""
+    """
+    A server on a port of its own; `stop` and `start` may be called again and again. `settings`
+    take effect with the next start. A standby copies the data of a server that is stopped, and
+    follows it.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, standby_of: PostgresServer | None = None) -> None:
         self.folder, self.data = folder, folder / 'data'
+        self.settings: dict[str, object] = {}
         self.user = server_user()
         with socket.socket() as free:
             free.bind(('127.0.0.1', 0))
             self.port = free.getsockname()[1]
         if self.user:
             shutil.chown(folder, self.user)
-        self._run(executable('initdb'), '-D', self.data, '-U', 'router', '-A', 'trust', '-N')
         self._process: subprocess.Popen[bytes] | None = None
+        if standby_of:
+            self._copy(standby_of)
+            return
+        self._run(executable('initdb'), '-D', self.data, '-U', 'router', '-A', 'trust', '-N')
         self.start()
+
+    def _copy(self, primary: PostgresServer) -> None:
+        shutil.copytree(primary.data, self.data)
+        (self.data / 'standby.signal').touch()
+        for file in (self.data, *self.data.rglob('*')):
+            self.give(file)
+        self.settings['primary_conninfo'] = (
+            f'host=127.0.0.1 port={primary.port} user=router application_name=standby'
+        )
+
+    def give(self, file: Path) -> None:
+        """Let the user of the server own a file."""
+        if self.user:
+            shutil.chown(file, self.user)
 
     def _run(self, program: str | None, *arguments: object) -> None:
         subprocess.run(
@@ -79,12 +101,17 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        options = ['-c', 'fsync=off', '-c', f'unix_socket_directories={self.folder}']
-        options += ['-c', 'max_connections=60', '-c', 'shared_buffers=16MB']
+        settings = {
+            'fsync': 'off',
+            'unix_socket_directories': self.folder,
+            'max_connections': 60,
+            'shared_buffers': '16MB',
+            **self.settings,
+        }
         command = [str(executable('postgres')), '-D', str(self.data), '-p', str(self.port)]
         with (self.folder / 'server.log').open('ab') as log, defer_signals():
             self._process = subprocess.Popen(
-                end_with_parent([*command, *options]),
+                end_with_parent([*command, *as_options(settings)]),
                 user=self.user,
                 cwd=self.folder,
                 stdout=log,
@@ -94,7 +121,7 @@ class PostgresServer:
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:
-                psycopg.connect(self.url('postgres'), connect_timeout=2).close()
+                self._connect('postgres').close()
                 return
             except psycopg.OperationalError:
                 if time.monotonic() > deadline or self._process.poll() is not None:
@@ -103,7 +130,7 @@ class PostgresServer:
 
     def command(self, address: str, port: int) -> list[str]:
         """Return what runs the stopped server at another address."""
-        options = {
+        settings = {
             'listen_addresses': address,
             'port': port,
             'unix_socket_directories': self.folder,
@@ -113,7 +140,7 @@ class PostgresServer:
             *(become(self.user) if self.user else []),
             str(executable('postgres')),
             *('-D', str(self.data)),
-            *(word for name, value in options.items() for word in ('-c', f'{name}={value}')),
+            *as_options(settings),
         ]
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -152,9 +179,29 @@ class PostgresServer:
     def new_database(self) -> str:
         """Create a database; return its URL."""
         name = f'fleet_{uuid.uuid4().hex[:12]}'
-        with psycopg.connect(self.url('postgres'), autocommit=True) as connection:
-            connection.execute(sql.SQL('CREATE DATABASE {}').format(sql.Identifier(name)))
+        self.execute(sql.SQL('CREATE DATABASE {}').format(sql.Identifier(name)))
         return self.url(name)
+
+    def has_database(self, name: str) -> bool:
+        with self._connect('postgres') as connection:
+            query = 'SELECT 1 FROM pg_database WHERE datname = %s'
+            return connection.execute(query, (name,)).fetchone() is not None
+
+    def execute(self, statement: str | sql.Composed) -> None:
+        """Run a statement as the owner of everything, also where others need a password."""
+        with self._connect('postgres') as connection:
+            connection.execute(statement)
+
+    def _connect(self, database: str) -> psycopg.Connection:
+        return psycopg.connect(
+            f'postgresql://router@:{self.port}/{database}?host={self.folder}',
+            autocommit=True,
+            connect_timeout=2,
+        )
+
+
+def as_options(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in ('-c', f'{name}={value}')]
 
 
 def become(user: str) -> list[str]:
@@ -172,17 +219,23 @@ def server_user() -> str | None:
 
 
 @contextmanager
+def server_folder() -> Iterator[Path]:
+    """Give a folder below /tmp, which the user of a server reaches; paths of sockets are short."""
+    folder = Path(tempfile.mkdtemp(prefix='lerobot_serve_pg_', dir='/tmp'))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """Run a server. Raises UserError where none is installed."""
     if not is_installed():
         raise UserError(MISSING)
-    # below /tmp: its user must reach it, and its socket's path is short
-    folder = Path(tempfile.mkdtemp(prefix='lerobot_serve_pg_', dir='/tmp'))
-    server = None
-    try:
+    with server_folder() as folder:
         server = PostgresServer(folder)
-        yield server
-    finally:
-        if server:
+        try:
+            yield server
+        finally:
             server.stop(signal.SIGQUIT)
-        shutil.rmtree(folder, ignore_errors=True)

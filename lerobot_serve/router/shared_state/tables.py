@@ -17,6 +17,7 @@ import threading
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from lerobot_serve.router.storage.state_store import StoreRefused
@@ -77,9 +78,14 @@ OPTIONS = (
 
 
 def connect(url: str, name: str) -> Connection:
-    """Connect; each statement is a transaction by itself. Raises psycopg.Error."""
+    """
+    Connect; each statement is a transaction by itself. Of several hosts it is the first one that
+    can be written: a standby can not. Raises psycopg.Error.
+    """
+    wanted = {'target_session_attrs': 'read-write'} | conninfo_to_dict(url)
     return psycopg.connect(
         url,
+        target_session_attrs=str(wanted['target_session_attrs']),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
         application_name=name[:63],

@@ -24,7 +24,7 @@ def new(tmp_path):
 
 
 @both_links
-@pytest.mark.parametrize('rtc', [True, False])
+@pytest.mark.parametrize('rtc', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_swap_is_not_felt(edge_rig, steering, new, node, tmp_path, rtc):
     path = steering.path(chunk=ROWS, rtc=1)
     edge_rig.start_server(policy_kind='steered', policy_path=path, policy_root=str(tmp_path))

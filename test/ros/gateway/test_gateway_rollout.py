@@ -69,6 +69,7 @@ def canary(rig, gateway: GatewayNodeRig, **router: object) -> Callers:
     return Callers(rig, gateway)
 
 
+@pytest.mark.slow
 def test_outcomes_of_callers_promote_a_candidate_and_the_trace_is_audited(router_rig, gateway):
     folder = router_rig.folder / 'traces'
     callers = canary(router_rig, gateway, trace_folder=folder)

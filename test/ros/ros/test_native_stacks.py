@@ -9,6 +9,7 @@ import pytest
 from support.processes.native_stacks import print_stacks
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which('gdb'), reason='gdb is not installed; it reads the stacks')
 def test_the_threads_of_a_node_are_shown(processes, wait_until, node, capsys):
     server = processes.start('server', 'policy_server', policy_kind='null')

@@ -152,7 +152,7 @@ def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot
 
 
 @both_links
-@pytest.mark.parametrize('count', [1, 2])
+@pytest.mark.parametrize('count', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_slot_whose_servers_swap_their_policy_one_by_one_is_not_felt(cell, count):
     rig = cell.router
     names = ('one', 'two')[:count]

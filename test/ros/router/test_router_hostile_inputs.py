@@ -204,6 +204,7 @@ def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router
         first.take(limit_s=0.2)
 
 
+@pytest.mark.slow
 def test_a_crowd_gets_every_answer_once(router_rig):
     for name in ('a', 'b'):
         router_rig.server(name, name, max_sessions=ROBOTS)

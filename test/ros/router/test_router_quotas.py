@@ -73,7 +73,7 @@ def test_a_goal_without_a_session_counts_too(router_rig):
         caller.end()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_robot_with_less_than_it_asks_for_plays_on_and_asks_less(node, router_rig, tmp_path):
     router_rig.server('one', 'prod', options=LONG)
     # it would ask for the next chunk after two seconds, and gets one in four

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+import signal
 
 import pytest
 
@@ -21,3 +22,17 @@ def postgres_server() -> Iterator[PostgresServer]:
         pytest.skip(MISSING)
     with postgres.postgres_server() as server:
         yield server
+
+
+@contextmanager
+def standby_server(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """Run a copy of a server that follows it."""
+    with postgres.server_folder() as folder:
+        primary.stop()
+        server = PostgresServer(folder, standby_of=primary)
+        primary.start()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(signal.SIGQUIT)

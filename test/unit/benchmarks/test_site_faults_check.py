@@ -150,9 +150,10 @@ def test_what_a_robot_gives_up_after_a_long_wait_is_lost(tmp_path):
     assert found.counts['given up by the robot: episode_started'] == 1
 
 
-def test_a_store_explains_no_loss(tmp_path):
+@pytest.mark.parametrize('part', [faults.Part.STORE, faults.Part.STORE_LINK])
+def test_a_store_explains_no_loss(part, tmp_path):
     run = sound_run()
-    run['faults.jsonl'][0]['part'] = 'store'
+    run['faults.jsonl'][0]['part'] = part
     assert judged(run, tmp_path).violations['explained']
 
 

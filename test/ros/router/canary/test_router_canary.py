@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 import time
 
+import pytest
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
@@ -81,6 +82,7 @@ def test_a_candidate_that_fails_at_its_task_is_rolled_back(router_rig):
     assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'a'}
 
 
+@pytest.mark.slow
 def test_one_that_is_worse_only_after_its_promotion_is_rolled_back(router_rig):
     fleet = canary(router_rig)
     fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})

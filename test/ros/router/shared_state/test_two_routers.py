@@ -131,6 +131,7 @@ def test_decisions_of_both_name_the_version_of_the_split(pair, node):
     other.close()
 
 
+@pytest.mark.slow
 def test_a_robot_whose_router_dies_goes_on_with_the_same_policy(pair, node, tmp_path):
     rig = pair.rig
     pair.start(split_percent=100)

@@ -120,6 +120,7 @@ def loading_ends(viewer: Viewer, number: int) -> dict:
     return viewer.wait(ended, 'the end of the load')
 
 
+@pytest.mark.slow
 def test_a_rollout_begins_and_ends_on_the_page_and_no_robot_stalls(
     router_rig: RouterRig, robot: EdgeRig, start_dashboard
 ):

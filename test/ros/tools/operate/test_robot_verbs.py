@@ -46,6 +46,7 @@ def check_robot(operator: Operator) -> None:
     assert 'The next episode starts' in told and f'by {operator_name()}' in told
 
 
+@pytest.mark.slow
 def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, capsys):
     operator = Operator(capsys)
     edge = edge_rig.start()

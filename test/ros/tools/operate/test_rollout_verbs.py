@@ -161,6 +161,7 @@ def roll_back_twice(router_rig: RouterRig) -> None:
     assert router_rig.get('split_percent') == 100
 
 
+@pytest.mark.slow
 def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     router_rig, operator, monkeypatch
 ):

@@ -48,13 +48,9 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def nights() -> list[object]:
-    return [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4, 5))]
-
-
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.limit_s(1800)
-@pytest.mark.parametrize('seed', nights())
+@pytest.mark.parametrize('seed', [1, 2, 3, 4, 5])
 def test_a_night_alone_and_its_story_in_the_morning(folder, monkeypatch, seed):
     night = Night(folder, seed)
     try:
