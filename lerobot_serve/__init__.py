@@ -2,38 +2,40 @@
 """
 Learned robot policies, served from GPU machines to robots that carry no weights.
 
-Rooms, and the rooms that each may import (test/unit/package/test_architecture.py checks this):
+Rooms, from those that need nothing to those that need most. The table ALLOWED of
+test/unit/package/test_architecture.py has, for each, the rooms that it may import:
 
-    arrays        the types of arrays                                   imports only numpy
-    wire          messages <-> arrays, envelope, image codec, names     -> arrays; simplejpeg, cv2
-    parameters    declaration of a node parameter                       imports nothing
-    errors        the error that a user can correct                     imports nothing
-    atomic_file   replaces a file as a whole                            imports nothing
-    private_file  whether a file with a secret is private               imports nothing
-    ros_home      the folder of ROS for what nodes keep                 imports nothing
-    access        tokens in private files, addresses                    -> errors, atomic_file
-    quotas        what a robot or group may ask for                     -> parameters
-    shared_memory what killed processes leave behind in /dev/shm        imports nothing
-    versions      stores of policies by fingerprint, fetching     -> errors, atomic_file, access
-    experience    announced episodes, and finding them on disks         -> wire, versions, ...
-    cage          the last check of each command                        -> arrays
-    policies      loads and runs policies; only it imports torch        -> arrays, wire, versions
-    trace         record format, and writing it                         -> wire, parameters, ...
-    telemetry     metrics, liveness and readiness over HTTP             -> parameters
-    client        sessions without ROS, for notebooks                   -> wire, zenoh, access, ...
-    server        sessions, scheduling, inference                       -> policies and the above
-    edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
-    router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
-    gateway       sessions for other people's clients                   -> access, wire, zenoh, ...
-    learner       rounds of training, and their trainers                -> policies, versions, ...
-    sim           a simulated robot arm and its cameras                 -> wire, parameters
-    ros           shared by all nodes: QoS, process, node, topics       -> wire, parameters, ...
-    entry_points  start and end of an executable                        -> errors, shared_memory
-    tools         audit, stats, replay, bags, plan, link, fleet ...     -> everything above
-    demo          a simulated rollout with three policies               -> everything above
-    tools/cli     one module for each verb                              -> everything above
+    arrays        the types of arrays
+    errors        the error that a user can correct
+    parameters    declaration of a node parameter
+    atomic_file, private_file, ros_home, state_folder    files of nodes and of users
+    requirements  the packages that can be missing, and how to install them
+    wire          messages <-> arrays, envelope, image codec, names
+    cage          the last check of each command
+    peer_formats  formats of other projects, read without executing anything
+    access        who may reach a server: tokens, addresses, TLS
+    quotas        what a robot or group may ask for
+    shared_memory what killed processes leave behind in /dev/shm
+    versions      stores of policies by fingerprint, fetching
+    experience    announced episodes, and finding them on disks
+    trace         record format, and writing it
+    telemetry     metrics, liveness and readiness over HTTP
+    zenoh         the second link: keys, quality of service, endpoints
+    policies      loads and runs policies
+    client        sessions without ROS, for notebooks
+    entry_points  start and end of an executable
+    ros           shared by all nodes: QoS, process, node, topics
+    server        the node on a GPU host: sessions, scheduling, inference
+    edge          the node on a robot: sessions, control, fallback, action queue, robot file
+    router        data path, placement, canary, shadow, storage
+    gateway       sessions for other people's clients
+    learner       rounds of training, and their trainers
+    sim           a simulated robot arm and its cameras
+    tools         audit, stats, replay, bags, plan, link, fleet ...; tools/cli has the verbs
+    demo          a simulated rollout with three policies
 
-No node imports tools, demo or cli. Plain modules never import rclpy and raise typed errors;
+Beside policies only the trainers of learner and demo import torch.
+No node imports tools or demo. Plain modules never import rclpy and raise typed errors;
 node.py and, where a room has one, its folder `ros` connect it to ROS. What decides takes the time
 or a clock as an argument; outer modules, such as server/core.py and router/runtime.py, read the
 monotonic clock themselves for deadlines and durations.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The SHA-256 of a bag's file, and the note beside it that keeps it: bag_hash.json. A note counts
-while size and modification time of the file are those that it has; else the file is read again.
-Any thread.
+Cache the SHA-256 of a bag's file in bag_hash.json beside it. The cache holds while size and
+modification time of the file match; otherwise the file is read again. Any thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds the episodes in the folder of a recorder, as it announces them: bags are the durable truth.
+Find the episodes in the folder of a recorder, as it announces them: the bags are the source of
+truth.
 
 Any thread, also while a recorder writes into the folder. Nothing is written.
 """

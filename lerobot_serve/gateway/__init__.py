@@ -11,6 +11,7 @@ Turns clients of other protocols into sessions of a policy router, or of one pol
     doors.py           the table of doors: one package for each protocol
     router/            the Upstream of a router: sessions, numbers, losses
     ros/               its links over ROS 2 and Zenoh
+    web/, grpc_server/ what doors over HTTP and gRPC share
     event_loop.py      the thread of all this; node.py wires it
 
 One asyncio event loop in one thread runs all doors, the Gateway and its sessions. Threads of

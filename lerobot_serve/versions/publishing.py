@@ -2,8 +2,8 @@
 """
 Copy the folder of a policy into a store as a version. One thread for each publication.
 
-The fingerprint is computed of the folder and of the copy in the way of the policy server
-(`identify`), so that the id of a version is the one that a server shows for it.
+The fingerprints of folder and copy are computed as the policy server does (`identify`), so the id
+of a version is the one that a server reports.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Check the keys of this machine before Zenoh gets them: it would only say that a link does not open.
+Check the keys of this machine before Zenoh gets them, which only reports that a link did not open.
 
-With `ssl` of the standard library, which verifies certificates in a handshake with itself, in
-memory. No text contains what is in a file. Any thread.
+Certificates are verified by a TLS handshake in memory. No text quotes the content of a file. Any
+thread.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator sets of the link, and the configuration that Zenoh gets from it."""
+"""The operator's settings of the link, and the configuration of Zenoh made from them."""
 
 from __future__ import annotations
 

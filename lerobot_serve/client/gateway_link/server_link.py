@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The ServerLink to a gateway: one session is one PredictStream, which ends with it.
+The ServerLink to a gateway: each session is one PredictStream, and ends with it.
 
 Calls block for a bounded time, in the thread of the caller. Replies arrive in the thread of the
 stream, as the bytes that a server over Zenoh sends.

@@ -2,8 +2,8 @@
 """
 Playback of queued actions: the target of a control step is the next action, or an interpolation.
 
-Actions beyond the staleness bound are dropped; in an interpolation both actions count. The tick
-thread.
+Actions beyond the staleness bound are dropped; an interpolated target is as old as the older of
+its two actions. The tick thread.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """
 The message types of commands: their keys in a robot file, and the actions they can carry. Plain.
 
-A new type is a row here and one in command_messages.
+A type is a row here and one in command_messages.
 """
 
 from __future__ import annotations

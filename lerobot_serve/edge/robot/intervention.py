@@ -23,14 +23,9 @@ from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.yaml_mapping import named_entries, RobotFileError, YamlMapping
 
 JOY = 'sensor_msgs/Joy'
-TYPES = [
-    'sensor_msgs/JointState',
-    'trajectory_msgs/JointTrajectory',
-    'std_msgs/Float64MultiArray',
-    'geometry_msgs/Twist',
-    'geometry_msgs/TwistStamped',
-    JOY,
-]
+DEFAULT_TYPE = 'sensor_msgs/JointState'
+# a person commands with what a robot is commanded with, or with a joystick
+TYPES = [*COMMAND_TYPES, JOY]
 KEYS, JOY_KEYS = 'topic type timeout_s deadman', 'topic type timeout_s deadman axes'
 DEFAULT_TIMEOUT_S = 0.2
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.01, 2.0
@@ -68,7 +63,7 @@ class InterventionInput:
 
 def parse_intervention(content: Any, place: str) -> InterventionInput:
     """Parse `intervention` of a robot file. Raises RobotFileError."""
-    kind = YamlMapping(content, place, JOY_KEYS).message_type(TYPES, TYPES[0])
+    kind = YamlMapping(content, place, JOY_KEYS).message_type(TYPES, DEFAULT_TYPE)
     table = YamlMapping(content, place, JOY_KEYS if kind == JOY else KEYS)
     topic = table.topic('topic')
     return InterventionInput(

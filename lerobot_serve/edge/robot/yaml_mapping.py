@@ -29,6 +29,11 @@ class RobotFileError(ValueError):
     """Invalid robot file; the text names the place, the given value and what is allowed."""
 
 
+def full_type(kind: str) -> str:
+    """Return the name that ROS has for a type of a robot file: package/msg/Message."""
+    return '/msg/'.join(kind.split('/'))
+
+
 class YamlMapping:
     """A mapping of the file. Every method raises RobotFileError."""
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Runs one step at a time: the next one begins when the process of a dropped one is gone. The thread
+Run one step at a time; a step waits until the process of an abandoned one has exited. The thread
 `rounds`.
 """
 

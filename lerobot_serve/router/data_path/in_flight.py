@@ -3,8 +3,8 @@
 Track requests in flight: the newest of each client, its pending replies and their due times.
 
 Memory is bounded: one entry per client, and one per client and replica with a pending reply. A
-heap holds the due times; settled entries are skipped, and removed when they prevail. No ROS;
-called under RoutingTable.lock.
+heap holds the due times; settled entries are skipped, and removed when they are the majority. No
+ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations

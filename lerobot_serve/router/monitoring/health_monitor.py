@@ -151,7 +151,8 @@ class HealthMonitor:
         self._logged_reason, self._logged_ns = state.text, self._context.clock()
         is_healthy = self._health == 'healthy'
         log = self._context.log_info if is_healthy else self._context.log_warning
-        log(f'{self._health}: {state.text}' if state.text else self._health)
+        # no health is known yet, before the first poll
+        log(': '.join(filter(None, (self._health, state.text))))
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
         """Close expired sessions, open missing ones and publish states. Once per second."""

@@ -2,8 +2,7 @@
 """
 The spread of a policy: the divergence between two of its draws for the same observation.
 
-It is the unit of a divergence in spreads: 1 is the divergence of the policy from itself. Owned by
-the thread `shadow`.
+Divergences are reported in multiples of it. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32
-# kinds whose policies are files; the others may need no path
+# kinds that need a path; others may do without
 KINDS_WITH_FILES = ('', 'builtin', 'exported', 'lerobot')
 NO_POLICY_TEXT = (
     'policy_path is empty: no policy to serve; set this parameter to the directory of a policy '
@@ -78,7 +78,7 @@ def load_policy(
     """
     until_closed = contextlib.ExitStack()
     try:
-        if parameters.policy_kind in KINDS_WITH_FILES:
+        if path:
             hold_version(Path(path), until_closed)
         kind = parameters.policy_kind or detect_kind(path)
         options = load_options(parameters, path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Counters and durations of the server. Inference, intake and control threads write, any reads.
+Counts and durations of the server. Any thread.
 """
 
 from __future__ import annotations

@@ -4,5 +4,5 @@ Shows a live robot or a bag in the Rerun viewer: `lerobot-serve rerun`; docs/rer
 
 mapping/ turns messages into entries (entity, value, times) and imports neither ROS nor rerun.
 layout.py says what a view has; blueprint.py and rerun_sink.py alone import the package rerun.
-The thread that reads messages owns all of it; live_queue.py takes them from the executor.
+The thread that reads messages owns all of it.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The process that downloads a policy from the Hugging Face hub:
-`python -m ... REPOSITORY REVISION PARENT`, the last being the process id of the one that waits.
+`python -m ... REPOSITORY REVISION PARENT`; PARENT is the process id of the process that waits.
 
-Downloads the files that a policy may have and no others, at the commit that the revision is at
-that time. Prints one JSON object: `folder`, or `refused` (and `is_offline`). Ends with its parent.
+Downloads only files that a policy may have, at the commit that the revision resolves to. Prints
+one JSON object: `folder`, or `refused` (and `is_offline`). Ends with its parent.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """
 The last minute of one robot: commands, the newest chunk, events. The event loop's thread.
 
-Bounded by time and by number: a robot of 500 Hz keeps each eighth command, and each one at which
+Bounded by time and by number: a 500 Hz robot keeps every eighth command, and each one at which
 the rung or the cage's result changed.
 """
 

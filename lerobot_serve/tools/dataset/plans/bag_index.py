@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
+from lerobot_serve.edge.robot.file import CAMERA_TYPES, STATE_KEYS
+from lerobot_serve.edge.robot.yaml_mapping import full_type
 from lerobot_serve.tools.bags import fleet_decoding, message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
@@ -30,12 +33,7 @@ CONTINUES_NS = 10**9
 # of times [ns]; MCAP has 64 bits without a sign
 STAMP_END = 1 << 63
 # what may be an input or a command of a robot file
-INPUT_TYPES = {
-    *('sensor_msgs/msg/JointState', 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'),
-    *('nav_msgs/msg/Odometry', 'std_msgs/msg/Float64MultiArray', 'geometry_msgs/msg/Twist'),
-    *('geometry_msgs/msg/TwistStamped', 'trajectory_msgs/msg/JointTrajectory'),
-}
-
+INPUT_TYPES = {full_type(kind) for kind in (*STATE_KEYS, *CAMERA_TYPES, *COMMAND_TYPES)}
 # kinds of frames of one topic, and which of each kind are kept to be decoded
 HEADS, EXAMPLES = 8, (1, 2, 10, 100)
 

@@ -13,7 +13,12 @@ from typing import Any
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
 from lerobot_serve.edge.robot.intervention import JOY, TYPES
-from lerobot_serve.edge.robot.yaml_mapping import parse_received_yaml, RobotFileError, shortened
+from lerobot_serve.edge.robot.yaml_mapping import (
+    full_type,
+    parse_received_yaml,
+    RobotFileError,
+    shortened,
+)
 from lerobot_serve.wire.names import is_topic
 
 TOPICS_LIMIT = 64
@@ -33,7 +38,7 @@ def robot_topics(text: str, node: str) -> dict[str, str]:
         if kind not in allowed:
             listed = ', '.join(allowed)
             raise RobotFileError(f'{place}: {topic} must be of {listed}, got {shortened(kind)}')
-        found[topic] = '/msg/'.join(kind.split('/'))
+        found[topic] = full_type(kind)
         if len(found) > TOPICS_LIMIT:
             raise RobotFileError(f'{place}: more than {TOPICS_LIMIT} topics')
     return found

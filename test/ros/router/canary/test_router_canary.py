@@ -7,59 +7,14 @@ from dataclasses import replace
 import time
 
 import pytest
-from support.nodes.small_client import SmallClient
+from support.router.rollout_rig import canary, PLAN, SUCCESS
 
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.wire.execution_report import encode, ExecutionReport, Halt
 from lerobot_serve.wire.schema import Status
-from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome
+from lerobot_serve_interfaces.msg import CanaryState
 from lerobot_serve_interfaces.srv import ControlSlot
-
-SUCCESS, FAILURE = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE
-# decided in seconds: no waiting, and guards that need commands are switched off
-PLAN = {
-    'canary.plan': "['50:10:0', '100']",
-    'canary.minimum_step_s': 0.0,
-    'canary.block_episodes': 1,
-    'canary.margin': 0.3,
-    'canary.max_trip_percent': 0.0,
-    'canary.max_fallback_percent': 0.0,
-    'canary.max_latency_ratio': 1000.0,
-}
-
-
-class Fleet:
-    """A robot that plays one episode after the other, and its judge."""
-
-    def __init__(self, rig, client: SmallClient) -> None:
-        self.rig, self.client, self.count = rig, client, 0
-
-    def play(self, succeeds: dict[str, bool], task: str = '', report: bool = True) -> str:
-        """Play an episode, report how it ended for its slot, and return the slot."""
-        self.count += 1
-        name = f'episode-{self.count}'
-        for _ in range(3):
-            chunk = self.client.round_trip(episode_id=name, task=task)
-        if report and chunk.slot:
-            outcome = SUCCESS if succeeds[chunk.slot] else FAILURE
-            assert self.rig.report(name, outcome).accepted
-        return chunk.slot
-
-    def play_until(self, state: int, **how: object) -> CanaryState:
-        def reached() -> CanaryState | None:
-            self.play(**how)
-            now = self.rig.watch.last.get(CanaryState)
-            return now if now and now.state == state else None
-
-        return self.rig.wait(reached, f'the canary in state {state}', 60.0)
-
-
-def canary(rig, **more: object) -> Fleet:
-    rig.slots(**{**PLAN, **more})
-    fleet = Fleet(rig, rig.robot())
-    rig.wait(lambda: rig.watch.last.get(CanaryState), 'the state of the canary')
-    return fleet
 
 
 def test_a_candidate_that_does_as_well_gets_all_episodes(router_rig):

@@ -189,6 +189,15 @@ def test_a_command_to_the_canary_is_published_with_the_next_poll(tmp_path):
     rig.close()
 
 
+def test_a_reason_before_the_first_verdict_stands_alone(rig):
+    for server in rig.core.replicas:
+        rig.hear(server, active=False, text='no status yet')
+    rig.now_ns += REASON_INTERVAL_NS
+    rig.monitor().poll_slowly(nobody)
+    assert [text.partition(': ')[0] for text in rig.warned] == ['slot a']
+    rig.close()
+
+
 def test_once_a_second_everything_is_told(rig):
     rig.monitor().poll_slowly(nobody)
     for kind in (RouterState, DiagnosticArray, CanaryState):

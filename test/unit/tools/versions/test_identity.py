@@ -12,13 +12,16 @@ import shutil
 
 import pytest
 from support.paths import REPOSITORY
+from support.server.fake_policy import FakePolicy
 from support.versions.version_rig import check_whole, CREATED, damage, rewritten_manifest
 
+from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.kind_detection import OWN_KINDS
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import policy_id
 from lerobot_serve.policies.lerobot.hub.repository import HubPolicy
-from lerobot_serve.tools.versions.identity import identify, why_not_checked
-from lerobot_serve.versions.errors import DamagedVersion, PublishError
+from lerobot_serve.tools.versions.identity import identify, IDENTITIES, why_not_checked
+from lerobot_serve.versions.errors import DamagedVersion, PublishError, VersionInUse
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.manifest_parser import read_manifest
 from lerobot_serve.versions.publishing import Details, publish
@@ -57,6 +60,30 @@ def served(folder: Path, **given: object) -> str:
         return worker.description.fingerprint
     finally:
         worker.close()
+
+
+def test_each_kind_that_a_folder_can_have_is_identified():
+    assert set(IDENTITIES) == {'lerobot', *OWN_KINDS.values()}
+
+
+def test_a_version_of_another_packages_kind_is_checked_and_kept_while_it_is_served(
+    store, monkeypatch
+):
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    from lerobot_serve.server.inference.policy_loading import load_worker
+    from lerobot_serve.server.observability.server_statistics import ServerStatistics
+    from lerobot_serve.server.parameters import ServerParameters
+
+    version_id = published(store, REACH).id
+    monkeypatch.setattr(registry, 'load', lambda kind, options: FakePolicy())
+    parameters = ServerParameters(policy_path=str(store.path(version_id)), policy_kind='plain')
+    worker = load_worker(parameters, '', ServerStatistics())
+    with pytest.raises(VersionInUse):
+        store.delete(version_id)
+    worker.close()
+    damage(store, version_id)
+    with pytest.raises(PolicyError, match='is damaged'):
+        load_worker(parameters, '', ServerStatistics())
 
 
 @pytest.mark.parametrize('name', ['', 'better'])
@@ -198,7 +225,6 @@ def test_a_worker_holds_its_version_until_it_closes(store):
     from lerobot_serve.server.inference.policy_loading import load_worker
     from lerobot_serve.server.observability.server_statistics import ServerStatistics
     from lerobot_serve.server.parameters import ServerParameters
-    from lerobot_serve.versions.errors import VersionInUse
 
     manifest = published(store, REACH)
     parameters = ServerParameters(policy_path=str(store.path(manifest.id)))
