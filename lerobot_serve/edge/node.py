@@ -239,6 +239,7 @@ class EdgeController(SteadyClockNode):
         self._outcomes = OutcomeReports(
             self.client_id,
             lambda: self._links.clients.get(self._core.status.server),
+            self._links.clients.values,
             time.monotonic_ns,
             count_dropped=self._core.status.count_dropped,
             log_warning=self.get_logger().warning,
@@ -257,7 +258,7 @@ class EdgeController(SteadyClockNode):
                 'reset': self._reset,
                 'pause': self._operator.pause,
                 'resume': self._operator.resume,
-                'reset_cage': self._operator.reset_cage,
+                'reset_cage': self._reset_cage,
                 'take_over': self._operator.take_over,
                 'hand_back': self._operator.hand_back,
             },
@@ -321,11 +322,21 @@ class EdgeController(SteadyClockNode):
     # executor thread
 
     def _reset(self) -> ServiceReply:
+        """Begin an episode, which ends the run of a goal."""
+        self._action.poll()
+        self._runner.stop('~/reset was called')
+        self._action.poll()
         return self._operator.reset(EpisodeRequest(self._settings.current.task))
+
+    def _reset_cage(self) -> ServiceReply:
+        # a run that the latch ends must see it
+        self._action.poll()
+        return self._operator.reset_cage()
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._listener.outcome_received(message.episode_id, message.outcome, message.text)
         self._runner.on_outcome(message)
+        self._action.poll()
         self._outcomes.add(message)
 
     def _on_timer(self) -> None:
@@ -333,7 +344,7 @@ class EdgeController(SteadyClockNode):
         self._listener.dropped(reports.count_drops(self._view))
         self._log.poll(self._core.connection.status, reports.count_problems(self._view))
         self._latch_log.poll(self._core.controller.latch_reason)
-        self._action.poll()
+        self._action.publish_feedback()
         self._outcomes.poll()
         self._output.poll_stop_service()
         alarm = self._core.controller.alarm.take_unreported()

@@ -42,6 +42,8 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.takeover.takeover import PersonCommand
 from lerobot_serve.wire.execution_report import ExecutionReport, Halt
 
+# a session without a chunk for this long leaves a robot without actions
+STARVED_NS = 500_000_000
 DEFAULT_CONDITIONS = OperatingConditions()
 NO_PERSON = PersonCommand()
 # motions that return joints outside their limits or too far ahead; in other states a return would
@@ -71,9 +73,12 @@ class Controller:
         self._rate_limiter = CommandRateLimiter(settings.step_ns)
         self._on_queue_empty = on_queue_empty
         self._operator_calls: list[Callable[[], None]] = []
+        # by an operator, and not yet applied
+        self._clears_stop = self._clears_latch = False
         self._last: LastCommand | None = None
         self._is_first_step = self._queue_empty_reported = True
         self._was_playing = self._is_queue_excused = False
+        self._starved_since_ns: int | None = None
         # what the policy would do in this step, while a person has taken over
         self._policy_action: Float64Array | None = None
         # the newest message of each input in this step
@@ -93,15 +98,18 @@ class Controller:
 
     def clear_stop(self) -> None:
         """Clear a stop by service."""
+        self._clears_stop = True
         self._operator_calls.append(self._ladder.clear_stop)
 
     def reset_cage(self) -> None:
         """Clear the latch of the cage."""
+        self._clears_latch = True
         self._operator_calls += [self._cage.reset, self.alarm.reset]
 
     @property
     def latched(self) -> bool:
-        return self._cage.latched
+        """Whether the cage is latched, and no operator has cleared that."""
+        return self._cage.latched and not self._clears_latch
 
     @property
     def latch_reason(self) -> str:
@@ -111,7 +119,7 @@ class Controller:
     @property
     def stopped(self) -> bool:
         """Whether the stop service was called and no reset cleared it."""
-        return self._ladder.stopped
+        return self._ladder.stopped and not self._clears_stop
 
     @property
     def teardown(self) -> TeardownState:
@@ -157,8 +165,7 @@ class Controller:
         Return the command of this step, None for no command, and whether to call the stop
         service. `person`: the device of a person, and its target if they have taken over.
         """
-        while self._operator_calls:
-            self._operator_calls.pop(0)()
+        self._apply_operator_calls()
         if not self._rate_limiter.is_due(now_ns):
             self.steps_skipped += 1
             return None, False
@@ -173,15 +180,18 @@ class Controller:
             return None, False
         decision = self._decide(now_ns, robot_state, conditions, person)
         self.rung, self.rung_reason = decision.kind, decision.reason
-        is_streaming = conditions.state is ConnectionState.STREAMING
-        is_taken_over = conditions.intervention is not Intervention.NONE
-        self._record_playback(decision, is_streaming=is_streaming, is_taken_over=is_taken_over)
+        self._record_playback(decision, conditions, now_ns)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
             self._stop_commanding()
             return None, decision.call_stop_service
         self._input_ids = robot_state.input_ids + person.input_ids
         return self._check(decision, wanted, last, now_ns, robot_state), decision.call_stop_service
+
+    def _apply_operator_calls(self) -> None:
+        while self._operator_calls:
+            self._operator_calls.pop(0)()
+        self._clears_stop = self._clears_latch = False
 
     def rest(self) -> Float64Array | None:
         """Return the final command, None for no command; called as the tick thread ends."""
@@ -198,6 +208,7 @@ class Controller:
         if self._playback.episode_ended:
             # a teardown returns only to the start of the current episode
             self._is_first_step, self._ladder.initial_pose = True, None
+            self.alarm.reset()
         joints = self._joint_motion()
         given = AuthorityInputs(
             conditions,
@@ -276,12 +287,12 @@ class Controller:
         self._ladder.reset()
 
     def _record_playback(
-        self, decision: LadderDecision, *, is_streaming: bool, is_taken_over: bool
+        self, decision: LadderDecision, conditions: OperatingConditions, now_ns: int
     ) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
             self._executed.end_row()
-        if not (playing or is_taken_over):
+        if not (playing or conditions.intervention is not Intervention.NONE):
             # an action that was taken but not executed does not start an interpolation
             self._playback.reset()
         interrupted = self._is_interrupted()
@@ -293,13 +304,26 @@ class Controller:
         elif self._playback.cleared or interrupted:
             self._is_queue_excused = True
         # an empty queue after an episode began, or a stop ended, is none as long as chunks come
-        is_excused = self._is_queue_excused and is_streaming
-        is_blocked = interrupted or is_excused or self.start_blocked_by
-        if not (playing or self._queue_empty_reported or is_blocked):
+        is_excused = self._is_queue_excused and conditions.state is ConnectionState.STREAMING
+        is_empty = not (playing or interrupted or is_excused or self.start_blocked_by)
+        if is_empty and not self._queue_empty_reported:
             self._queue_empty_reported = True
             self.stalls += self._is_queue_excused
             self._on_queue_empty()
+        self._report_starvation(now_ns, is_empty=is_empty, state=conditions.state)
         self._was_playing = playing
+
+    def _report_starvation(self, now_ns: int, *, is_empty: bool, state: ConnectionState) -> None:
+        """
+        Report an empty queue again that was reported while there was no session: a server that
+        opens one and sends no chunk leaves the robot DEGRADED, as if there were actions.
+        """
+        if not (is_empty and state is ConnectionState.DEGRADED):
+            self._starved_since_ns = None
+        elif self._starved_since_ns is None:
+            self._starved_since_ns = now_ns
+        elif now_ns - self._starved_since_ns >= STARVED_NS:
+            self._on_queue_empty()
 
     def _is_interrupted(self) -> bool:
         return self.grant.cause not in ('policy', 'nothing_to_play', 'nothing_played_yet')
@@ -336,8 +360,9 @@ class Controller:
         if planned:
             self._record_age(age_ns)
             self._executed.record(planned, judgement.command, age_ns)
-            self._record_start_pose(last)
             self._watch_clamping(wanted, judgement)
+        if planned or self.grant.authority is ControlAuthority.PERSON:
+            self._record_start_pose(last)
         return ExecutedStep(
             planned,
             decision,

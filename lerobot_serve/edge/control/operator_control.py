@@ -82,7 +82,7 @@ class OperatorControl:
     @property
     def episode_id(self) -> str:
         """The episode that runs; empty between episodes."""
-        return self._requester.pipeline.status.episode_id if self._running else ''
+        return self._requester.episode_id if self._running else ''
 
     @property
     def authority(self) -> ControlAuthority:
@@ -120,14 +120,15 @@ class OperatorControl:
     def resume(self) -> ServiceReply:
         """End a pause, and nothing else."""
         if not self.paused:
-            return False, f'Not paused. {self._describe_state()}'
+            return False, f'Not paused. {self._describe_state(self._conditions())}'
         fault = self._pause_file.remove() if self._pause_file else ''
         self.paused = False
-        self.update()
+        conditions = self.update()
         again = 'After a restart of the edge controller it is paused again'
         warning = f'{again}: {fault}' if fault else ''
-        continues = self.authority is ControlAuthority.POLICY or self._has_pending_teardown()
-        said = ('Resumed', self._describe_state(), warning)
+        has_authority = self._authority(conditions) is ControlAuthority.POLICY
+        continues = has_authority or self._has_pending_teardown(conditions)
+        said = ('Resumed', self._describe_state(conditions), warning)
         return continues, '. '.join(filter(None, said))
 
     def take_over(self) -> ServiceReply:
@@ -143,13 +144,18 @@ class OperatorControl:
         Let the policy command again: with actions that it plans from now on, none of before.
         """
         if not self.takeover.is_taken_over:
-            return False, f'Not taken over. {self._describe_state()}'
+            return False, f'Not taken over. {self._describe_state(self._conditions())}'
         # before the policy has authority again: no action planned before is executed
         self._requester.replan()
         warning = self.takeover.end()
-        continues = 'The policy plans from the present state'
-        if self.paused:
+        # the control step applies it with its next update
+        conditions = self._conditions()._replace(intervention=Intervention.NONE)
+        if self._authority(conditions) is ControlAuthority.POLICY:
+            continues = 'The policy plans from the present state'
+        elif self.paused:
             continues = 'Paused: the policy continues after ~/resume'
+        else:
+            continues = self._describe_state(conditions)
         return True, '. '.join(filter(None, ('Handed back', continues, warning)))
 
     def _describe_takeover(self) -> str:
@@ -210,10 +216,10 @@ class OperatorControl:
         self._running = True
         self.update()
 
-    def _has_pending_teardown(self) -> bool:
+    def _has_pending_teardown(self, conditions: OperatingConditions) -> bool:
         controller = self._controller
         given = AuthorityInputs(
-            self._conditions(),
+            conditions,
             controller.latched,
             controller.stopped,
             teardown=controller.teardown,
@@ -225,19 +231,19 @@ class OperatorControl:
             and grant_motion(given).allowed is AllowedMotion.TEARDOWN
         )
 
-    def _describe_state(self) -> str:
-        """Return what the robot does now, and how to continue."""
-        connection = self._requester.connection
+    def _describe_state(self, conditions: OperatingConditions) -> str:
+        """Return what the robot does under these conditions, and how to continue."""
         if self._controller.latched:
             return LATCHED_REMEDY
         if self._controller.stopped:
             return STOPPED_REMEDY
         if not self._running:
             return 'No episode runs. Send a goal to ~/run_episode or call ~/reset'
-        if connection.state is ConnectionState.DEAD:
-            does = 'Teardown started' if self._has_pending_teardown() else 'No motion'
+        if conditions.state is ConnectionState.DEAD:
+            reason = self._requester.connection.reason
+            does = 'Teardown started' if self._has_pending_teardown(conditions) else 'No motion'
             return (
-                f'Connection dead ({connection.reason}). No policy controls the robot. {does}. '
-                'Fix the cause, then call ~/reset'
+                f'Connection dead ({reason}). No policy controls the robot. {does}. Fix the '
+                'cause, then call ~/reset'
             )
         return 'Stale actions are discarded'

@@ -22,6 +22,7 @@ class ActiveEpisode:
     actions_executed: int
     stalls: int
     cage_trips: int
+    chunks_accepted: int = 0
     result: tuple[RunOutcome, str] | None = None
 
     def end(self, outcome: RunOutcome, text: str) -> None:
@@ -48,7 +49,11 @@ class ActiveEpisode:
 
 
 def begin_run(
-    controller: Controller, now_ns: int, max_duration_s: float, episode_id: str
+    controller: Controller,
+    now_ns: int,
+    max_duration_s: float,
+    episode_id: str,
+    chunks_accepted: int = 0,
 ) -> ActiveEpisode:
     """Start a run; its counters start now."""
     controller.oldest_age_ns = 0
@@ -59,4 +64,5 @@ def begin_run(
         controller.actions_executed,
         controller.stalls,
         controller.cage_trips,
+        chunks_accepted,
     )

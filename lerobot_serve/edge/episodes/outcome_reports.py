@@ -7,7 +7,7 @@ The executor thread adds and polls; a thread of the link delivers replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 import threading
 from typing import Any, Protocol, runtime_checkable
@@ -48,13 +48,18 @@ class OutcomeReports:
         self,
         client_id: str,
         client: Callable[[], object],
+        clients: Callable[[], Iterable[object]],
         clock: Callable[[], int],
         *,
         count_dropped: Callable[[str], None],
         log_warning: Callable[[str], object],
     ) -> None:
-        """`client` returns the client of the present server, None without one."""
+        """
+        `client` returns the client of the present server, None without one; `clients` those of all
+        servers.
+        """
         self._client_id, self._client, self._clock = client_id, client, clock
+        self._clients = clients
         self._count_dropped, self._log_warning = count_dropped, log_warning
         self._waiting: dict[str, Report] = {}
         self._lock = threading.Lock()
@@ -75,15 +80,16 @@ class OutcomeReports:
         self.poll()
 
     def poll(self) -> None:
-        """Send what is due. Over ROS 2 the router hears the topic of outcomes itself."""
+        """
+        Send what is due. Over ROS 2 a router hears the topic of outcomes itself; outcomes wait
+        while such a server stands in for one over Zenoh.
+        """
         client = self._client()
-        if client is None:
-            return
-        if not isinstance(client, OutcomeClient):
+        if not any(isinstance(each, OutcomeClient) for each in self._clients()):
             with self._lock:
                 self._waiting.clear()
             return
-        if not client.is_available():
+        if not (isinstance(client, OutcomeClient) and client.is_available()):
             return
         for report in self._due(self._clock()):
             client.report_outcome(

@@ -56,7 +56,10 @@ class EpisodeRunner:
         # a fresh id, so that an outcome of the previous episode cannot apply to this one
         name = goal.episode_id or f'run-{secrets.token_hex(8)}'
         self._operator.begin_episode(EpisodeRequest(goal.task or self._task(), name))
-        self.current = begin_run(self._controller, self._clock(), goal.max_duration_s, name)
+        chunks = self._requester.pipeline.status.chunks_accepted
+        self.current = begin_run(
+            self._controller, self._clock(), goal.max_duration_s, name, chunks
+        )
         return self.current
 
     def cancel(self) -> None:
@@ -64,6 +67,11 @@ class EpisodeRunner:
         if self.current:
             self.current.end(RunOutcome.CANCELLED, 'cancelled')
             self._operator.end_episode()
+
+    def stop(self, reason: str) -> None:
+        """End the current run, before an operator begins another episode."""
+        if self.current:
+            self.current.end(RunOutcome.STOPPED, reason)
 
     def on_outcome(self, message: EpisodeOutcome) -> None:
         """Apply an EpisodeOutcome to the current run if it matches."""
@@ -94,12 +102,14 @@ class EpisodeRunner:
 
     def _result(self, run: ActiveEpisode, outcome: RunOutcome, text: str) -> RunEpisode.Result:
         status, controller = self._requester.pipeline.status, self._controller
+        # those of the last chunk, which may be of an episode before
+        has_chunk = status.chunks_accepted > run.chunks_accepted
         return RunEpisode.Result(
             outcome=int(outcome),
             text=text[:256],
             episode_id=run.episode_id,
-            slot=status.slot,
-            policy=status.policy,
+            slot=status.slot if has_chunk else '',
+            policy=status.policy if has_chunk else '',
             duration_s=run.elapsed_s(self._clock()),
             actions_executed=controller.actions_executed - run.actions_executed,
             stalls=controller.stalls - run.stalls,

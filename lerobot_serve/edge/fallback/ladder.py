@@ -2,10 +2,10 @@
 """
 The fallback ladder: commands of the robot without fresh actions, within the granted motion.
 
-The first step without an action starts the first rung; each rung hands over to the next at its
-deadline. Execution resumes when `resume_rows` are queued, or the queue was not empty for as many
-steps, so that single rows do not make the robot twitch and a shorter chunk does not wait forever.
-A teardown has its own rungs.
+The first step without an action starts the first rung, and so does a new episode or a hand-back;
+each rung hands over to the next at its deadline. Execution resumes when `resume_rows` are queued,
+or the queue was not empty for as many steps, so that single rows do not make the robot twitch and
+a shorter chunk does not wait forever. A teardown has its own rungs.
 
 The rung stop_service requests the stop once; `stopped` then stays set until `clear_stop`. Tick
 thread; it reads no clock.
@@ -122,6 +122,9 @@ class Ladder:
         if allowed is AllowedMotion.PLAY and planned is not None:
             return self._play(authority, planned)
         self._restart_on_change(authority)
+        if cleared:
+            # another episode, or a hand-back: the rungs of before are none of it
+            self._entered_ns = None
         if cleared and not self._falling:
             self._empty_cause = CAUSE_CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0

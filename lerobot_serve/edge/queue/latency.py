@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Recent round trip times per server.
+Recent delays of replies per server, from the mark of a request to its reply.
 
 The window is bounded by count and by time, so that one slow reply does not count forever. The
 first replies of a session are excluded: the server may have loaded or compiled meanwhile. The

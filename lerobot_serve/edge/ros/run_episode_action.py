@@ -2,7 +2,7 @@
 """
 Action server of RunEpisode: runs one episode, with feedback and immediate cancel.
 
-The executor accepts goals and polls the run; a coroutine waits for its end.
+The executor accepts goals and polls the run while there is one; a coroutine waits for its end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from lerobot_serve_interfaces.action import RunEpisode
 REFUSED = 7
 SUCCEEDED, CANCELLED = 5, 2
 RESULT_KEPT_S = 60
+# a run ends so long after its outcome, its time or a stop at the latest
+POLL_PERIOD_S = 0.05
 
 
 class EpisodeRunner(Protocol):
@@ -39,11 +41,12 @@ class EpisodeRunner(Protocol):
 
 
 class RunEpisodeAction:
-    """`poll` is called by a timer of the node."""
+    """A timer of its own polls the run; the node publishes feedback."""
 
     def __init__(self, node: Node, runner: EpisodeRunner) -> None:
         self._node, self._runner = node, runner
         self._running: tuple[ServerGoalHandle, ExecutorFuture] | None = None
+        self._timer = node.create_timer(POLL_PERIOD_S, self.poll, autostart=False)
         self._server = SteadyClockActionServer(
             node,
             RunEpisode,
@@ -67,6 +70,7 @@ class RunEpisodeAction:
         end = ExecutorFuture(self._node.executor)
         self._runner.begin(goal.request)
         self._running = goal, end
+        self._timer.reset()
         result = await end
         if result.outcome == CANCELLED:
             await wait_for_executor(lambda: goal.is_cancel_requested)
@@ -85,13 +89,18 @@ class RunEpisodeAction:
         return CancelResponse.ACCEPT
 
     def poll(self) -> None:
-        """Publish feedback, and set the result once the run has ended."""
+        """
+        Set the result once the run has ended. Also called before an operator clears what ends a
+        run, and for each outcome.
+        """
         if self._running is None:
+            self._timer.cancel()
             return
-        goal, end = self._running
-        result = self._runner.poll()
-        if result is None:
-            goal.publish_feedback(self._runner.feedback())
-            return
-        self._running = None
-        end.set_result(result)
+        if result := self._runner.poll():
+            _, end = self._running
+            self._running = None
+            end.set_result(result)
+
+    def publish_feedback(self) -> None:
+        if self._running:
+            self._running[0].publish_feedback(self._runner.feedback())

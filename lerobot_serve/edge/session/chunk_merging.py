@@ -73,7 +73,7 @@ class ChunkMerger:
         return self._has_rtc(settings) and bool(len(prefix.robot) or not self._queue.rows_left)
 
     def delay_steps(self, now_ns: int, settings: RequestSettings) -> int:
-        """Return the expected delay of the next reply, in steps."""
+        """Return the expected delay of the next reply from its mark on, in steps."""
         return self._latency.delay_steps(self._server, now_ns, step_s=settings.step_s)
 
     def merge(
@@ -87,20 +87,21 @@ class ChunkMerger:
         if chunk.header.flags & Flag.POLICY_CHANGED:
             self._declared.append(chunk.policy)
         robot, source = self._units.to_robot(chunk.robot), _source(chunk, pending)
-        round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
+        # the robot has executed actions since the mark, also while the frames were encoded
+        delay_s = (arrived_ns - pending.marked_ns) / 1e9
         if replaces_queue(chunk, pending, settings):
             skipped = self._queue.replace(
                 robot,
                 source,
                 mark=pending.mark,
-                delay_rows=math.ceil(round_trip_s / settings.step_s),
+                delay_rows=math.ceil(delay_s / settings.step_s),
                 model=chunk.model,
             )
             is_merged = skipped is not None
         else:
             is_merged = self._queue.append(robot, source, mark=pending.mark, model=chunk.model)
         if is_merged:
-            self._latency.add(self._server, round_trip_s, arrived_ns)
+            self._latency.add(self._server, delay_s, arrived_ns)
         return is_merged
 
     def _has_rtc(self, settings: RequestSettings) -> bool:

@@ -169,7 +169,8 @@ class RequestPipeline:
     def begin_episode(self, episode: EpisodeRequest, *, notify_server: bool) -> None:
         """Clear the queue and start an episode."""
         self._end_request('episode_started')
-        self._merger.clear()
+        # what was requested since the requester has ended the episode before
+        self._merger.clear(ends_episode=False)
         self._encoder.begin_episode()
         self._tracker.new_episode()
         self._is_episode_start = True
@@ -210,8 +211,8 @@ class RequestPipeline:
         try:
             steps = self._encoder.take_steps(self._clock())
             # before the frames are encoded, which takes time
-            prefix = self._merger.prefix(settings)
-            pending = self._send(settings, steps, prefix)
+            marked_ns, prefix = self._clock(), self._merger.prefix(settings)
+            pending = self._send(settings, steps, prefix, marked_ns)
         except InputsNotReady as error:
             self.status.waiting_for = str(error)
             return None
@@ -227,7 +228,11 @@ class RequestPipeline:
         return pending
 
     def _send(
-        self, settings: RequestSettings, steps: tuple[HistoryStep, ...], prefix: Leftover
+        self,
+        settings: RequestSettings,
+        steps: tuple[HistoryStep, ...],
+        prefix: Leftover,
+        marked_ns: int,
     ) -> PendingRequest:
         inputs = self._encoder.read(steps)
         if self._tracker.is_overdue:
@@ -235,6 +240,7 @@ class RequestPipeline:
         now_ns = self._clock()
         pending = self._tracker.track(
             sent_ns=now_ns,
+            marked_ns=marked_ns,
             # actions are as old as the current observation; the history is older on purpose
             captured_ns=steps[-1].snapshot.captured_ns,
             mark=prefix.mark,

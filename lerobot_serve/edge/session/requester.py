@@ -82,6 +82,8 @@ class Requester:
         self._halt_reports_left = 0
         # at most one: the later one replaces the earlier one
         self._next_episode: deque[EpisodeRequest] = deque(maxlen=1)
+        # begun, and not yet known to the pipeline
+        self._begun: EpisodeRequest | None = None
 
     # any thread
 
@@ -90,10 +92,17 @@ class Requester:
         """The time that the queue lasts without stale actions [s]."""
         return self.pipeline.playable_s(self.settings)
 
+    @property
+    def episode_id(self) -> str:
+        """The episode that was begun last; empty while it has no id yet."""
+        begun = self._begun
+        return begun.episode_id if begun else self.pipeline.status.episode_id
+
     def begin_episode(self, episode: EpisodeRequest) -> None:
         """
         End the current episode, clear the queue and schedule this episode. Leaves DEAD.
         """
+        self._begun = episode
         self._next_episode.append(episode)
         self.pipeline.clear_queue()
         self.connection.handle(ConnectionEvent.RESET, 'episode started by an operator')
@@ -177,6 +186,8 @@ class Requester:
             self._transport.close_session()
             self._is_open = False
         self.pipeline.begin_episode(episode, notify_server=self._is_open)
+        if self._begun is episode:
+            self._begun = None
 
     def _connect(self) -> None:
         server = self.servers.current

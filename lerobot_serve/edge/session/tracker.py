@@ -31,10 +31,12 @@ class ReplyDropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """The data of a request that its reply needs."""
+    """The data of a request that its reply needs; its actions count from `marked_ns`."""
 
     seq: int
     sent_ns: int
+    # when `mark` was taken: before the frames were encoded
+    marked_ns: int
     captured_ns: int
     mark: QueueMark
     session_epoch: int
@@ -93,6 +95,7 @@ class RequestTracker:
         self,
         *,
         sent_ns: int,
+        marked_ns: int,
         captured_ns: int,
         mark: QueueMark,
         episode_id: str,
@@ -105,6 +108,7 @@ class RequestTracker:
         self.in_flight = PendingRequest(
             self._seq,
             sent_ns,
+            marked_ns,
             captured_ns,
             mark,
             session_epoch=self.session_epoch,

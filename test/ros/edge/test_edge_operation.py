@@ -62,6 +62,27 @@ def test_nothing_moves_before_a_run_and_a_run_ends_when_its_time_is_over(idle):
     assert {action.rung for action in after(idle, time.time_ns())} <= AT_REST
 
 
+def test_a_run_ends_in_time_however_seldom_the_state_is_published(edge_rig):
+    edge_rig.start_server()
+    edge_rig.start(run_on_start=False, status_period_s=10.0)
+    _, result = edge_rig.run(max_duration_s=1.0).result()
+    assert result.outcome == RunEpisode.Result.TIMEOUT
+    assert 1.0 <= result.duration_s < 5.0
+
+
+def test_a_reset_ends_the_run_and_begins_an_episode_of_its_own(idle):
+    run = idle.run(task='reach', episode_id='ep-1')
+    idle.wait_for_play()
+    idle.trigger('reset')
+    status, result = run.result()
+    assert (status, result.outcome) == (GoalStatus.STATUS_ABORTED, RunEpisode.Result.STOPPED)
+    assert (result.text, result.episode_id) == ('~/reset was called', 'ep-1')
+    idle.wait(lambda: idle.seen.played[-1].episode_id != 'ep-1', 'the next episode is played')
+    # an outcome of the run that has ended ends nothing
+    idle.judge(EpisodeOutcome.SUCCESS, 'ep-1')
+    idle.wait_for_play()
+
+
 def test_the_step_after_a_cancel_is_no_play_and_a_second_goal_is_refused(idle):
     run = idle.run(task='reach')
     idle.wait_for_play()

@@ -17,10 +17,28 @@ class Executor:
         pass
 
 
+class Timer:
+    """Never due by itself."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def reset(self) -> None:
+        self.is_on = True
+
+    def cancel(self) -> None:
+        self.is_on = False
+
+
 class Node:
     """Has what the action asks of its node."""
 
     executor = Executor()
+
+    @staticmethod
+    def create_timer(period_s: float, callback: object, *, autostart: bool) -> Timer:
+        assert period_s <= 0.1 and not autostart
+        return Timer()
 
 
 class Episodes:
@@ -93,3 +111,16 @@ def test_a_cancel_of_a_goal_that_waits_does_not_end_the_one_that_runs(episodes):
     assert episodes.cancelled == 0
     action._cancel(runs)
     assert (episodes.begun, episodes.cancelled) == (1, 1)
+
+
+def test_a_run_is_polled_while_there_is_one(episodes):
+    action = RunEpisodeAction(Node, episodes)
+    assert not action._timer.is_on
+    assert execute(action, Goal()) is None
+    assert action._timer.is_on
+    action.poll()
+    assert action._timer.is_on
+    episodes.result = RunEpisode.Result()
+    action.poll()
+    action.poll()
+    assert not action._timer.is_on

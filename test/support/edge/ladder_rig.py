@@ -67,14 +67,18 @@ class World:
     is_velocity: np.ndarray | None = None
 
     def step(
-        self, action: np.ndarray | None = None, rows_left: int | None = None
+        self,
+        action: np.ndarray | None = None,
+        rows_left: int | None = None,
+        *,
+        cleared: bool = False,
     ) -> LadderDecision:
         """Take one step with so many rows buffered; one row when there is an action."""
         rows = rows_left if rows_left is not None else int(action is not None)
         fresh = action is not None and self.ladder.plays(rows)
         grant = self.granted(fresh=fresh)
         planned = action if grant.allowed is AllowedMotion.PLAY else None
-        decision = self.ladder.step(grant, planned, rows, self.now_ns, self.last)
+        decision = self.ladder.step(grant, planned, rows, self.now_ns, self.last, cleared=cleared)
         if decision.wanted is None:
             self.last = None
             self.ladder.reset()

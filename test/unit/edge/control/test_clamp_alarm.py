@@ -102,7 +102,7 @@ def play(bench: Bench, row: list[float], steps: int) -> list[Verdict]:
     """Return the verdicts of so many steps of a policy that wants this row."""
     verdicts = []
     for _ in range(steps):
-        bench.queue.clear()
+        bench.queue.clear(ends_episode=False)
         bench.plan(row, row)
         executed = bench.step()
         verdicts += [executed.judgement.verdict] if executed else []
@@ -117,6 +117,14 @@ def test_a_policy_in_another_unit_latches_the_cage(bench):
     bench.controller.reset_cage()
     assert play(bench, [0.0, 0.0], 2)[-1] != Verdict.STOPPED
     assert not bench.controller.latched
+
+
+def test_what_was_outside_in_one_episode_does_not_count_in_the_next(bench):
+    play(bench, [5000.0, 5000.0], STEPS - 1)
+    bench.queue.clear()
+    assert play(bench, [5000.0, 5000.0], STEPS - 1)[-1] != Verdict.STOPPED
+    play(bench, [5000.0, 5000.0], 1)
+    assert bench.controller.latched
 
 
 def test_a_policy_within_the_limits_does_not(bench):

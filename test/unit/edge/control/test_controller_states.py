@@ -9,6 +9,7 @@ from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, STEP_NS
 
 from lerobot_serve.cage.description import Interlock
 from lerobot_serve.cage.result import Verdict
+from lerobot_serve.edge.control.controller import STARVED_NS
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 
@@ -307,3 +308,23 @@ def test_no_teardown_returns_to_where_an_earlier_episode_began():
     held = bench.commands(20)[-1]
     bench.be(state=ConnectionState.DEAD)
     assert {command for command in bench.commands(300) if command is not None} == {held}
+
+
+def test_a_session_without_a_chunk_is_reported_as_an_empty_queue_again():
+    bench = Bench()
+    bench.plan(1.0)
+    bench.commands(3)
+    assert bench.dries == 1
+    bench.be(state=ConnectionState.DEGRADED)
+    steps = STARVED_NS // STEP_NS
+    bench.commands(steps)
+    assert bench.dries == 1
+    bench.commands(1)
+    assert bench.dries == 2
+    # not where there are actions, and not while an operator has paused
+    bench.plan(*[1.0] * 5)
+    bench.commands(5)
+    bench.be(paused=True)
+    bench.commands(3 * steps)
+    assert bench.dries == 2
+    assert bench.controller.stalls == 1

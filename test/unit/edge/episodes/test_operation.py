@@ -334,3 +334,35 @@ def test_between_two_episodes_nothing_is_asked():
     assert [at_s for at_s in times if 4.0 < at_s < 8.0] == []
     names = {request.episode_id: at_s for at_s, _, request in bench.requests}
     assert list(names) == ['one', 'two']
+
+
+def test_what_a_service_clears_holds_for_the_next_call_at_once():
+    robot = Robot(ladder=GIVING_UP, latch_after_trips=1)
+    robot.tick.plan(1.0)
+    robot.live(20)
+    assert robot.operation.start_refusal().startswith('Stop service called')
+    robot.operation.reset(EpisodeRequest())
+    assert robot.operation.start_refusal() == ''
+    robot.live()
+    robot.tick.plan(1e6)
+    robot.live()
+    assert robot.operation.start_refusal().startswith('Safety cage latched')
+    assert robot.operation.reset_cage()[0]
+    assert robot.operation.reset(EpisodeRequest()) == (True, 'The next episode starts')
+    robot.live()
+    assert not robot.tick.controller.latched
+
+
+def test_an_episode_has_its_id_before_the_request_thread_knows_it():
+    robot = Robot()
+    robot.operation.begin_episode(EpisodeRequest('', 'first'))
+    requester = robot.requests.requester
+    requester._start_episode(requester._next_episode.pop())
+    assert robot.operation.episode_id == 'first'
+    robot.operation.begin_episode(EpisodeRequest('', 'second'))
+    assert robot.operation.episode_id == 'second'
+    # one without an id has none until the request thread gives it one
+    robot.operation.reset(EpisodeRequest())
+    assert robot.operation.episode_id == ''
+    requester._start_episode(requester._next_episode.pop())
+    assert robot.operation.episode_id not in ('', 'first', 'second')

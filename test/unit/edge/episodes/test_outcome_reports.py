@@ -27,10 +27,13 @@ class Client:
 class Robot:
     def __init__(self) -> None:
         self.client: object = Client()
+        # of all servers, where there are others
+        self.clients: list[object] = []
         self.now_ns, self.dropped, self.logged = 0, [], []
         self.reports = OutcomeReports(
             'robot_1',
             lambda: self.client,
+            lambda: self.clients or [self.client],
             lambda: self.now_ns,
             count_dropped=self.dropped.append,
             log_warning=self.logged.append,
@@ -113,3 +116,21 @@ def test_only_outcomes_of_this_robot_are_sent_and_only_where_a_link_can():
     robot.client = Client()
     robot.poll_after()
     assert not robot.client.sent and not robot.dropped
+
+
+def test_an_outcome_waits_while_a_server_over_ros_stands_in_for_the_router():
+    robot = Robot()
+    router = robot.client
+    router.is_there = False
+    robot.report('one')
+    local = object()
+    robot.client, robot.clients = local, [router, local]
+    robot.poll_after(2 * TRIES)
+    robot.report('two')
+    # also between two servers
+    robot.client = None
+    robot.poll_after()
+    assert (router.sent, robot.dropped) == ([], [])
+    robot.client, router.is_there = router, True
+    robot.poll_after()
+    assert router.sent == ['one', 'two']

@@ -240,3 +240,26 @@ def test_the_feedback_is_that_of_the_present_run(robot):
     robot.runs.cancel()
     robot.runs.poll()
     assert robot.runs.feedback().elapsed_s == 0.0
+
+
+def test_a_reset_ends_the_run(robot):
+    robot.begin(episode_id='one')
+    robot.live()
+    robot.runs.stop('~/reset was called')
+    result = robot.runs.poll()
+    assert (result.outcome, result.text) == (RunOutcome.STOPPED, '~/reset was called')
+    assert robot.runs.current is None
+    robot.runs.stop('nothing runs')
+    assert robot.runs.poll() is None
+
+
+def test_a_run_without_a_chunk_names_no_policy(robot):
+    status = robot.requests.requester.pipeline.status
+    robot.begin()
+    status.slot, status.policy, status.chunks_accepted = 'a', 'old@1', 3
+    robot.runs.cancel()
+    assert robot.runs.poll().policy == 'old@1'
+    robot.begin()
+    robot.runs.cancel()
+    result = robot.runs.poll()
+    assert (result.slot, result.policy) == ('', '')

@@ -199,3 +199,13 @@ def test_what_is_forgotten_is_not_held():
     there.ladder.reset()
     assert {d.wanted for d in there.dry(1)} == {None}
     assert there.step(ONE, 1).kind is RungKind.POLICY
+
+
+@pytest.mark.parametrize('cleared', [False, True])
+def test_another_episode_starts_at_the_first_rung(cleared):
+    there = world('ramp 0.5, hold 10, stop_service')
+    there.play()
+    there.dry(10.4)
+    there.step(None, cleared=cleared)
+    last = [kind for kind, _ in kinds(there.dry(1.0))]
+    assert last == (['ramp', 'hold'] if cleared else ['hold', 'stop_service'])

@@ -56,7 +56,10 @@ def test_a_joystick_has_axes_and_its_own_deadman():
         ({}, 'topic is missing'),
         ({'topic': 'a b'}, 'topic must be the name of a topic'),
         ({'topic': 'a', 'speed': 1}, "unknown 'speed'"),
-        ({'topic': 'a', 'type': 'sensor_msgs/Imu'}, 'type must be one of trajectory_msgs/JointTrajectory'),
+        (
+            {'topic': 'a', 'type': 'sensor_msgs/Imu'},
+            'type must be one of trajectory_msgs/JointTrajectory',
+        ),
         ({'topic': 'a', 'timeout_s': 0}, 'timeout_s must be in [0.01, 2], got 0'),
         ({'topic': 'a', 'timeout_s': 60}, 'timeout_s must be in [0.01, 2], got 60'),
         ({'topic': 'a', 'axes': AXES}, "unknown 'axes'"),

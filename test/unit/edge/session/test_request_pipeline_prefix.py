@@ -126,3 +126,25 @@ def test_the_mark_is_of_the_moment_before_the_frames_are_encoded():
     assert bench.pipeline.in_flight.mark.rows_taken == 0
     # the prefix is of that moment, too
     assert np.array_equal(bench.request().prefix_robot, ROWS)
+
+
+def test_what_is_executed_while_frames_are_encoded_is_not_played_again():
+    bench = guided()
+    for _ in range(2):
+        answered_in(bench, 10)
+    read = bench.observations.read
+
+    def slowly(steps: tuple) -> tuple:
+        bench.now_ns += 25 * MS
+        return read(steps)
+
+    bench.observations.read = slowly
+    request = bench.send_request()
+    # the robot has played three actions of 10 ms while the frames were encoded, and two since
+    for _ in range(5):
+        bench.actions.take()
+    bench.now_ns += 20 * MS
+    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert np.array_equal(played(bench)[0], ROWS[5])
+    # the next prefix is as long as that
+    assert bench.pipeline._merger.delay_steps(bench.now_ns, bench.settings) == 5

@@ -19,7 +19,7 @@ MARK = QueueMark(epoch=2, rows_taken=3)
 
 
 def begin(tracker: RequestTracker) -> PendingRequest:
-    return tracker.track(sent_ns=10, captured_ns=5, mark=MARK, episode_id='fold-1')
+    return tracker.track(sent_ns=10, marked_ns=8, captured_ns=5, mark=MARK, episode_id='fold-1')
 
 
 def header(tracker: RequestTracker, seq: int) -> Header:
@@ -42,7 +42,7 @@ def dropped(tracker: RequestTracker, answer: Header) -> str:
 def test_the_answer_gives_back_what_was_noted():
     tracker = RequestTracker(EPOCH)
     pending = begin(tracker)
-    assert pending == PendingRequest(1, 10, 5, MARK, EPOCH, 0, 'fold-1')
+    assert pending == PendingRequest(1, 10, 8, 5, MARK, EPOCH, 0, 'fold-1')
     assert tracker.match_reply(header(tracker, 1)) == pending
     assert tracker.in_flight is None
 

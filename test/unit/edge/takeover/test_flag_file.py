@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+import threading
 
 import pytest
 from support.edge.controller_rig import arm
+from support.waiting import wait_until
 
-from lerobot_serve.edge import wiring
+from lerobot_serve.edge import flag_file, wiring
 from lerobot_serve.edge.control.authority import Intervention
-from lerobot_serve.edge.flag_file import FlagFile, TAKEN_OVER
+from lerobot_serve.edge.flag_file import FlagFile, PAUSED, TAKEN_OVER
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.takeover.person_input import PersonInput
@@ -90,3 +92,21 @@ def test_a_folder_that_is_none_is_refused_in_one_line(given, robot):
     with pytest.raises(ParameterError, match=r'state_folder .*set a writable folder') as refused:
         wiring.decision_files(parameters(given), robot, '/robot_1/edge_controller')
     assert '\n' not in str(refused.value)
+
+
+def test_a_disk_that_hangs_holds_up_no_operator_and_the_newest_decision_stays(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(flag_file, 'DISK_LIMIT_S', 0.05)
+    answers = threading.Event()
+    sync = flag_file.sync_folder
+    monkeypatch.setattr(flag_file, 'sync_folder', lambda path: answers.wait(60) and sync(path))
+    file = FlagFile(tmp_path, PAUSED)
+    assert 'the disk has not responded for 0.05 s' in file.create()
+    assert 'the disk has not responded for 0.05 s' in file.remove()
+    assert 'the disk has not responded for 0.05 s' in file.create()
+    answers.set()
+    wait_until(
+        lambda: not [t for t in threading.enumerate() if t.name == 'decision'], 'it is settled'
+    )
+    assert file.exists()

@@ -11,7 +11,7 @@ from math import inf
 
 from hypothesis import given, settings, strategies
 import numpy as np
-from support.edge.controller_rig import arm, Bench, MAX_AGE_NS
+from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, WAYS
 from support.edge.requester_rig import Bench as Requests
 
 from lerobot_serve.cage.result import Verdict
@@ -146,6 +146,50 @@ def test_after_a_hand_back_nothing_planned_before_is_played():
     assert executed.source is ControlAuthority.POLICY
     assert executed.judgement.command.astype(np.float32).tolist() == [np.float32(0.7)] * 2
     assert robot.bench.controller.stalls == 0
+
+
+def test_a_hand_back_says_what_the_robot_does():
+    robot = Robot()
+    connection = robot.operator._requester.connection
+
+    def handed_back() -> str:
+        robot.operator.take_over()
+        robot.command(0.6, 0.6)
+        robot.step()
+        done, text = robot.operator.hand_back()
+        assert done
+        return text
+
+    assert handed_back() == 'Handed back. The policy plans from the present state'
+    robot.operator.pause()
+    assert 'Paused: the policy continues after ~/resume' in handed_back()
+    robot.operator.resume()
+    robot.operator.end_episode()
+    assert 'No episode runs' in handed_back()
+    robot.operator.begin_episode(EpisodeRequest('', 'next'))
+    for event in WAYS[ConnectionState.DEAD]:
+        connection.handle(event, 'gone')
+    robot.state = ConnectionState.DEAD
+    assert 'Connection dead (gone). No policy controls the robot. Teardown started' in (
+        handed_back()
+    )
+    robot.bench.controller._cage.latch('a test')
+    robot.operator.take_over()
+    assert 'Safety cage latched' in robot.operator.hand_back()[1]
+
+
+def test_the_pose_of_the_start_is_also_that_before_a_person_moves_the_robot():
+    robot = Robot()
+    robot.operator.take_over()
+    robot.operator.begin_episode(EpisodeRequest('', 'next'))
+    for _ in range(5):
+        robot.command(0.6, 0.6)
+        robot.step()
+    assert robot.bench.ladder.initial_pose.tolist() == [0.0, 0.0]
+    robot.hand_back()
+    robot.plan((0.7, 0.7))
+    robot.step()
+    assert robot.bench.ladder.initial_pose.tolist() == [0.0, 0.0]
 
 
 def test_a_hand_back_keeps_the_pose_of_the_start_of_the_episode():
