@@ -96,6 +96,23 @@ class Upstream(Protocol):
         """Release what the sessions share. May be called twice."""
 
 
+def check_same_names(mapped_for: PolicyContract, now: PolicyContract) -> None:
+    """
+    Raise PredictionError (UNAVAILABLE) for a request in the names of a policy that was replaced by
+    one with other names or another order: its state would reach the wrong inputs.
+    """
+    for part, old, new in (
+        ('state', mapped_for.state_names, now.state_names),
+        ('actions', mapped_for.action_names, now.action_names),
+    ):
+        if old != new:
+            raise PredictionError(
+                Status.UNAVAILABLE,
+                f'the policy was replaced: its {part} were {", ".join(old[:64])} and are '
+                f'{", ".join(new[:64])} now; send the next observation, in the names of now',
+            )
+
+
 def check_request(request: PredictionRequest, contract: PolicyContract) -> None:
     """Raise PredictionError for a request that does not fit the policy."""
     if request.state.size != len(contract.state_names):

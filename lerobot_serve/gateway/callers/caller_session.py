@@ -18,7 +18,12 @@ from lerobot_serve.gateway.callers.predictions import (
     Status,
 )
 from lerobot_serve.gateway.counters import GatewayCounters, OK
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms, UpstreamSession
+from lerobot_serve.gateway.upstream import (
+    check_same_names,
+    PolicyContract,
+    SessionTerms,
+    UpstreamSession,
+)
 
 
 class SessionSettings(Protocol):
@@ -98,7 +103,10 @@ class CallerSession:
         await self._quiet.wait()
 
     async def predict(self, request: PredictionRequest) -> Prediction:
-        """Return the prediction for a request. Raises PredictionError."""
+        """
+        Return the prediction for a request in the names of `contract`. Raises PredictionError,
+        also for one whose contract ends while it waits.
+        """
         begin_s, status = self._begin_request(), str(Status.FAILED)
         try:
             prediction = await self._predict_in_time(request, begin_s)
@@ -131,9 +139,12 @@ class CallerSession:
     async def _predict_in_time(self, request: PredictionRequest, begin_s: float) -> Prediction:
         limit_s = self._settings.request_timeout_s
         limit_s = min(request.timeout_s or limit_s, limit_s)
+        mapped_for = self.contract
         episode_id = self._episode_names.name_at_router(self.caller, request.episode_id)
         try:
             async with asyncio.timeout(limit_s), self._mailbox:
+                # the request before this one may have found another policy
+                check_same_names(mapped_for, self.contract)
                 # what is left of it bounds the upstream, too
                 left_s = max(begin_s + limit_s - self._clock(), 1e-3)
                 scoped = request.scoped(left_s, episode_id)

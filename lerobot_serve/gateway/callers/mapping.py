@@ -63,6 +63,13 @@ class NameMapping:
                 + (f'; missing: {", ".join(left)}' if left else ', each once')
             )
 
+    def check_change(self, before: PolicyContract, now: PolicyContract) -> None:
+        """Raise PredictionError where names changed that a caller knows by their order alone."""
+        if self.state and before.state_names != now.state_names:
+            raise _reordered('state', before.state_names, now.state_names)
+        if not self.actions and before.action_names != now.action_names:
+            raise _reordered('actions', before.action_names, now.action_names)
+
     def images(
         self, found: Mapping[str, Uint8Array], contract: PolicyContract
     ) -> dict[str, Uint8Array]:
@@ -213,6 +220,14 @@ def _check_known(part: str, names: Any, known: Any) -> None:
             f'the mapping names the {part} {", ".join(unknown)}, the policy has '
             f'{", ".join(known) or "none"}; {REMEDY}'
         )
+
+
+def _reordered(part: str, before: tuple[str, ...], now: tuple[str, ...]) -> PredictionError:
+    return _invalid(
+        f'the policy was replaced: its {part} were {", ".join(before[:64])} and are '
+        f'{", ".join(now[:64])} now, which this client knows by their order alone; restart it to '
+        f'read the new order, and {REMEDY}'
+    )
 
 
 def _invalid(text: str) -> PredictionError:

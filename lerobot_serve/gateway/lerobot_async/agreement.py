@@ -86,7 +86,10 @@ def agree_again(
     asked: RemotePolicyConfig, contract: PolicyContract, before: Agreement
 ) -> Agreement:
     """Return the agreement once the operator serves another policy, by whatever name."""
-    return agreed(asked, contract, before.settings)
+    agreement = agreed(asked, contract, before.settings)
+    # a confirmed order is that of the policy before
+    before.settings.mapping.check_change(before.contract, contract)
+    return agreement
 
 
 def agreed(

@@ -41,8 +41,7 @@ class RobotClient:
     def observe(self, seen: TimedObservation) -> str:
         """Keep an observation; return why one was dropped. Raises PredictionError."""
         request = self.agreement.request(seen, episode_start=False)
-        pending = PendingObservation(request, seen.timestamp, seen.timestep, seen.must_go)
-        return self.observations.put(pending)
+        return self.observations.put(PendingObservation(seen, self.agreement, request))
 
     async def chunk(self, gateway: Gateway, settings: LeRobotSettings) -> Chunk | None:
         """
@@ -61,16 +60,19 @@ class RobotClient:
     async def _predicted(self, seen: PendingObservation, gateway: Gateway) -> Chunk:
         session = await gateway.session(self.caller)
         self._check_contract(session.contract)
-        prediction = await session.predict(self._episode(seen))
+        prediction = await session.predict(self._request(seen))
         self._is_new = False
         # the policy may have changed while it predicted
         self._check_contract(session.contract)
         rows = self.agreement.rows(prediction)
         step_s = self.agreement.step_s
-        return write_actions(rows, seen.timestamp, seen.timestep, step_s), prediction
+        of = seen.observation
+        return write_actions(rows, of.timestamp, of.timestep, step_s), prediction
 
-    def _episode(self, seen: PendingObservation) -> PredictionRequest:
-        """Return the request; the first one of a client begins an episode."""
+    def _request(self, seen: PendingObservation) -> PredictionRequest:
+        """Return the request, of the agreement of now; the first of a client begins an episode."""
+        if seen.agreement is not self.agreement:
+            return self.agreement.request(seen.observation, episode_start=self._is_new)
         return replace(seen.request, episode_start=True) if self._is_new else seen.request
 
     def _check_contract(self, contract: PolicyContract) -> None:

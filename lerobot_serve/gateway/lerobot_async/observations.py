@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import time
 
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
+from lerobot_serve.gateway.lerobot_async.agreement import Agreement
+from lerobot_serve.peer_formats.safe_pickle import TimedObservation
 
 REPEAT_AFTER_S = 1.0
 REMEMBERED = 1024
@@ -24,12 +26,11 @@ REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingObservation:
-    """A request, and the times that its chunk carries."""
+    """An observation, and its request in the names of an agreement."""
 
+    observation: TimedObservation
+    agreement: Agreement
     request: PredictionRequest
-    timestamp: float
-    timestep: int
-    must_go: bool
 
 
 class Observations:
@@ -44,7 +45,8 @@ class Observations:
 
     def put(self, seen: PendingObservation) -> str:
         """Keep an observation; return why one was dropped, in one word, or nothing."""
-        if not seen.must_go and self._was_predicted(seen.timestep):
+        observation = seen.observation
+        if not observation.must_go and self._was_predicted(observation.timestep):
             return 'repeated_timestep'
         before, self._newest = self._newest, seen
         self._arrived.set()
@@ -64,7 +66,7 @@ class Observations:
         except TimeoutError:
             return None
         seen, self._newest = self._newest, None
-        self._note(seen.timestep)
+        self._note(seen.observation.timestep)
         return seen
 
     def _note(self, timestep: int) -> None:
@@ -75,4 +77,4 @@ class Observations:
 
     def failed(self, seen: PendingObservation) -> None:
         """Let the timestep be predicted again: its client got no chunk and repeats it."""
-        self._predicted.pop(seen.timestep, None)
+        self._predicted.pop(seen.observation.timestep, None)

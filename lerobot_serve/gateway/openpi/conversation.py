@@ -127,13 +127,19 @@ class Conversation:
             episode_start=self._episodes.is_start(found),
         )
         prediction = await session.predict(request)
+        # the columns are those of the policy that predicted
+        self._follow(session)
         timing = {'gateway_ms': 1e3 * (self._clock() - begin_s)}
         if self._previous_ms:
             timing['prev_total_ms'] = self._previous_ms
         return reply_frame(prediction, self._columns, timing)
 
     def _follow(self, session: UpstreamSession) -> None:
-        """Take over the contract of a session that was opened again. Raises PredictionError."""
+        """
+        Take over the contract of a session that was opened again. Raises PredictionError, also for
+        an order of names that the client has not read.
+        """
         if session.contract is not self._contract:
+            self._mapping.names.check_change(self._contract, session.contract)
             self._columns = self._mapping.names.action_columns(session.contract)
             self._contract = session.contract

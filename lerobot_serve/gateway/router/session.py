@@ -3,7 +3,7 @@
 The session of one caller at the router: opened when needed, one request in flight.
 
 The event loop owns it. A session that was lost is opened again by the next request, and the
-request that found it lost is sent once more.
+request that found it lost is sent once more, unless the names of the policy changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import prediction_of, SessionLost, unavailable
 from lerobot_serve.gateway.router.server_link import SessionReply
-from lerobot_serve.gateway.upstream import check_request, PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import (
+    check_request,
+    check_same_names,
+    PolicyContract,
+    SessionTerms,
+)
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
@@ -113,15 +118,15 @@ class RouterSession:
     async def predict(self, request: PredictionRequest) -> Prediction:
         """Return the prediction for a request. Raises PredictionError."""
         self._supersede()
-        if self._contract is not None:
-            check_request(request, self._contract)
+        mapped_for = self.contract
+        check_request(request, mapped_for)
         try:
-            return await self._predict_once(request)
+            return await self._predict_once(request, mapped_for)
         except SessionLost:
             self._is_open = False
         try:
             # its episode has begun
-            return await self._predict_once(replace(request, episode_start=False))
+            return await self._predict_once(replace(request, episode_start=False), mapped_for)
         except SessionLost as lost:
             self._is_open = False
             raise unavailable(f'the session was lost twice: {lost}') from None
@@ -130,9 +135,12 @@ class RouterSession:
         if self._reply and not self._reply.done():
             self._reply.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
 
-    async def _predict_once(self, request: PredictionRequest) -> Prediction:
+    async def _predict_once(
+        self, request: PredictionRequest, mapped_for: PolicyContract
+    ) -> Prediction:
         if not self._is_open or self._unanswered >= MAX_UNANSWERED:
             await self.open()
+            check_same_names(mapped_for, self.contract)
             check_request(request, self.contract)
         raw = await self._encode(request)
         self._reply = asyncio.get_running_loop().create_future()

@@ -13,7 +13,7 @@ from lerobot_serve.gateway import core
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import GIVES_WAY_S
-from lerobot_serve.gateway.fake_upstream import FakeSession
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
 AWAY = PredictionError(Status.UNAVAILABLE, 'no server', 1.0)
@@ -187,6 +187,26 @@ def test_a_waiting_request_that_runs_out_of_time_is_never_sent():
         rig.upstream.release()
         await first
         assert len(rig.upstream.requests) == 1
+
+    in_loop(test)
+
+
+def test_a_request_whose_policy_is_replaced_while_it_waits_is_not_sent():
+    async def test():
+        rig = GatewayRig()
+        session = await rig.gateway.session(CALLER)
+        rig.upstream.hold()
+        first, waiting = (asyncio.ensure_future(session.predict(request())) for _ in range(2))
+        await until(lambda: rig.upstream.requests)
+        names = EXAMPLE_CONTRACT.state_names
+        rig.upstream.contract = replace(EXAMPLE_CONTRACT, state_names=names[::-1])
+        rig.upstream.release()
+        await first
+        refused = await refusal(waiting)
+        assert refused.status is Status.UNAVAILABLE
+        assert 'are gripper.pos, joint_2.pos, joint_1.pos now' in refused.text
+        assert len(rig.upstream.requests) == 1
+        await session.predict(request())
 
     in_loop(test)
 

@@ -19,6 +19,7 @@ from lerobot_serve.gateway.callers.predictions import PredictionError, Predictio
 from lerobot_serve.gateway.router import availability
 from lerobot_serve.gateway.router import upstream as upstream_module
 from lerobot_serve.gateway.router.image_encoding import ImageSettings
+from lerobot_serve.gateway.router.outcomes import SessionLost
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
@@ -200,6 +201,33 @@ def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(st
         assert second.episode_id == first.episode_id
         assert second.header.flags == Flag.EPISODE_START
         assert rig.link.opened[0].instance == rig.link.opened[1].instance
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize('is_noticed', [False, True])
+@pytest.mark.parametrize('part', ['state_names', 'action_names'])
+def test_a_request_in_the_names_of_a_policy_that_was_replaced_is_never_sent(part, is_noticed):
+    """The router restarted with the same names in another order, noticed before or with it."""
+
+    async def test(rig):
+        session = await rig.upstream.open(ONE)
+        rig.link.reply = policy_reply(**{part: ['b.pos', 'a.pos']})
+        replies = [lambda given: failed(given, ChunkStatus.NO_SESSION, 'gone'), ok]
+        rig.link.answer = lambda given: replies.pop(0)(given)
+        if is_noticed:
+            session.on_lost(SessionLost('the router closed its replies'))
+            del replies[0]
+        refused = await refusal(session.predict(request()))
+        assert refused.status is Status.UNAVAILABLE
+        assert 'were a.pos, b.pos and are b.pos, a.pos now' in refused.text
+        # none in the new session
+        epoch = rig.link.opened[1].session_epoch
+        assert all(sent.header.session_epoch != epoch for sent in rig.link.requests)
+        assert getattr(session.contract, part) == ('b.pos', 'a.pos')
+        # the caller has read the names of now
+        assert (await session.predict(request())).slot == 'b'
+        assert len(rig.link.opened) == 2
 
     with_rig(test)
 

@@ -270,3 +270,32 @@ def test_a_promoted_policy_of_another_name_goes_on_driving():
             assert 'joint_1.pos' in text
 
     in_loop(scene)
+
+
+def test_an_observation_that_waits_is_sent_in_the_order_of_the_policy_of_now():
+    async def scene():
+        async with robot_client_rig() as rig:
+            client = await rig.started()
+            await client.send(observation())
+            rig.upstream.contract = replace(rig.upstream.contract, state_names=JOINTS[::-1])
+            await client.actions()
+            ((_, request),) = rig.upstream.requests
+            assert (request.state.tolist(), request.episode_start) == ([1.0, 0.5, 0.0], True)
+
+    in_loop(scene)
+
+
+def test_a_confirmed_order_of_actions_is_that_of_one_policy():
+    async def scene():
+        async with robot_client_rig(action_order_confirmed=True) as rig:
+            client = await rig.started()
+            rig.upstream.contract = replace(rig.upstream.contract, action_names=JOINTS[::-1])
+            await client.send(observation())
+            code, text = await client.refused(client.actions_call())
+            assert (code.name, rig.upstream.requests) == ('INVALID_ARGUMENT', [])
+            assert 'are gripper.pos, joint_2.pos, joint_1.pos now' in text
+            await client.start()
+            await client.send(observation())
+            assert await client.actions()
+
+    in_loop(scene)

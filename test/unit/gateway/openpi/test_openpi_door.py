@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 import socket
 import ssl
 
@@ -11,8 +12,8 @@ import aiohttp
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import in_loop, until
-from support.gateway.openpi_messages import packed
+from support.gateway.gateway_rig import CAMERA, in_loop, until
+from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import observation, OpenpiRig
 from support.gateway.peers import packages_of
 from support.gateway.websocket_frames import masked
@@ -144,6 +145,49 @@ async def test_a_reset_begins_an_episode(rig):
     asked = [request for _, request in rig.upstream.requests]
     assert [each.episode_start for each in asked] == [True, False, True]
     assert asked[-1].episode_id == scoped_name('127.0.0.1/', 'e2')
+
+
+BY_NAME = f"""
+cameras: {{observation/image: {CAMERA}}}
+actions: {{arm: [joint_1.pos, joint_2.pos], gripper: gripper.pos}}
+"""
+REVERSED = replace(
+    EXAMPLE_CONTRACT,
+    state_names=EXAMPLE_CONTRACT.state_names[::-1],
+    action_names=EXAMPLE_CONTRACT.action_names[::-1],
+)
+
+
+@openpi_test(mapping=BY_NAME)
+async def test_named_values_keep_their_meaning_when_the_policy_is_replaced(rig):
+    named = observation(**{name: i for i, name in enumerate(EXAMPLE_CONTRACT.state_names)})
+    del named['observation/state']
+    async with rig.client() as client:
+        rig.upstream.hold()
+        await client.socket.send_bytes(packed(named))
+        await until(lambda: rig.upstream.requests)
+        # before the reply, whose actions are in its order
+        rig.upstream.contract = REVERSED
+        rig.upstream.actions = lambda request: np.float32([[30, 20, 10]])
+        rig.upstream.release()
+        replies = [unpacked(await client.socket.receive_bytes()), await client.infer(named)]
+        for reply in replies:
+            assert (reply['arm'].tolist(), reply['gripper'].tolist()) == ([[10, 20]], [[30]])
+    states = [asked.state.tolist() for _, asked in rig.upstream.requests]
+    assert states == [[0, 1, 2], [2, 1, 0]]
+
+
+@openpi_test()
+async def test_a_client_that_knows_an_order_alone_is_not_served_in_another_one(rig):
+    async with rig.client() as client:
+        rig.upstream.contract = REVERSED
+        for _ in range(2):
+            text = await client.infer(observation())
+            assert text.startswith('invalid: the policy was replaced') and 'restart it' in text
+        assert not rig.upstream.requests
+    async with rig.client() as client:
+        assert client.metadata['lerobot_serve']['action_names'] == list(REVERSED.action_names)
+        assert 'actions' in await client.infer(observation())
 
 
 @openpi_test(exposure=WITH_TOKENS)
