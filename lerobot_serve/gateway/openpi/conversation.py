@@ -127,6 +127,7 @@ class Conversation:
             episode_start=self._episodes.is_start(found),
         )
         prediction = await session.predict(request)
+        self._episodes.on_predicted(found)
         # the columns are those of the policy that predicted
         self._follow(session)
         timing = {'gateway_ms': 1e3 * (self._clock() - begin_s)}

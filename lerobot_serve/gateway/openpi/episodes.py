@@ -24,6 +24,8 @@ class Episodes:
         """Return whether this request begins an episode."""
         is_other = found.episode_id != self._episode_id
         is_other |= self._by_task and found.task != self._task
-        is_start = self._is_new or is_other
+        return self._is_new or is_other
+
+    def on_predicted(self, found: Observation) -> None:
+        """Continue the episode of a request; one that failed leaves its start to the next one."""
         self._is_new, self._task, self._episode_id = False, found.task, found.episode_id
-        return is_start

@@ -150,12 +150,18 @@ def test_an_episode_begins_where_the_client_says_so():
     first, other = Observation({}, {}, 'pick'), Observation({}, {}, 'place')
     by_task, by_connection = Episodes(by_task=True), Episodes(by_task=False)
     order = [first, first, other, other]
-    assert [by_task.is_start(each) for each in order] == [True, False, True, False]
-    assert [by_connection.is_start(each) for each in order] == [True, False, False, False]
+
+    def starts(episodes, seen):
+        is_start = episodes.is_start(seen)
+        episodes.on_predicted(seen)
+        return is_start
+
+    assert [starts(by_task, each) for each in order] == [True, False, True, False]
+    assert [starts(by_connection, each) for each in order] == [True, False, False, False]
     by_connection.on_reset()
-    assert by_connection.is_start(other) and not by_connection.is_start(other)
+    assert starts(by_connection, other) and not starts(by_connection, other)
     named = Observation({}, {}, 'place', episode_id='e2')
-    assert by_connection.is_start(named) and not by_connection.is_start(named)
+    assert starts(by_connection, named) and not starts(by_connection, named)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import CAMERA, in_loop, until
 from support.gateway.openpi_messages import packed, unpacked
-from support.gateway.openpi_rig import observation, OpenpiRig
+from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.peers import packages_of
 from support.gateway.websocket_frames import masked
 
@@ -145,6 +145,25 @@ async def test_a_reset_begins_an_episode(rig):
     asked = [request for _, request in rig.upstream.requests]
     assert [each.episode_start for each in asked] == [True, False, True]
     assert asked[-1].episode_id == scoped_name('127.0.0.1/', 'e2')
+
+
+@openpi_test(mapping=MAPPING.replace('openpi: {', 'openpi: {new_episode: task, '))
+async def test_an_observation_that_fails_leaves_the_start_of_its_episode_to_the_next_one(rig):
+    not_finite = {'observation/state': np.full(3, np.nan)}
+    async with rig.client() as client:
+        await client.infer(observation())
+        for begin in ({'prompt': 'place'}, {'prompt': 'place', 'session_id': 'e2'}):
+            assert 'not_finite' in await client.infer(observation(**begin | not_finite))
+            rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no server')
+            assert 'no server' in await client.infer(observation(**begin))
+            rig.upstream.fail_with = None
+            await client.infer(observation(**begin))
+            await client.infer(observation(**begin))
+        await client.infer({'endpoint': 'reset'})
+        assert 'not_finite' in await client.infer(observation(**begin | not_finite))
+        await client.infer(observation(**begin))
+    asked = [request.episode_start for _, request in rig.upstream.requests]
+    assert asked == [True, *2 * (True, True, False), True]
 
 
 BY_NAME = f"""
