@@ -159,9 +159,7 @@ class Gateway:
         del self._sessions[idlest.caller]
         self.on_refused(idlest.caller.protocol, 'gave_way')
         why = f'all places were taken, and it sent no request for {idlest.idle_s:.0f} s'
-        ending = asyncio.create_task(self._end(idlest, why))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        self._begin_end(idlest, why)
 
     def _refused(self, caller: Caller, status: Status, reason: str, text: str) -> PredictionError:
         self.on_refused(caller.protocol, reason)
@@ -199,16 +197,30 @@ class Gateway:
 
     async def release(self, caller: Caller) -> None:
         """End the session of a caller that left; no error without one."""
-        if session := self._sessions.pop(caller, None):
-            await self._end(session, 'it left')
+        if ending := self.begin_release(caller):
+            # also one that opens is ended where its door stops waiting for it
+            await asyncio.shield(ending)
+
+    def begin_release(self, caller: Caller) -> asyncio.Task[None] | None:
+        """Begin to end the session of a caller; one that opens is ended once it is open."""
+        session = self._sessions.pop(caller, None)
+        return self._begin_end(session, 'it left') if session else None
 
     async def close_idle(self) -> None:
         """Close the sessions without a request for `idle_timeout_s`; called once a second."""
         self._throttle.flush()
         for session in [each for each in self._sessions.values() if each.is_idle()]:
-            if self._sessions.pop(session.caller, None):
+            # while those before it ended, it may have got a request, or have been replaced
+            if self._sessions.get(session.caller) is session and session.is_idle():
+                del self._sessions[session.caller]
                 limit_s = self.settings.idle_timeout_s
                 await self._end(session, f'no request for {limit_s:g} s')
+
+    def _begin_end(self, session: CallerSession, why: str) -> asyncio.Task[None]:
+        ending = asyncio.create_task(self._end(session, why))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
 
     async def _end(self, session: CallerSession, why: str) -> None:
         if await session.end():

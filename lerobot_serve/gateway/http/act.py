@@ -121,7 +121,7 @@ class ActRoute:
             await self._gateway.release(idle)
             session = await self._gateway.session(caller)
         if is_by_episode:
-            self._episodes.note(caller, now_s)
+            self._episodes.note(caller, now_s, self._gateway.callers)
         return session
 
 

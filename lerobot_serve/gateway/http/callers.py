@@ -22,8 +22,10 @@ class EpisodeCallers:
     def __init__(self) -> None:
         self._used_s: OrderedDict[Caller, float] = OrderedDict()
 
-    def note(self, caller: Caller, now_s: float) -> None:
-        """Note a request."""
+    def note(self, caller: Caller, now_s: float, callers: tuple[Caller, ...]) -> None:
+        """Note a request; with a new episode, forget those without a session: not in `callers`."""
+        if caller not in self._used_s:
+            self.keep(callers)
         self._used_s[caller] = now_s
         self._used_s.move_to_end(caller)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -66,12 +65,13 @@ class Conversation:
         mapping: ObservationMapping,
         clock: Callable[[], float],
     ) -> Conversation:
-        """Open the session of the caller. Raises PredictionError; then no session is left."""
+        """Open the session of the caller. Raises PredictionError; then none is left."""
         try:
             session = await gateway.session(caller)
-        except asyncio.CancelledError:
-            # the client left while its session was opened
-            await gateway.release(caller)
+        except BaseException:
+            # the client left, or its session opens too slowly: its next connection is another
+            # caller
+            gateway.begin_release(caller)
             raise
         try:
             return cls(gateway, caller, mapping, clock, session.contract)

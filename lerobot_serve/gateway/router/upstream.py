@@ -13,6 +13,7 @@ import secrets
 from typing import Any, TypeVar
 
 from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
@@ -140,7 +141,12 @@ class RouterUpstream:
             self._availability.start()
             raise refusal_error(refused) from None
         self._availability.responded()
-        return reply, contract_of_session(reply)
+        try:
+            return reply, contract_of_session(reply)
+        except PredictionError:
+            # the router has opened it, and holds a place for it
+            await self.close_session(client_id, epoch)
+            raise
 
     def _session_request(
         self, client_id: str, epoch: int, contract: PolicyContract

@@ -251,6 +251,30 @@ def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits
     in_loop(test)
 
 
+def test_a_session_that_opens_while_its_caller_leaves_is_closed_in_any_case():
+    async def test():
+        rig, may_open = GatewayRig(), asyncio.Event()
+        open_now = rig.upstream.open
+
+        async def open_late(caller, terms):
+            await may_open.wait()
+            return await open_now(caller, terms)
+
+        rig.upstream.open = open_late
+        opening = asyncio.ensure_future(rig.gateway.session(CALLER))
+        await until(lambda: rig.gateway.callers)
+        leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
+        await until(lambda: not rig.gateway.callers)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        may_open.set()
+        await opening
+        await until(lambda: not rig.upstream.open_sessions)
+        assert rig.gateway.counters.callers == {'http': 0}
+
+    in_loop(test)
+
+
 def test_a_session_without_requests_is_closed_and_opened_again_for_the_next_one():
     async def test():
         rig = GatewayRig(idle_timeout_s=10.0)
@@ -264,6 +288,37 @@ def test_a_session_without_requests_is_closed_and_opened_again_for_the_next_one(
         assert [*rig.upstream.open_sessions] == [CALLER.client_id]
         await (await rig.gateway.session(OTHER)).predict(request())
         assert rig.upstream.opened == 3
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize('is_replaced', [False, True])
+def test_a_session_that_works_again_while_another_one_ends_is_not_closed(monkeypatch, is_replaced):
+    async def test():
+        rig, may_close = GatewayRig(idle_timeout_s=10.0), asyncio.Event()
+        close = FakeSession.close
+
+        async def close_late(session):
+            if session.client_id == CALLER.client_id:
+                await may_close.wait()
+            await close(session)
+
+        monkeypatch.setattr(FakeSession, 'close', close_late)
+        await rig.gateway.session(CALLER)
+        session = await rig.gateway.session(OTHER)
+        rig.now_s += 10
+        closing = asyncio.ensure_future(rig.gateway.close_idle())
+        await until(lambda: rig.gateway.callers == (OTHER,))
+        if is_replaced:
+            await rig.gateway.release(OTHER)
+            session = await rig.gateway.session(OTHER)
+        await session.predict(request())
+        may_close.set()
+        await closing
+        assert rig.gateway.callers == (OTHER,)
+        assert [*rig.upstream.open_sessions] == [OTHER.client_id]
+        assert await rig.gateway.session(OTHER) is session
+        await session.predict(request())
 
     in_loop(test)
 

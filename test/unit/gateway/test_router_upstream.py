@@ -319,6 +319,10 @@ def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy():
         refused = await refusal(rig.upstream.open(ONE))
         assert refused.status is Status.INVALID
         assert 'needs 2 observations with each request' in refused.text
+        # the router keeps no place for it
+        assert [each.session_epoch for each in rig.link.closed] == [
+            each.session_epoch for each in rig.link.opened
+        ]
 
     with_rig(test)
 

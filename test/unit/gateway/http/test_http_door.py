@@ -297,6 +297,17 @@ async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
     writer.close()
 
 
+@http_test(gateway={'idle_timeout_s': 10.0})
+async def test_episodes_without_a_session_are_forgotten(rig):
+    for turn in range(3):
+        for name in ('a', 'b'):
+            assert (await rig.act(body(episode_id=f'{name}{turn}'))).status == 200
+        assert len(rig.door._act._episodes._used_s) == 2
+        rig.now_s += 10.0
+        await rig.gateway.close_idle()
+    assert not rig.refused
+
+
 @http_test()
 async def test_a_client_that_leaves_ends_its_prediction(rig):
     rig.upstream.hold()

@@ -363,6 +363,25 @@ async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
     del reader
 
 
+@openpi_test(gateway={'request_timeout_s': 0.02})
+async def test_a_client_whose_session_opens_too_slowly_leaves_none(rig):
+    go_on, open_session = asyncio.Event(), rig.upstream.open
+
+    async def open_later(caller, terms):
+        await go_on.wait()
+        return await open_session(caller, terms)
+
+    rig.upstream.open = open_later
+    # refused at once, not when the server has answered
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with rig.client():
+            pass
+    assert refused.value.status == 503 and rig.refused['slow_opening'] == 1
+    assert not rig.gateway.callers
+    go_on.set()
+    await until(lambda: rig.upstream.opened and not rig.upstream.open_sessions)
+
+
 @openpi_test()
 async def test_the_end_of_the_door_ends_its_connections(rig):
     async with rig.client() as client:
