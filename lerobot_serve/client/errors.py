@@ -42,6 +42,10 @@ class ServerUnavailable(PolicyClientError):
     may_retry = True
 
 
+# the remedy of Superseded
+AWAIT_EACH = 'await one prediction before the next'
+
+
 class Superseded(PolicyClientError):
     """A newer request of this session replaced this one, or its episode ended."""
 

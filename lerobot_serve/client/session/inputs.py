@@ -123,9 +123,11 @@ class ObservationHistory:
     def rows(self) -> tuple[tuple[Observed, int], ...]:
         """
         Return the observations of a request, oldest first, and how many steps back each is. A
-        history that is too short repeats its oldest one.
+        history that is too short repeats its oldest one; without any there are no rows.
         """
         known = list(self._known)
+        if not known:
+            return ()
         newest = len(known) - 1
         return tuple((known[max(0, newest - back)], back) for back in self._steps_back)
 

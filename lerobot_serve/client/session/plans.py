@@ -14,6 +14,7 @@ from functools import partial
 import time
 
 from lerobot_serve.client.errors import (
+    AWAIT_EACH,
     ClientClosed,
     QuotaUsedUp,
     ServerUnavailable,
@@ -27,7 +28,7 @@ from lerobot_serve.client.link import CLOSE_TIMEOUT_S, LinkCallbacks, ServerLink
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import Observed
 from lerobot_serve.client.session.replies import prediction_of, read_chunk, SessionLost
-from lerobot_serve.client.session.state import SessionSettings, SessionState
+from lerobot_serve.client.session.state import EPISODE_ENDED, SessionSettings, SessionState
 from lerobot_serve.client.session.turns import RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.wire.errors import Malformed, Unencodable
@@ -119,7 +120,7 @@ class SessionPlans:
         """
         self._check_usable()
         begun = self.state.begin_episode(task, episode_id)
-        self.turns.end_all('its episode ended')
+        self.turns.end_all(EPISODE_ENDED)
         if self.state.is_open:
             yield Blocking(partial(self._announce_episode, timeout_s))
         return begun
@@ -175,7 +176,7 @@ class SessionPlans:
     def _check_turn(self, turn: Turn) -> None:
         if turn.superseded:
             self._check_usable()
-            raise Superseded(turn.superseded, 'await one prediction before the next')
+            raise Superseded(turn.superseded, AWAIT_EACH)
 
     def _check_usable(self) -> None:
         if self.is_closed:
@@ -230,7 +231,9 @@ class SessionPlans:
             self._link.wait_until_matched(min(timeout_s, MATCH_TIMEOUT_S))
 
     def _send(self, turn: Turn, task: str | None) -> int:
-        """Encode and send a request; return when it was sent. Raises WrongObservation."""
+        """Encode and send a request; return when. Raises WrongObservation and Superseded."""
+        # its session may have taken seconds to open: the episode may have ended meanwhile
+        self._check_turn(turn)
         try:
             request, observation = self.state.next_observation(task, self._clock())
             raw = self._link.encode(observation)

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.client.errors import AWAIT_EACH, Superseded
 from lerobot_serve.client.results import NO_CAGE
 from lerobot_serve.client.session.agreement import Agreement
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
@@ -21,6 +22,9 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, ID_LIMIT, MsgType
 from lerobot_serve.wire.services.requests import ResetEpisodeRequest
 from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
+
+# why a request of an earlier episode is superseded
+EPISODE_ENDED = 'its episode ended'
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,13 @@ class SessionState:
             self._history.add(observed)
 
     def next_observation(self, task: str | None, now_ns: int) -> tuple[RequestId, Observation]:
-        """Return a request of the newest observation. Raises Unencodable."""
+        """Return a request of the newest observation. Raises Unencodable and Superseded."""
         with self._lock:
             assert self.agreement
+            rows, episode_id = self._history.rows(), self.episode_id
+            if not rows:
+                # another thread began the next episode after this one had observed
+                raise Superseded(EPISODE_ENDED, AWAIT_EACH)
             self._sequence += 1
             header = Header(
                 seq=self._sequence,
@@ -151,7 +159,6 @@ class SessionState:
                 msg_type=MsgType.OBSERVATION,
                 flags=Flag.EPISODE_START if self._is_episode_start else Flag.NONE,
             )
-            rows, episode_id = self._history.rows(), self.episode_id
             task = self._task if task is None else task
             codec = Codec(self.agreement.codec)
         observation = Observation(
