@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from lerobot_serve.quotas.no_session_limiter import (
-    MAX_CLIENTS,
+    MAX_CLIENT_REPLIES_PER_S,
     MAX_REPLIES_PER_S,
+    MAX_SESSIONS,
     NoSessionLimiter,
 )
 
@@ -25,6 +26,20 @@ def test_all_together_are_bounded_and_so_is_what_is_remembered():
     answered = sum(strangers.allows_reply(f'r{n}', 1, n) for n in range(10 * MAX_REPLIES_PER_S))
     assert answered == MAX_REPLIES_PER_S
     assert strangers.allows_reply('next', 1, S)
-    for number in range(2 * MAX_CLIENTS):
+    for number in range(2 * MAX_SESSIONS):
         strangers.allows_reply(f'x{number}', 1, (2 + number) * S)
-    assert len(strangers._answered_ns) == MAX_CLIENTS
+    assert len(strangers._answered_ns) == MAX_SESSIONS
+
+
+def test_a_robot_with_a_new_session_in_each_request_leaves_replies_to_others():
+    strangers, epoch = NoSessionLimiter(), 0
+    for second in range(3):
+        answered = 0
+        for number in range(1000):
+            epoch += 1
+            answered += strangers.allows_reply('flood', epoch, second * S + number)
+        assert answered == MAX_CLIENT_REPLIES_PER_S
+        others = sum(strangers.allows_reply(f'r{n}', 1, second * S + S // 2) for n in range(100))
+        assert others == MAX_REPLIES_PER_S - MAX_CLIENT_REPLIES_PER_S
+        assert len(strangers._answers) <= MAX_REPLIES_PER_S
+    assert len(strangers._answered_ns) <= MAX_SESSIONS
