@@ -35,6 +35,7 @@ from lerobot_serve.zenoh.predictions import Predictions, SubmitPrediction
 from lerobot_serve.zenoh.traffic import Traffic
 
 Handler = Callable[[Any, Any], Any]
+Call = Callable[[], Coroutine[Any, Any, None]]
 LOGGED_LIMIT, SPEAKER_LIMIT = 256, 80
 # callers of gateways, and robots of routers
 MAX_ASKED_FOR = 4096
@@ -55,21 +56,26 @@ class CallPlaces:
         self._taken: Counter[ClientKeys] = Counter()
         self._lock = threading.Lock()
 
-    def take(self, client: ClientKeys) -> bool:
-        """Take a place for a call of a client; return False when it or all have too many."""
+    def take(self, client: ClientKeys) -> Callable[[], None] | None:
+        """
+        Take a place for a call of a client; return what gives it back, which may be called again,
+        or None when the client or all have too many.
+        """
         limit = ROUTER_CALLS if client.role == Role.ROUTER else ROBOT_CALLS
         with self._lock:
-            is_free = self._taken[client] < limit and self._taken.total() < ALL_CALLS
-            self._taken[client] += is_free
-            if not self._taken[client]:
-                del self._taken[client]
-        return is_free
+            if self._taken[client] >= limit or self._taken.total() >= ALL_CALLS:
+                return None
+            self._taken[client] += 1
+        return partial(self._release, [client])
 
-    def release(self, client: ClientKeys) -> None:
+    def _release(self, place: list[ClientKeys]) -> None:
+        """Give a place back; `place` is empty once that is done."""
         with self._lock:
-            self._taken[client] -= 1
-            if not self._taken[client]:
-                del self._taken[client]
+            if place:
+                client = place.pop()
+                self._taken[client] -= 1
+                if not self._taken[client]:
+                    del self._taken[client]
 
 
 class ServerMessages(Protocol):
@@ -103,7 +109,7 @@ class ServerEndpoint:
         handlers: Mapping[str, Handler],
         messages: ServerMessages,
         *,
-        run: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
+        run: Callable[[Call], object],
         on_observation: Callable[[bytes], None],
         on_drop: Callable[[str], None],
         log_warning: Callable[[str], object] = lambda _: None,
@@ -210,17 +216,29 @@ class ServerEndpoint:
         with query:
             query.reply_err(f'{name}: {error}'.encode())
 
-    def _run_call(
-        self, name: str, query: zenoh.Query, call: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        """
-        Run a call in the node's executor, unless too many are there; one that fails ends neither
-        it nor the node.
-        """
-        client = self._speaker(query)
-        if not self._places.take(client):
+    def _take_place(self, name: str, query: zenoh.Query) -> Callable[[], None] | None:
+        """Return what gives the place of a call back; refuse one that finds too many there."""
+        release = self._places.take(self._speaker(query))
+        if release is None:
             self._refuse(query, name, TOO_MANY_CALLS, 'too_many_calls')
+        return release
+
+    def _run_call(self, name: str, query: zenoh.Query, call: Call) -> None:
+        """Run a call in the node's executor, unless too many are there."""
+        release = self._take_place(name, query)
+        if release is None:
             return
+
+        async def released() -> None:
+            try:
+                await call()
+            finally:
+                release()
+
+        self._run_guarded(name, query, released)
+
+    def _run_guarded(self, name: str, query: zenoh.Query, call: Call) -> None:
+        """Run a call in the node's executor; one that fails ends neither it nor the node."""
 
         async def guarded() -> None:
             try:
@@ -231,8 +249,6 @@ class ServerEndpoint:
                 # unless it has a reply already
                 with contextlib.suppress(Exception), query:
                     query.reply_err(f'{name}: {error}'.encode())
-            finally:
-                self._places.release(client)
 
         self._run(guarded)
 
@@ -278,7 +294,10 @@ class ServerEndpoint:
             except ValueError as error:
                 self._refuse(query, PREDICT_CHUNK, error)
                 return
-            self._run_call(PREDICT_CHUNK, query, partial(predictions.predict, raw, query))
+            # it waits for the policy after `submit` has returned
+            if release := self._take_place(PREDICT_CHUNK, query):
+                call = partial(predictions.predict, raw, query, release)
+                self._run_guarded(PREDICT_CHUNK, query, call)
 
         def on_withdrawal(query: zenoh.Query) -> None:
             self._run_call(WITHDRAW, query, partial(predictions.withdraw, query))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -13,11 +14,12 @@ from support.zenoh.fuzzing import altered, fuzz, segments
 
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType
 from lerobot_serve.wire.services.session import SessionRequest
-from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
+from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys, WITHDRAWN
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import (
     ALL_CALLS,
@@ -34,6 +36,7 @@ HEADER = Header(1, 2, 3, 0, 1, MsgType.OBSERVATION)
 RAW = wire_observation.encode(
     Observation(HEADER, 'robot_1', 'episode-1', np.zeros((1, 6), np.float32))
 )
+CHUNK = Chunk(HEADER.for_reply(0), 'robot_1', 'episode-1', robot=np.zeros((1, 6), np.float32))
 NAMES = ('pan', 'tilt')
 # a valid request of each service
 CALLS = {
@@ -85,6 +88,7 @@ class Query:
     def __init__(self, key: str, raw: bytes) -> None:
         self.key_expr = key
         self.payload = SimpleNamespace(to_bytes=lambda: raw) if raw else None
+        self.attachment = SimpleNamespace(to_bytes=lambda: b'goal')
         self.errors: list[bytes] = []
         self.replies: list[bytes] = []
 
@@ -117,7 +121,25 @@ class Endpoint:
             on_drop=self.dropped.append,
             log_warning=self.logged.append,
         )
-        self.endpoint.serve_predictions(lambda raw, reply: '', lambda key: False)
+        # key -> what replies to a request that waits for the policy
+        self.waiting: dict[str, object] = {}
+        self.is_broken, self._numbers = False, itertools.count()
+        self.endpoint.serve_predictions(self._submit, self._withdraw)
+
+    def _submit(self, raw: bytes, reply) -> str:
+        if self.is_broken:
+            raise RuntimeError('no policy')
+        key = f'predict_chunk#{next(self._numbers)}'
+        self.waiting[key] = reply
+        return key
+
+    def _withdraw(self, key: str) -> bool:
+        return self.waiting.pop(key, None) is not None
+
+    def execute(self) -> None:
+        """Run the calls that wait for the executor."""
+        while self.work:
+            asyncio.run(self.work.pop(0)())
 
     def observe(self, key: str, raw: bytes) -> None:
         self.link.subscribed[KEYS.clients.observation](key, raw)
@@ -248,9 +270,64 @@ def test_a_call_that_ended_gives_its_place_back():
     for _ in range(3):
         queries = [met.call('get_status', key, b'') for _ in range(ROBOT_CALLS)]
         assert met.call('get_status', key, b'').errors
-        while met.work:
-            asyncio.run(met.work.pop()())
+        met.execute()
         assert all(len(query.replies) == 1 for query in queries)
+
+
+PREDICT = ROBOT.service('predict_chunk')
+
+
+def predictions_of(met: Endpoint, count: int) -> list[Query]:
+    """Return calls of a robot that the executor has run; the policy has not."""
+    queries = [met.call('predict_chunk', PREDICT, RAW) for _ in range(count)]
+    met.execute()
+    return queries
+
+
+def test_a_prediction_keeps_its_place_until_it_has_its_reply():
+    """A robot takes no more places than its own of those that wait for the policy."""
+    met = Endpoint()
+    for number in range(3):
+        queries = [query for _ in range(5) for query in predictions_of(met, 20)]
+        refused = [query for query in queries if query.errors]
+        assert len(met.waiting) == ROBOT_CALLS
+        assert len(refused) == 100 - ROBOT_CALLS
+        assert met.dropped.count('too_many_calls') == (number + 1) * len(refused)
+        while met.waiting:
+            met.waiting.popitem()[1](CHUNK)
+        assert sum(len(query.replies) for query in queries) == ROBOT_CALLS
+    assert not met.endpoint._places._taken
+
+
+def test_a_prediction_that_is_withdrawn_gives_its_place_back():
+    met, withdraw = Endpoint(), ROBOT.service('withdraw')
+    for _ in range(3 * ROBOT_CALLS):
+        (query,) = predictions_of(met, 1)
+        withdrawal = met.call('withdraw', withdraw, b'goal')
+        met.execute()
+        assert withdrawal.replies == [WITHDRAWN] and not query.errors
+    assert not met.waiting and not met.endpoint._places._taken
+
+
+def test_a_prediction_that_fails_or_is_refused_at_once_gives_its_place_back_once():
+    met = Endpoint()
+    met.is_broken = True
+    for query in predictions_of(met, ROBOT_CALLS):
+        assert query.errors == [b'predict_chunk: no policy']
+    met.is_broken = False
+    assert not met.endpoint._places._taken
+
+    def refuse(raw, reply) -> str:
+        reply(CHUNK)
+        raise RuntimeError('after its reply')
+
+    met.endpoint.serve_predictions(refuse, lambda key: False)
+    met.call('get_status', ROBOT.service('get_status'), b'')
+    waiting = met.work.pop()
+    predictions_of(met, ROBOT_CALLS)
+    assert met.endpoint._places._taken == {ROBOT: 1}
+    asyncio.run(waiting())
+    assert not met.endpoint._places._taken
 
 
 def test_all_clients_together_have_a_limit():

@@ -50,6 +50,8 @@ class Server:
     def __init__(self) -> None:
         self.waiting: dict[str, object] = {}
         self.predictions = Predictions(self.submit, self.remove)
+        # names of requests that ended
+        self.ended: list[bytes] = []
 
     def submit(self, raw: bytes, reply) -> str:
         key = f'predict_chunk#{raw.decode()}'
@@ -61,7 +63,7 @@ class Server:
 
     def predict(self, client, name: bytes, raw: bytes) -> Query:
         query = Query(client, 'predict_chunk', attachment=name)
-        asyncio.run(self.predictions.predict(raw, query))
+        asyncio.run(self.predictions.predict(raw, query, lambda: self.ended.append(name)))
         return query
 
     def withdraw(self, client, name: bytes) -> bytes:
@@ -83,6 +85,7 @@ def test_a_request_that_waits_is_withdrawn_and_has_no_reply(server):
     assert list(server.waiting) == ['predict_chunk#2']
     assert not query.replies
     assert server.withdraw(ROUTER, b'goal#1') == NOT_WITHDRAWN
+    assert server.ended == [b'goal#1']
 
 
 def test_a_request_on_which_the_policy_works_gets_its_chunk(server):
@@ -92,7 +95,18 @@ def test_a_request_on_which_the_policy_works_gets_its_chunk(server):
     reply(CHUNK)
     assert len(query.replies) == 1
     assert server.withdraw(ROUTER, b'goal#1') == NOT_WITHDRAWN
-    assert not server.predictions._keys
+    assert not server.predictions._waiting
+    assert server.ended == [b'goal#1']
+
+
+def test_a_request_with_the_name_of_another_ends_alone(server):
+    """Of two requests with one name the newer one can be withdrawn."""
+    for raw in (b'1', b'2'):
+        server.predict(ROUTER, b'goal', raw)
+    server.waiting.pop('predict_chunk#1')(CHUNK)
+    assert server.ended == [b'goal']
+    assert server.withdraw(ROUTER, b'goal') == WITHDRAWN
+    assert server.ended == [b'goal'] * 2 and not server.waiting
 
 
 def test_a_client_withdraws_nothing_of_another(server):
