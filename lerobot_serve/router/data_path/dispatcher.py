@@ -22,6 +22,7 @@ from lerobot_serve.router.data_path.request_observer import report_dropped, Requ
 from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.data_path.uncharged_requests import SentRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
@@ -49,8 +50,6 @@ DRAINING_TEXT = 'the router is draining; open a session with another server'
 SESSION_LOST_STATUSES = (Status.NO_SESSION, Status.DRAINING)
 # faults of the request, of the queue or of the client, not of the policy
 REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE, Status.QUOTA)
-# probes and hedges are the doing of the router
-CHARGED_PURPOSES = (RequestPurpose.LIVE,)
 
 
 @dataclass(slots=True, eq=False)
@@ -242,8 +241,9 @@ class Dispatcher:
             pending = self._table.in_flight.take_pending(
                 server, client_id, header.session_epoch, header.seq
             )
-            # that of a request that was replaced, or timed out, is late, and was served
-            if pending is None or pending.purpose in CHARGED_PURPOSES:
+            # also a late one: that of a request that was replaced, or timed out, was served
+            sent = SentRequest(server, header.session_epoch, header.seq)
+            if self._table.uncharged.take(client_id, sent):
                 self._table.quotas.charge(client_id, summary.inference_ms, now_ns)
             if pending is None:
                 self._drops.add('late_reply')

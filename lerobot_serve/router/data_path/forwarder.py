@@ -14,6 +14,7 @@ from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingRep
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.data_path.uncharged_requests import CHARGED_PURPOSES, SentRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import Eligibility, SlotUse
 from lerobot_serve.router.placement.episode_placement import (
@@ -99,7 +100,11 @@ class RequestForwarder:
             now_ns=step.now_ns,
             timeout_ns=self._table.rules.timeout_ns,
         )
-        request.session.last_used_ns[replica.name] = step.now_ns
+        session = request.session
+        if purpose in CHARGED_PURPOSES:
+            sent = SentRequest(replica.name, request.header.session_epoch, request.seq)
+            self._table.uncharged.add(session.request.client_id, sent)
+        session.last_used_ns[replica.name] = step.now_ns
         replica.counts['requests'] += 1
         replica.request_sent(step.now_ns)
         step.defer(self._transport.send, replica.name, request.raw)

@@ -14,6 +14,7 @@ import threading
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
 from lerobot_serve.router.data_path.rules import DispatchRules
+from lerobot_serve.router.data_path.uncharged_requests import UnchargedRequests
 from lerobot_serve.router.placement.eligibility import effective_shares
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
@@ -40,6 +41,7 @@ class RoutingTable:
         self.slots, self.sessions = slots, sessions
         self.placements, self.stats = placements, stats
         self.in_flight, self.quotas = InFlightRequests(), Quotas()
+        self.uncharged = UnchargedRequests()
         self.replicas: dict[str, Replica] = {
             replica.name: replica for slot in slots.values() for replica in slot
         }

@@ -10,6 +10,12 @@ import pytest
 from support.router.dispatch_rig import answer_bytes, episode_in, MS, Rig, SECOND
 
 from lerobot_serve.quotas.rules import parse_quotas
+from lerobot_serve.router.data_path.uncharged_requests import (
+    CLIENTS_LIMIT,
+    REQUESTS_LIMIT,
+    SentRequest,
+    UnchargedRequests,
+)
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.execution_report import ExecutionReport
@@ -128,6 +134,115 @@ def test_hedges_and_probes_are_not_charged():
     rig.forget()
     rig.request(episode=episode_in('a'))
     assert len(rig.outside.sent) == 1
+
+
+def retry_s(rig: Rig) -> float:
+    """Return how long the next request of the robot waits, as its refusal says."""
+    rig.forget()
+    before = len(rig.outside.retries)
+    rig.request(episode=episode_in('a'))
+    return rig.outside.retries[-1] if len(rig.outside.retries) > before else 0.0
+
+
+def test_a_reply_that_comes_twice_is_charged_once():
+    """A link that was full delivers a chunk, and a copy of it."""
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    for _ in range(3):
+        rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    assert rig.drop('late_reply') == 2
+    assert retry_s(rig) == pytest.approx(2.0)
+
+
+def test_a_reply_after_the_time_limit_is_charged():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    rig.advance(2 * SECOND)
+    assert rig.replicas[server].counts['failures'] == 1
+    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    assert rig.drop('late_reply') == 1
+    assert retry_s(rig) == pytest.approx(2.0)
+
+
+def test_a_late_hedge_is_not_charged():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    rig.warm_up('a')
+    rig.forget()
+    raw = rig.request(episode=episode_in('a'))
+    rig.advance(100 * MS)
+    hedge = rig.outside.sent[1][0]
+    # a newer request replaces the first one at its replica, and is hedged at the other one, too
+    rig.request(episode=episode_in('a'))
+    rig.advance(2 * SECOND)
+    rig.dispatcher.on_reply(hedge, charged(rig, raw, 3000.0), rig.now_ns)
+    assert rig.drop('late_reply') == 1
+    assert retry_s(rig) == 0.0
+
+
+def test_a_late_probe_is_not_charged():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    slot = rig.slots['b']
+    slot.health.mark_unhealthy('test', rig.now_ns)
+    raws = {}
+    for _ in range(100):
+        raw = rig.request(episode=episode_in('a'))
+        raws.update({server: raw for server, _ in rig.outside.sent if server in slot.replicas})
+        rig.forget()
+        if raws:
+            break
+        rig.advance(SECOND)
+    ((probed, raw),) = raws.items()
+    rig.advance(2 * SECOND)
+    rig.dispatcher.on_reply(probed, charged(rig, raw, 3000.0), rig.now_ns)
+    assert rig.drop('late_reply') == 1
+    assert retry_s(rig) == 0.0
+
+
+def test_a_flood_without_waiting_for_replies_is_charged_and_its_memory_bounded():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raws = [rig.request(episode=episode_in('a')) for _ in range(10 * REQUESTS_LIMIT)]
+    (server,) = {server for server, _ in rig.outside.sent}
+    ((requests),) = rig.table.uncharged._sent.values()
+    assert len(requests) == REQUESTS_LIMIT
+    for raw in raws[-REQUESTS_LIMIT:]:
+        rig.dispatcher.on_reply(server, charged(rig, raw, 10.0), rig.now_ns)
+    # all but the burst of one second
+    assert retry_s(rig) == pytest.approx(REQUESTS_LIMIT * 10.0 / 100 - 1.0)
+    assert not rig.table.uncharged._sent
+
+
+def test_a_session_that_is_opened_again_pays_for_the_one_before():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    rig.robots.close('robot', 1)
+    rig.table.in_flight.forget('robot')
+    rig.robot('robot', epoch=2)
+    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    rig.forget()
+    rig.request(episode=episode_in('a'), epoch=2)
+    assert rig.outside.retries[-1] == pytest.approx(2.0)
+
+
+def test_requests_with_one_number_are_charged_each():
+    rig = with_quota('robot *: 100 inference_ms/s')
+    raw = rig.request(episode=episode_in('a'))
+    rig.dispatcher.on_request(raw, rig.now_ns)
+    server = rig.outside.sent[0][0]
+    for _ in range(3):
+        rig.dispatcher.on_reply(server, charged(rig, raw, 200.0), rig.now_ns)
+    assert retry_s(rig) == pytest.approx(3.0)
+
+
+def test_of_clients_those_that_sent_last_are_remembered():
+    sent = UnchargedRequests()
+    for number in range(CLIENTS_LIMIT + 1):
+        sent.add(f'robot {number}', SentRequest('/a1', 1, 1))
+    assert len(sent._sent) == CLIENTS_LIMIT
+    assert not sent.take('robot 0', SentRequest('/a1', 1, 1))
+    assert sent.take('robot 1', SentRequest('/a1', 1, 1))
 
 
 def test_the_ladder_of_a_robot_that_is_held_back_counts_against_no_slot():
