@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway counts. The event loop adds; the metrics thread reads."""
+"""
+What the gateway counts. The event loop adds, also threads of the link what it loses; the metrics
+thread reads.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+import threading
 
 from lerobot_serve.telemetry.histogram import Histogram
 
@@ -20,6 +24,7 @@ class GatewayCounters:
     callers    open sessions now, by protocol
     opened     sessions opened, by protocol
     dropped    replies of the router without a request, by reason
+    lost       requests that the link to the router did not take, by reason
     """
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -28,9 +33,16 @@ class GatewayCounters:
     callers: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note_dropped(self, reason: str) -> None:
         self.dropped[reason] += 1
+
+    def note_lost(self, reason: str) -> None:
+        """Count a request that the link did not take; any thread."""
+        with self._lock:
+            self.lost[reason] += 1
 
     def note_request(self, protocol: str, status: str, duration_s: float) -> None:
         """Count a request with its end."""

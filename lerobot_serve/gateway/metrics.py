@@ -36,9 +36,13 @@ def collect(counters: GatewayCounters) -> Iterator[Metric]:
     dropped = counter(
         'gateway_dropped_replies', 'replies of the router that no request awaits', ['reason']
     )
-    for reason, count in dict(counters.dropped).items():
-        dropped.add_metric([reason], count)
-    yield dropped
+    lost = counter(
+        'gateway_lost_requests', 'requests that the link to the router did not take', ['reason']
+    )
+    for family, reasons in ((dropped, counters.dropped), (lost, counters.lost)):
+        for reason, count in dict(reasons).items():
+            family.add_metric([reason], count)
+        yield family
     latency = histogram(
         'gateway_request', 'time from a request of a caller to its prediction', PROTOCOL
     )

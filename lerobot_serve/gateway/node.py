@@ -147,6 +147,8 @@ class GatewayNode(SteadyClockNode):
             node_name(self.parameters.server),
             self.get_fully_qualified_name(),
             self._callbacks(),
+            on_drop=self._counters.note_lost,
+            lifespan_s=self.parameters.request_timeout_s,
         )
 
     # metrics thread

@@ -137,8 +137,12 @@ class ZenohLink:
         on_refusal: Callable[[str], None] = lambda _: None,
         timeout_s: float = CALL_LATER_S,
         attachment: bytes = b'',
+        traffic: Traffic = Traffic.NOTICE,
     ) -> None:
-        """Call without waiting; a thread of Zenoh passes on the reply or the refusal, if any."""
+        """
+        Call without waiting for the reply; a thread of Zenoh passes it on, or the refusal, if any.
+        A notice that finds the link full is lost and has a refusal after the timeout.
+        """
 
         def pass_on(reply: zenoh.Reply) -> None:
             if reply.ok is not None:
@@ -147,7 +151,12 @@ class ZenohLink:
                 on_refusal(refusal_text(reply))
 
         self._session.get(
-            key, pass_on, payload=request, timeout=timeout_s, attachment=attachment or None
+            key,
+            pass_on,
+            payload=request,
+            timeout=timeout_s,
+            attachment=attachment or None,
+            **_options(traffic),
         )
 
     def declare_alive(self, key: str) -> zenoh.LivelinessToken:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Client of one policy server or router over Zenoh, with the methods of the one over ROS 2.
+Clients of one policy server or router over Zenoh, with the methods of the one over ROS 2.
 
 The request thread calls; callbacks run in threads of Zenoh.
 """
@@ -15,10 +15,13 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
+from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.server_name import ServerInstances
 from lerobot_serve.zenoh.traffic import Traffic
 
 MATCH_POLL_S = 0.002
+# requests of a QueuedSessionClient that wait for its link
+QUEUED_REQUESTS = 64
 SAME_VERSION = 'both ends need the same version of lerobot_serve'
 
 
@@ -56,9 +59,7 @@ class ZenohSessionClient:
         # why no server is used under this name, with the remedy; empty for one server
         self.conflict = ''
         self._is_alive, self._report_presence = False, on_presence
-        # a router sends in the thread that receives from all of its robots
-        traffic = Traffic.FORWARDED if role is Role.ROUTER else Traffic.OBSERVATION
-        self._requests = link.publisher(self.keys.observation, traffic)
+        self._requests = link.publisher(self.keys.observation, Traffic.OBSERVATION)
         # before its presence: a name of two servers is found ambiguous before it is used
         self._instances = ServerInstances(link, at, self._on_conflict)
         self._presence = link.watch_alive(at.alive, self._on_presence)
@@ -150,14 +151,17 @@ class ZenohSessionClient:
         return True
 
     def send(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation."""
+        """Publish the bytes of an Observation; waits for the link."""
         self._requests.put(forwarded(raw))
 
     def destroy_endpoints(self) -> None:
         """Undeclare everything; the server sees this client go."""
+        self._end_requests()
         self._token.undeclare()
         self._presence.undeclare()
         self._instances.close()
+
+    def _end_requests(self) -> None:
         self._requests.undeclare()
 
     def _check_name(self) -> None:
@@ -174,3 +178,35 @@ class ZenohSessionClient:
             raise ServerUnreachable(
                 f'{key}: the reply cannot be read ({error}); {SAME_VERSION}'
             ) from None
+
+
+class QueuedSessionClient(ZenohSessionClient):
+    """
+    The client with the sessions of many: of a router or gateway, whose `name` it has. Its requests
+    go out in a thread of its own: the caller, which serves all of them, never waits for the link.
+    """
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        server: str,
+        name: str,
+        messages: ServiceMessages,
+        on_presence: Callable[[bool], None],
+        *,
+        on_drop: Callable[[str], None],
+        lifespan_s: float = LIFESPAN_S,
+    ) -> None:
+        """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
+        super().__init__(link, server, Role.ROUTER, name, messages, on_presence)
+        self._sender = LinkSender(
+            self._requests.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
+        )
+
+    def send(self, raw: bytes) -> None:
+        """Queue the bytes of an Observation."""
+        # here, since only the thread that receives has the payload
+        self._sender.send(forwarded(raw))
+
+    def _end_requests(self) -> None:
+        self._sender.close(self._requests.undeclare)

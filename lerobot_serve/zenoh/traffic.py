@@ -20,15 +20,15 @@ class Quality(NamedTuple):
 
 class Traffic(Enum):
     """
-    A chunk overtakes the images of all others; shadow requests wait for all other traffic. The
-    request thread of a robot waits for its own uplink. A thread that serves several peers does
-    not: one that is cut off must not hold up another. It leaves what has to wait to the
-    LinkSender of that peer.
+    A chunk overtakes the images of all others, as does a notice, a call for whose reply no thread
+    waits; shadow requests wait for all other traffic. The request thread of a robot waits for its
+    own uplink. A thread that serves several peers does not: one that is cut off must not hold up
+    another. It leaves what has to wait to the LinkSender of that peer.
     """
 
     CHUNK = Quality('INTERACTIVE_HIGH', express=True)
     LATE_CHUNK = Quality('INTERACTIVE_HIGH', express=True, blocks=True)
     OBSERVATION = Quality('DATA', blocks=True)
-    FORWARDED = Quality('DATA')
+    NOTICE = Quality('DATA_HIGH')
     SHADOW = Quality('BACKGROUND')
     STATUS = Quality('DATA_LOW')

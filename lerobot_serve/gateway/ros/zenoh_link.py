@@ -14,10 +14,9 @@ from lerobot_serve.gateway.router.server_link import (
 )
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.wire.services.session import SessionRequest
-from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
+from lerobot_serve.zenoh.session_client import QueuedSessionClient
 
 
 class ZenohServerLink:
@@ -27,11 +26,25 @@ class ZenohServerLink:
     """
 
     def __init__(
-        self, link: ZenohLink, server: str, gateway: str, callbacks: LinkCallbacks
+        self,
+        link: ZenohLink,
+        server: str,
+        gateway: str,
+        callbacks: LinkCallbacks,
+        *,
+        on_drop: Callable[[str], None],
+        lifespan_s: float,
     ) -> None:
+        """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
         self.server, self._link, self._callbacks = server, link, callbacks
-        self._client = ZenohSessionClient(
-            link, server, Role.ROUTER, gateway, service_bytes, self._on_presence
+        self._client = QueuedSessionClient(
+            link,
+            server,
+            gateway,
+            service_bytes,
+            self._on_presence,
+            on_drop=on_drop,
+            lifespan_s=lifespan_s,
         )
         self._replies = ZenohReplies(
             link,
@@ -52,7 +65,7 @@ class ZenohServerLink:
         return self._replies.topic(self.server, session_epoch)
 
     def send(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation; lost where the uplink is full."""
+        """Queue the bytes of an Observation; never waits for the uplink."""
         self._client.send(raw)
 
     def announce(

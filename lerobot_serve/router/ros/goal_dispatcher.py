@@ -35,6 +35,7 @@ from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.names import is_over_zenoh, node_name
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.zenoh.keys import PREDICT_CHUNK, Role, ServerKeys, WITHDRAW, WITHDRAWN
+from lerobot_serve.zenoh.traffic import Traffic
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 
@@ -188,7 +189,9 @@ class GoalDispatcher:
             self._enqueue(partial(self._on_refusal_over_zenoh, request, text))
 
         key, name = self._service_key(request, PREDICT_CHUNK), request.key.encode()
-        self._link.call_later(key, raw, on_reply, on_refusal, request.limit_s, name)
+        self._link.call_later(
+            key, raw, on_reply, on_refusal, request.limit_s, name, Traffic.OBSERVATION
+        )
 
     def _service_key(self, request: GoalRequest, service: str) -> str:
         """Return the key of a service of the server of a goal."""
@@ -209,6 +212,8 @@ class GoalDispatcher:
             request.key.encode(),
             on_reply,
             lambda _: on_reply(b''),
+            # behind the goal, which it must not overtake
+            traffic=Traffic.OBSERVATION,
         )
 
     def _on_withdrawal(self, request: GoalRequest, *, is_withdrawn: bool) -> None:

@@ -17,21 +17,15 @@ from lerobot_serve.router.ros.replica_clients import (
 )
 from lerobot_serve.wire.names import node_name
 from lerobot_serve.wire.services.session import SessionRequest
-from lerobot_serve.zenoh.keys import Role, ServerKeys
-from lerobot_serve.zenoh.link import forwarded, ZenohLink
-from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
-from lerobot_serve.zenoh.session_client import SAME_VERSION, ZenohSessionClient
+from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.link_sender import LIFESPAN_S
+from lerobot_serve.zenoh.session_client import QueuedSessionClient, SAME_VERSION
 from lerobot_serve.zenoh.traffic import Traffic
 
-# requests to one server that wait for its link
-QUEUED_REQUESTS = 64
 
-
-class ZenohReplicaClient(ZenohSessionClient):
-    """
-    The client of one server; the sessions of all robots are below the name of the router. Its
-    requests go out in a thread of its own: the caller forwards the requests of all robots.
-    """
+class ZenohReplicaClient(QueuedSessionClient):
+    """The client of one server; the sessions of all robots are below the name of the router."""
 
     def __init__(
         self,
@@ -44,13 +38,16 @@ class ZenohReplicaClient(ZenohSessionClient):
     ) -> None:
         """`on_drop` gets `link_full` for a request that waited for `lifespan_s`."""
         self.is_silent = False
-        presence = self._on_presence_change
-        super().__init__(link, server, Role.ROUTER, router, service_bytes, presence)
-        self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
-        self._queued = link.publisher(self.keys.observation, Traffic.OBSERVATION)
-        self._sender = LinkSender(
-            self._queued.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
+        super().__init__(
+            link,
+            server,
+            router,
+            service_bytes,
+            self._on_presence_change,
+            on_drop=on_drop,
+            lifespan_s=lifespan_s,
         )
+        self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
 
     def _on_presence_change(self, is_alive: bool) -> None:
         self.is_silent = not is_alive
@@ -64,17 +61,11 @@ class ZenohReplicaClient(ZenohSessionClient):
         """Wait until the server reads the requests."""
         return self.wait_until_matched(lambda: int(self.is_available()), timeout_s)
 
-    def send(self, raw: bytes) -> None:
-        """Queue the bytes of an Observation; never waits for the link of this server."""
-        # here, since only the thread that receives has the payload
-        self._sender.send(forwarded(raw))
-
     def send_shadow(self, raw: bytes) -> None:
         """Publish the bytes of an Observation behind all other traffic."""
         self._shadow_requests.put(raw)
 
     def destroy_endpoints(self) -> None:
-        self._sender.close(self._queued.undeclare)
         self._shadow_requests.undeclare()
         super().destroy_endpoints()
 

@@ -20,6 +20,7 @@ def test_everything_counted_is_in_the_metrics():
     counters.note_request('http', 'too_late', 5.0)
     counters.refused['openpi', 'max_callers'] = 4
     counters.note_dropped('late_chunk')
+    counters.note_lost('link_full')
     registry = CollectorRegistry()
     registry.register(FunctionCollector(lambda: collect(counters)))
     lines = generate_latest(registry).decode().splitlines()
@@ -30,6 +31,7 @@ def test_everything_counted_is_in_the_metrics():
         'lerobot_serve_gateway_requests_total{protocol="http",status="too_late"} 1.0',
         'lerobot_serve_gateway_refused_total{protocol="openpi",reason="max_callers"} 4.0',
         'lerobot_serve_gateway_dropped_replies_total{reason="late_chunk"} 1.0',
+        'lerobot_serve_gateway_lost_requests_total{reason="link_full"} 1.0',
         'lerobot_serve_gateway_request_seconds_bucket{le="0.025",protocol="http"} 1.0',
         'lerobot_serve_gateway_request_seconds_count{protocol="http"} 1.0',
         'lerobot_serve_gateway_request_seconds_sum{protocol="http"} 0.02',

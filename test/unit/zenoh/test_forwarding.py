@@ -50,7 +50,7 @@ def test_a_router_passes_the_payload_on(links, size):
     robot, router, server = links
     sent: queue.SimpleQueue[object] = queue.SimpleQueue()
     arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    onward = router.publisher(TO_SERVER, Traffic.FORWARDED)
+    onward = router.publisher(TO_SERVER, Traffic.OBSERVATION)
 
     def forward(_: str, raw: bytes) -> None:
         sent.put((forwarded(raw), forwarded(raw + b'!')))
@@ -109,7 +109,7 @@ def test_the_thread_of_a_replica_sends_the_payload_that_the_router_received(link
         router.subscribe(TO_ROUTER, lambda _, raw: client.send(raw)),
     ]
     request = robot.publisher(TO_ROUTER, Traffic.OBSERVATION)
-    for publisher in (client._queued, request):
+    for publisher in (client._requests, request):
         wait_for_reader(publisher)
     raw = b'.' * 1_000_000
     request.put(raw)

@@ -14,8 +14,12 @@ from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, ZenohLink
-from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve.zenoh.settings import LEASE_MS, ZenohSettings
 
+# notices of a few megabytes: more than the queue and the sockets hold, each in one batch
+NOTICES, NOTICE_BYTES = 1000, 30_000
+# a call that blocks waits for a full link for so long
+BLOCKED_S = 5.0
 # Zenoh itself waits ten seconds
 ZENOH_LIMIT_S = 10.0
 PEER = """
@@ -23,6 +27,7 @@ import sys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 link = ZenohLink(ZenohSettings(listen=(sys.argv[1],)))
+served = link.serve('test/peer/service', lambda query: query.drop())
 token = link.declare_alive('test/peer/alive')
 print('listening', flush=True)
 sys.stdin.read()
@@ -45,6 +50,26 @@ def peer():
     finally:
         process.send_signal(signal.SIGCONT)
         process.communicate(timeout=30)
+
+
+def test_a_notice_to_a_peer_that_hangs_does_not_wait(peer):
+    """An event loop announces episodes: it would stand still for seconds."""
+    process, endpoint = peer
+    link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=False))
+    present, raw = threading.Event(), bytes(NOTICE_BYTES)
+    watch = link.watch_alive('test/peer/alive', lambda *_: present.set())
+    assert present.wait(20)
+    watch.undeclare()
+    process.send_signal(signal.SIGSTOP)
+    end_s, longest_s = time.monotonic() + LEASE_MS / 1e3, 0.0
+    for _ in range(NOTICES):
+        begin_s = time.monotonic()
+        link.call_later('test/peer/service', raw, lambda _: None)
+        longest_s = max(longest_s, time.monotonic() - begin_s)
+        if time.monotonic() > end_s:
+            break
+    assert longest_s < BLOCKED_S / 4
+    link.close()
 
 
 def test_a_peer_that_hangs_does_not_hold_up_the_end(peer):

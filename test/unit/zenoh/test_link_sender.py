@@ -11,13 +11,17 @@ import pytest
 from support.waiting import wait_until
 import zenoh
 
+from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.ros.zenoh_link import ZenohServerLink
+from lerobot_serve.gateway.router.server_link import LinkCallbacks
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.ros.zenoh_replicas import QUEUED_REQUESTS, ZenohReplicaClient
+from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import DROPPED_AFTER_S
 from lerobot_serve.zenoh.link_sender import LINK_FULL, LinkSender
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
+from lerobot_serve.zenoh.session_client import QUEUED_REQUESTS
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -69,6 +73,14 @@ class Link:
     def declare_alive(self, key):
         return SimpleNamespace(undeclare=lambda: None)
 
+    def subscribe(self, key, on_payload):
+        return SimpleNamespace(undeclare=lambda: None)
+
+    def close(self) -> None:
+        """End all that waits, as Zenoh does."""
+        for event in self.full.values():
+            event.set()
+
     def has_begun(self, part: str) -> bool:
         return any(part in key and each.has_begun.is_set() for key, each in self.made)
 
@@ -107,6 +119,29 @@ def test_a_replica_that_takes_nothing_holds_up_no_other(drops):
     assert link.sent('hung')[1:] == given[-QUEUED_REQUESTS:]
     for client in clients.values():
         client.destroy_endpoints()
+    wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
+
+
+def test_a_full_uplink_does_not_hold_up_the_loop_of_a_gateway_and_its_losses_are_counted():
+    link, counters = Link('policy_router'), GatewayCounters()
+    callbacks = LinkCallbacks(*[lambda _: None] * 3)
+    upstream = ZenohServerLink(
+        link,
+        '/policy_router',
+        '/gateway',
+        callbacks,
+        on_drop=counters.note_lost,
+        lifespan_s=60.0,
+    )
+    given = messages(QUEUED_REQUESTS + 10)
+    # one thread, as the event loop
+    for raw in given:
+        upstream.send(raw)
+        wait_until(lambda: link.has_begun('policy_router'), 'the first is on its way', LIMIT_S)
+    assert not link.sent('policy_router'), 'it is full, and this thread did not wait'
+    assert counters.lost == {LINK_FULL: len(given) - QUEUED_REQUESTS - 1}
+    upstream.close()
+    assert counters.lost == {LINK_FULL: len(given) - 1}
     wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
 
 
