@@ -117,7 +117,9 @@ class ServerEndpoint:
         self.keys = ServerKeys(link.settings.site, server)
         self._link, self._messages, self._run, self._on_drop = link, messages, run, on_drop
         self._pass_on, self._log_warning = on_observation, log_warning
-        self._places = CallPlaces()
+        # of services, and of predictions: those wait for the policy, and must not keep a client
+        # from withdrawing one, or from opening a session
+        self._places, self._prediction_places = CallPlaces(), CallPlaces()
         # client -> the gateway or router that asks for it; only the thread of Zenoh writes
         self._askers: dict[str, ClientKeys] = {}
         # client and service of refusals in the log: a client repeats a call that is refused
@@ -216,16 +218,18 @@ class ServerEndpoint:
         with query:
             query.reply_err(f'{name}: {error}'.encode())
 
-    def _take_place(self, name: str, query: zenoh.Query) -> Callable[[], None] | None:
+    def _take_place(
+        self, name: str, query: zenoh.Query, places: CallPlaces
+    ) -> Callable[[], None] | None:
         """Return what gives the place of a call back; refuse one that finds too many there."""
-        release = self._places.take(self._speaker(query))
+        release = places.take(self._speaker(query))
         if release is None:
             self._refuse(query, name, TOO_MANY_CALLS, 'too_many_calls')
         return release
 
     def _run_call(self, name: str, query: zenoh.Query, call: Call) -> None:
         """Run a call in the node's executor, unless too many are there."""
-        release = self._take_place(name, query)
+        release = self._take_place(name, query, self._places)
         if release is None:
             return
 
@@ -295,7 +299,7 @@ class ServerEndpoint:
                 self._refuse(query, PREDICT_CHUNK, error)
                 return
             # it waits for the policy after `submit` has returned
-            if release := self._take_place(PREDICT_CHUNK, query):
+            if release := self._take_place(PREDICT_CHUNK, query, self._prediction_places):
                 call = partial(predictions.predict, raw, query, release)
                 self._run_guarded(PREDICT_CHUNK, query, call)
 

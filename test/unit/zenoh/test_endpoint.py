@@ -296,7 +296,7 @@ def test_a_prediction_keeps_its_place_until_it_has_its_reply():
         while met.waiting:
             met.waiting.popitem()[1](CHUNK)
         assert sum(len(query.replies) for query in queries) == ROBOT_CALLS
-    assert not met.endpoint._places._taken
+    assert not met.endpoint._prediction_places._taken
 
 
 def test_a_prediction_that_is_withdrawn_gives_its_place_back():
@@ -306,7 +306,7 @@ def test_a_prediction_that_is_withdrawn_gives_its_place_back():
         withdrawal = met.call('withdraw', withdraw, b'goal')
         met.execute()
         assert withdrawal.replies == [WITHDRAWN] and not query.errors
-    assert not met.waiting and not met.endpoint._places._taken
+    assert not met.waiting and not met.endpoint._prediction_places._taken
 
 
 def test_a_prediction_that_fails_or_is_refused_at_once_gives_its_place_back_once():
@@ -315,19 +315,30 @@ def test_a_prediction_that_fails_or_is_refused_at_once_gives_its_place_back_once
     for query in predictions_of(met, ROBOT_CALLS):
         assert query.errors == [b'predict_chunk: no policy']
     met.is_broken = False
-    assert not met.endpoint._places._taken
+    assert not met.endpoint._prediction_places._taken
 
     def refuse(raw, reply) -> str:
         reply(CHUNK)
         raise RuntimeError('after its reply')
 
     met.endpoint.serve_predictions(refuse, lambda key: False)
-    met.call('get_status', ROBOT.service('get_status'), b'')
+    met.call('predict_chunk', PREDICT, RAW)
     waiting = met.work.pop()
-    predictions_of(met, ROBOT_CALLS)
-    assert met.endpoint._places._taken == {ROBOT: 1}
+    predictions_of(met, ROBOT_CALLS - 1)
+    assert met.endpoint._prediction_places._taken == {ROBOT: 1}
     asyncio.run(waiting())
-    assert not met.endpoint._places._taken
+    assert not met.endpoint._prediction_places._taken
+
+
+def test_predictions_that_wait_keep_no_client_from_its_services():
+    met = Endpoint()
+    predictions_of(met, 2 * ROBOT_CALLS)
+    assert len(met.waiting) == ROBOT_CALLS
+    status = met.call('get_status', ROBOT.service('get_status'), b'')
+    withdrawal = met.call('withdraw', ROBOT.service('withdraw'), b'goal')
+    met.execute()
+    assert len(status.replies) == 1 and withdrawal.replies == [WITHDRAWN]
+    assert len(met.waiting) == ROBOT_CALLS - 1
 
 
 def test_all_clients_together_have_a_limit():
