@@ -106,4 +106,7 @@ def test_a_zenoh_router_that_is_killed_comes_back(edge_rig, tmp_path, start_hub)
     edge_rig.wait(lambda: statuses[-1].active_sessions == 0, 'the session is closed')
     status = statuses[-1]
     dropped = {each.reason: each.count for each in status.dropped if each.reason != SESSION_ENDS}
-    assert status.requests == status.chunks + status.superseded + sum(dropped.values()), status
+    # a chunk that waited for the link may be sent and be counted as lost, too
+    maybe_sent = dropped.pop('link_full', 0)
+    counted = status.chunks + status.superseded + sum(dropped.values())
+    assert counted <= status.requests <= counted + maybe_sent, status
