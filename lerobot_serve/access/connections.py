@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bound the connections that ask nothing: aiohttp waits for the head of a first request for ever.
+Bound the connections of a server: those that ask nothing, and their number.
 
-The event loop's thread.
+aiohttp waits for the head of a first request for ever, and bounds no number. The event loop's
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import time
 
 from aiohttp import web
@@ -22,12 +23,18 @@ class Connections:
     """The connections of one server; `closed` counts those that were closed by a bound."""
 
     def __init__(
-        self, limit: int = CONNECTIONS, on_closed: Callable[[], object] = lambda: None
+        self, limit: int = CONNECTIONS, on_closed: Callable[[str], object] = lambda reason: None
     ) -> None:
-        """`limit` is of open connections; `on_closed` is called for each that was closed."""
+        """
+        `limit` is of open connections; `on_closed` is called for each that was closed, with
+        `no_request` or `gave_way`.
+        """
         self.limit, self._on_closed = limit, on_closed
-        self._asked: set[asyncio.BaseProtocol] = set()
-        self._since_s: dict[asyncio.BaseProtocol, float] = {}
+        self._asked: set[web.RequestHandler] = set()
+        self._since_s: dict[web.RequestHandler, float] = {}
+        # those of callers that were let in, for whether a request runs; the one that rests
+        # longest is the first that rests
+        self._let_in: dict[web.RequestHandler, bool] = {}
         self.closed = 0
 
     def middleware(self) -> Middleware:
@@ -35,10 +42,27 @@ class Connections:
 
         @web.middleware
         async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
-            self._asked.add(request.protocol)
-            return await handler(request)
+            connection = request.protocol
+            self._asked.add(connection)
+            self._note_request(connection, runs=True)
+            try:
+                return await handler(request)
+            finally:
+                self._note_request(connection, runs=False)
 
         return note
+
+    def let_in(self, request: web.Request) -> None:
+        """Note that the caller of a connection is let in: it keeps its place while it asks."""
+        self._let_in[request.protocol] = True
+
+    def is_let_in(self, request: web.Request) -> bool:
+        """Return whether the caller of a connection was let in."""
+        return request.protocol in self._let_in
+
+    def _note_request(self, connection: web.RequestHandler, *, runs: bool) -> None:
+        if self._let_in.pop(connection, None) is not None:
+            self._let_in[connection] = runs
 
     async def watch(self, server: web.Server) -> None:
         """Close what asks nothing for HEAD_LIMIT_S, and what is above the limit."""
@@ -50,15 +74,48 @@ class Connections:
         """Close the connections that are over a bound at this time."""
         self._since_s = {each: self._since_s.get(each, now_s) for each in connections}
         self._asked &= self._since_s.keys()
+        self._let_in = {each: runs for each, runs in self._let_in.items() if each in self._since_s}
         idle = [each for each in connections if each not in self._asked]
         excess = max(0, len(connections) - self.limit)
         late = [each for each in idle if now_s - self._since_s[each] > HEAD_LIMIT_S]
         for connection in {*late, *idle[:excess]}:
-            self.note_closed()
-            if transport := connection.transport:
-                transport.abort()
+            self._close(connection, 'no_request')
 
-    def note_closed(self) -> None:
+    def make_room(self, connections: list[web.RequestHandler], asks: web.RequestHandler) -> int:
+        """
+        Return how many connections are open, after those above the limit gave way to the one that
+        asks: first those of callers that were not let in, then those that rest longest.
+        """
+        if len(connections) <= self.limit:
+            return len(connections)
+        is_open = {each: None for each in connections if not is_closing(each)}
+        excess = max(0, len(is_open) - self.limit)
+        giving = [each for each in self._that_give_way(is_open) if each is not asks][:excess]
+        for connection in giving:
+            self._close(connection, 'gave_way')
+        return len(is_open) - len(giving)
+
+    def _that_give_way(
+        self, connections: dict[web.RequestHandler, None]
+    ) -> Iterator[web.RequestHandler]:
+        """Yield the connections that may give way, the first one first."""
+        # the oldest first: a connection that has just begun can still say who it is
+        yield from (each for each in connections if each not in self._let_in)
+        yield from (
+            each for each, runs in self._let_in.items() if not runs and each in connections
+        )
+
+    def _close(self, connection: web.RequestHandler, reason: str) -> None:
+        self.note_closed(reason)
+        if transport := connection.transport:
+            transport.abort()
+
+    def note_closed(self, reason: str = 'no_request') -> None:
         """Count a connection that a bound closed."""
         self.closed += 1
-        self._on_closed()
+        self._on_closed(reason)
+
+
+def is_closing(connection: web.RequestHandler) -> bool:
+    """Return whether a connection ends already, though its server still has it."""
+    return connection.transport is None or connection.transport.is_closing()

@@ -48,11 +48,11 @@ class HttpDoor:
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: WebSettings) -> None:
         """Raise UserError for a mapping file that cannot be used."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._gate = Gate(gateway, exposure)
-        self._act = ActRoute(gateway, exposure, settings, self._gate)
         self._on_refused = partial(gateway.on_refused, exposure.door)
+        bounds = Connections(settings.max_connections, self._on_refused)
+        self._gate = Gate(gateway, exposure, bounds.let_in)
+        self._act = ActRoute(gateway, exposure, settings, self._gate)
         self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
-        bounds = Connections(settings.max_connections, partial(self._on_refused, 'no_request'))
         application = web.Application(
             client_max_size=settings.max_message_bytes,
             middlewares=[bounds.middleware(), self._guard()],
@@ -88,7 +88,7 @@ class HttpDoor:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                self._check_connections()
+                self._check_connections(request)
                 self._gate.check_origin(request)
                 return await self._sent(request, await handler(request))
             except PredictionError as error:
@@ -108,11 +108,11 @@ class HttpDoor:
 
         return guarded
 
-    def _check_connections(self) -> None:
+    def _check_connections(self, request: web.Request) -> None:
         """Raise Refused above the limit; the connection ends with it."""
-        limit, count = self._settings.max_connections, self._site.connection_count
-        if count > limit:
+        if count := self._site.excess(request):
             self._on_refused('max_connections')
+            limit = self._settings.max_connections
             text = f'{count} connections are open, max_connections is {limit}; retry later'
             raise Refused(503, 'max_connections', text)
 

@@ -16,6 +16,7 @@ import time
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
@@ -56,11 +57,12 @@ class OpenpiDoor:
         """Raise UserError for a mapping file that cannot be used."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
         self._mapping = read_observation_mapping(settings.mapping)
-        self._clock, self._gate, self._logged = clock, Gate(gateway, exposure), Once()
+        self._clock, self._logged = clock, Once()
         self._on_refused = partial(gateway.on_refused, exposure.door)
         self._connections: set[Connection] = set()
-        bounds = Connections(settings.max_connections, partial(self._on_refused, 'no_request'))
-        application = web.Application(middlewares=[bounds.middleware()])
+        bounds = Connections(settings.max_connections, self._on_refused)
+        self._gate = Gate(gateway, exposure, bounds.let_in)
+        application = web.Application(middlewares=[bounds.middleware(), self._bounded()])
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
@@ -103,6 +105,28 @@ class OpenpiDoor:
                 read_timeout_s=settings.read_timeout_s, ping_interval_s=settings.ping_interval_s
             )
 
+    def _bounded(self) -> Any:
+        """Return the middleware that refuses connections above the limit, and ends them."""
+
+        @web.middleware
+        async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if count := self._site.excess(request):
+                self._on_refused('max_connections')
+                error = self._too_many(count)
+                self._log_refusal(request, error)
+                return refusal(error)
+            return await handler(request)
+
+        return bounded
+
+    def _too_many(self, count: int) -> PredictionError:
+        return PredictionError(
+            Status.OVERLOADED,
+            f'{count} connections are open, max_connections is '
+            f'{self._settings.max_connections}; retry when one has left, or raise it',
+            self._gateway.settings.retry_after_s,
+        )
+
     # routes
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -139,15 +163,7 @@ class OpenpiDoor:
             self._gateway.warn(f'openpi client at {request.remote} is refused: {error.text}')
 
     def _caller(self, request: web.Request, name: str) -> Caller:
-        """Return who this is. Raises PredictionError above the bound of connections."""
-        if len(self._connections) >= self._settings.max_connections:
-            self._on_refused('max_connections')
-            raise PredictionError(
-                Status.OVERLOADED,
-                f'{len(self._connections)} clients are connected, max_connections is '
-                f'{self._settings.max_connections}; retry when one has left, or raise it',
-                self._gateway.settings.retry_after_s,
-            )
+        """Return who this is."""
         peer = request.transport.get_extra_info('peername') if request.transport else None
         host, port, *_ = peer or ('?', 0)
         return Caller(self._exposure.door, f'{host}:{port}', name)

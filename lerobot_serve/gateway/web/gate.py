@@ -9,6 +9,7 @@ host name of its own that resolves to this machine. The event loop calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 import ipaddress
 import time
 from urllib.parse import SplitResult, urlsplit
@@ -39,8 +40,14 @@ class ForbiddenOrigin(Exception):
 class Gate:
     """Checks the head of each request of one door."""
 
-    def __init__(self, gateway: Gateway, exposure: Exposure) -> None:
-        self._gateway, self._exposure = gateway, exposure
+    def __init__(
+        self,
+        gateway: Gateway,
+        exposure: Exposure,
+        on_let_in: Callable[[web.Request], object] = lambda request: None,
+    ) -> None:
+        """`on_let_in` is called with each request whose caller is let in."""
+        self._gateway, self._exposure, self._on_let_in = gateway, exposure, on_let_in
         self.wrong_tokens = WrongTokens()
 
     def check_origin(self, request: web.Request) -> None:
@@ -76,10 +83,12 @@ class Gate:
         PredictionError (UNAUTHORIZED), for a wrong token after a while.
         """
         if not self._exposure.needs_token:
+            self._on_let_in(request)
             return ''
         scheme, _, token = request.headers.get('Authorization', '').partition(' ')
         token = token.strip() if scheme.lower() in SCHEMES else ''
         if name := self._exposure.name_of(token):
+            self._on_let_in(request)
             return name
         self._gateway.on_refused(self._exposure.door, 'unauthorized')
         if token:

@@ -37,7 +37,7 @@ class Site:
     ) -> None:
         """`on_malformed` is called for each request that is not HTTP."""
         self._exposure, self._connections = exposure, connections
-        application.on_response_prepare.append(_add_headers)
+        application.on_response_prepare.append(self._add_headers)
         # a request ends when its client leaves, and with it its prediction
         self._runner = web.AppRunner(
             application,
@@ -61,10 +61,23 @@ class Site:
         shown = f'[{host}]' if ':' in host else host
         return f'{"https" if self._exposure.tls else "http"}://{shown}:{self.port}'
 
-    @property
-    def connection_count(self) -> int:
-        """How many connections are open."""
-        return len(self._runner.server.connections) if self._runner.server else 0
+    def excess(self, request: web.Request) -> int:
+        """
+        Return how many connections are open where this one has no place among them, 0 where it
+        has one; others may have given way to it.
+        """
+        bounds, server = self._connections, self._runner.server
+        if server is None or bounds.is_let_in(request):
+            return 0
+        count = bounds.make_room(server.connections, request.protocol)
+        return count if count > bounds.limit else 0
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(BASE_HEADERS)
+        if not self._connections.is_let_in(request):
+            # who shows no token keeps no place; the head is known to aiohttp already
+            response.force_close()
+            response.headers['Connection'] = 'close'
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
@@ -108,10 +121,6 @@ class Site:
         if self._handshakes:
             self._handshakes.close()
         await self._runner.cleanup()
-
-
-async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(BASE_HEADERS)
 
 
 def _logger(on_malformed: Callable[[], object]) -> logging.Logger:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import inspect
 import json
 import logging
+import re
 import ssl
 
 import aiohttp
@@ -274,15 +276,76 @@ async def test_a_client_that_stops_reading_is_disconnected(rig):
 
 @http_test(max_connections=1)
 async def test_more_connections_than_allowed_are_refused(rig):
-    assert (await rig.ask('GET', '/health')).status == 200
+    rig.upstream.hold()
+    asked = asyncio.create_task(rig.act(body()))
+    await until(lambda: rig.upstream.requests)
     reader, writer = await asyncio.open_connection(*rig.host_and_port)
     writer.write(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
     head = await reader.readuntil(b'\r\n\r\n')
     assert b' 503 ' in head and b'Retry-After' in head
     await reader.read()
     writer.close()
-    assert (await rig.ask('GET', '/health')).status == 200
+    rig.upstream.release()
+    assert (await asked).status == 200
+    assert (await rig.act(body())).status == 200
     assert rig.refused == {'max_connections': 1}
+
+
+@http_test(max_connections=2)
+async def test_where_all_places_are_taken_the_connection_that_rests_longest_gives_way(rig):
+    async with kept_connection(rig) as first, kept_connection(rig) as second:
+        for each in (first, second, first):
+            assert b' 200 ' in await asked_for_config(*each)
+        async with kept_connection(rig) as third:
+            assert b' 200 ' in await asked_for_config(*third)
+            assert await second[0].read() == b''
+            assert rig.refused == {'gave_way': 1}
+            assert b' 200 ' in await asked_for_config(*first)
+
+
+@http_test(max_connections=2, exposure=WITH_TOKENS)
+async def test_connections_without_a_token_give_way_first(rig):
+    async with kept_connection(rig) as kept, kept_connection(rig) as silent:
+        assert b' 200 ' in await asked_for_config(*kept)
+        # its refusal is delayed for seconds
+        rig.door._gate.wrong_tokens.delay_s = lambda *_: 60.0
+        silent[1].write(b'GET /config HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n')
+        await until(lambda: rig.refused.get('unauthorized'))
+        assert (await rig.ask('GET', '/config', headers=BEARER)).status == 200
+        assert await silent[0].read() == b''
+        assert rig.refused == {'unauthorized': 1, 'gave_way': 1}
+        assert b' 200 ' in await asked_for_config(*kept)
+
+
+@pytest.mark.parametrize('path', ['/', '/health', '/config', '/nothing'])
+def test_a_connection_without_a_token_ends_with_its_reply(path):
+    @http_test(exposure=WITH_TOKENS)
+    async def run(rig):
+        async with kept_connection(rig) as (reader, writer):
+            writer.write(f'GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
+            assert b'Connection: close' in await reader.read()
+
+    run(None)
+
+
+@contextlib.asynccontextmanager
+async def kept_connection(rig):
+    """Connect to the door, without a request."""
+    reader, writer = await asyncio.open_connection(*rig.host_and_port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def asked_for_config(reader, writer) -> bytes:
+    """Return the head of a reply to a caller with a token, whose connection stays open."""
+    head = f'GET /config HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}'
+    writer.write(f'{head}\r\n\r\n'.encode())
+    reply = await reader.readuntil(b'\r\n\r\n')
+    length = int(re.search(rb'Content-Length: (\d+)', reply)[1])
+    await reader.readexactly(length)
+    return reply
 
 
 @http_test()

@@ -240,6 +240,30 @@ async def test_more_clients_than_allowed_are_refused(rig):
         assert refused.value.status == 429 and refused.value.headers['Retry-After'] == '1'
 
 
+@openpi_test(max_connections=2)
+async def test_connections_above_the_limit_are_refused_whatever_they_ask(rig):
+    url = rig.door.address.replace('ws', 'http', 1)
+    async with rig.client(), rig.client(), aiohttp.ClientSession() as session:
+        async with session.get(f'{url}/healthz') as reply:
+            assert reply.status == 429 and '3 connections are open' in await reply.text()
+        assert rig.refused == {'max_connections': 1}
+
+
+@openpi_test(max_connections=2, exposure=WITH_TOKENS)
+async def test_connections_without_a_token_keep_no_place(rig):
+    others = [await asyncio.open_connection(*rig.host_and_port) for _ in range(2)]
+    async with rig.client(headers={'Authorization': f'Api-Key {TOKEN}'}) as client:
+        assert await others[0][0].read() == b''
+        assert rig.refused == {'gave_way': 1}
+        reader, writer = others[1]
+        writer.write(b'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
+        # the connection ends with the reply
+        assert (await reader.read()).endswith(b'OK\n')
+        assert 'actions' in await client.infer(observation())
+    for _, writer in others:
+        writer.close()
+
+
 @openpi_test(gateway={'max_callers': 1})
 async def test_more_callers_than_the_gateway_admits_are_refused(rig):
     async with rig.client():
