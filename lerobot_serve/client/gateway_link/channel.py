@@ -23,10 +23,10 @@ from lerobot_serve.wire.services.policy_service import DescribeRequest, Policy, 
 from lerobot_serve.wire.services.session import ServerUnreachable
 
 ABSENCE_TIMEOUT_S, END_TIMEOUT_S = 0.5, 1.0
-# before the gateway is called again
-PAUSE_S = 0.2
-# of the metadata with which a gateway greets each stream
-NOTE = 'lerobot-serve-note'
+# before the gateway is called again, and before one that has no place for a call
+PAUSE_S, NO_PLACE_PAUSE_S = 0.2, 1.0
+# of the metadata with which a gateway greets each stream, and refuses one
+NOTE, STATUS = 'lerobot-serve-note', 'lerobot-serve-status'
 MESSAGE_BYTES = 32 * 2**20
 OPTIONS = (
     # a firewall that drops a silent connection is noticed within half a minute
@@ -76,11 +76,16 @@ class GatewayChannel:
 
     def _follow(self) -> None:
         while not self._closed.is_set():
-            if error := self._attend():
+            error, pause_s = self._attend(), PAUSE_S
+            if error and has_no_place(error):
+                # it is there, and serves the streams that it has
+                self._note_there()
+                pause_s = NO_PLACE_PAUSE_S
+            elif error:
                 refused = call_error(self.address.url, error)
                 self._refusal = refused if isinstance(refused, WrongSettings) else None
                 self._note(False)
-            self._closed.wait(PAUSE_S)
+            self._closed.wait(pause_s)
 
     def _attend(self) -> grpc.RpcError | None:
         """Wait until the presence ends; return why it did not begin, None where it did."""
@@ -97,8 +102,8 @@ class GatewayChannel:
                     wait_for_ready=not self._is_there,
                 )
             if any(key == NOTE for key, _ in call.initial_metadata() or ()):
-                was_there, self._refusal = True, None
-                self._note(True)
+                was_there = True
+                self._note_there()
             for _ in call:
                 pass
         except grpc.RpcError as error:
@@ -106,6 +111,10 @@ class GatewayChannel:
         finally:
             messages.put(None)
         return None
+
+    def _note_there(self) -> None:
+        self._refusal = None
+        self._note(True)
 
     def _note(self, is_there: bool) -> None:
         with self._lock:
@@ -166,6 +175,15 @@ class GatewayChannel:
             presence.cancel()
         self._channel.close()
         self._thread.join(END_TIMEOUT_S)
+
+
+def has_no_place(error: grpc.RpcError) -> bool:
+    """Return whether a gateway, and no proxy before it, has no place for a call."""
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return False
+    # the error is the call, which its stubs do not say
+    metadata = error.trailing_metadata()  # type: ignore[attr-defined]
+    return any(key == STATUS for key, _ in metadata or ())
 
 
 def _channel(address: GatewayAddress) -> grpc.Channel:

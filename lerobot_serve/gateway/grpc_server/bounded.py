@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import host_of
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.grpc_server.callers import address_of, Context
+from lerobot_serve.gateway.grpc_server.callers import address_of, check_token, Context
 from lerobot_serve.gateway.grpc_server.calls import Call, Calls, RETRY_AFTER_S
 from lerobot_serve.gateway.grpc_server.statuses import abort
 
@@ -47,21 +48,30 @@ class CallMessages:
 
 
 class BoundedHandlers(grpc.GenericRpcHandler):
-    """The handlers of another, with the bounds of `calls`."""
+    """
+    The handlers of another, with the bounds of `calls`. A call that `exposure` does not let in
+    takes no place; without one, all are let in.
+    """
 
-    def __init__(self, inner: Any, calls: Calls) -> None:
-        self._inner, self._calls = inner, calls
+    def __init__(self, inner: Any, calls: Calls, exposure: Exposure | None = None) -> None:
+        self._inner, self._calls, self._exposure = inner, calls, exposure
 
     def service(self, handler_call_details: Any) -> Handler:
         """Return the handler of a method, None for an unknown one."""
         handler = self._inner.service(handler_call_details)
-        return bounded(handler, self._calls) if handler else None
+        return bounded(handler, self._calls, self._exposure) if handler else None
 
 
-def bounded(handler: Handler, calls: Calls) -> Handler:
-    """Return a handler with the bounds of `calls`."""
+def bounded(handler: Handler, calls: Calls, exposure: Exposure | None) -> Handler:
+    """Return a handler with the bounds of `calls`, for those that `exposure` lets in."""
 
     async def run(messages: AsyncIterator[Any], context: Context) -> Any:
+        try:
+            if exposure:
+                check_token(context, exposure)
+        except PredictionError as error:
+            calls.on_refused(error.status, host_of(address_of(context.peer())), error.text)
+            return await abort(context, error)
         return await _run(handler, calls, messages, context)
 
     make = grpc.stream_unary_rpc_method_handler

@@ -23,6 +23,13 @@ def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
     Return the caller of a call: its connection, and the name of its token. Raises PredictionError
     (UNAUTHORIZED, INVALID).
     """
+    check_token(context, exposure)
+    names = filter(None, (exposure.name_of(token_of(context)), client_name(context)))
+    return Caller(protocol, address_of(context.peer()), '/'.join(names))
+
+
+def check_token(context: Context, exposure: Exposure) -> None:
+    """Raise PredictionError (UNAUTHORIZED) for a call that is not let in."""
     token = token_of(context)
     if not exposure.lets_in(token):
         given = 'a wrong token' if token else 'no token'
@@ -31,8 +38,6 @@ def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
             f'the call has {given}; send metadata authorization: Bearer TOKEN, with a token of '
             f'{exposure.door}.tokens_file',
         )
-    names = filter(None, (exposure.name_of(token), client_name(context)))
-    return Caller(protocol, address_of(context.peer()), '/'.join(names))
 
 
 def token_of(context: Context) -> str:

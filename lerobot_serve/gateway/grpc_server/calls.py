@@ -3,7 +3,8 @@
 The calls that run at a gRPC server: bounded in number, for each address, and in their rest.
 
 A call rests while it awaits a message. One that rests for too long ends; where all places are
-taken, the call that rests longest gives way. The event loop owns it.
+taken, the call that rests longest gives way, and where all of one address are taken, that of this
+address. The event loop owns it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class CallSettings:
     max_calls        calls that run at the same time
     idle_timeout_s   longest wait for the next message of a stream
     first_message_s  longest wait for the only message of a call
+    gives_way_s      shortest rest after which a call gives way
     """
 
     max_calls: int
     idle_timeout_s: float
     first_message_s: float = 10.0
+    gives_way_s: float = GIVES_WAY_S
 
     @property
     def max_calls_of_address(self) -> int:
@@ -126,28 +129,34 @@ class Calls:
     def _admit(self, address: str) -> None:
         settings, count = self.settings, self._by_address[address]
         if count >= settings.max_calls_of_address:
-            raise self._refused(
-                'max_calls_of_address',
-                address,
-                f'{count} calls of {address} run, {settings.max_calls_of_address} are allowed to '
-                'one address; end streams that are not used, or raise max_callers',
-            )
-        if len(self._running) >= settings.max_calls:
-            self._make_room(address)
+            own = (call for call in self._resting if call.address == address)
+            if not self._gives_way(next(own, None), f'{count} places for calls of {address}'):
+                raise self._refused(
+                    'max_calls_of_address',
+                    address,
+                    f'{count} calls of {address} run, {settings.max_calls_of_address} are allowed '
+                    'to one address; end streams that are not used, or raise max_callers',
+                )
+        limit = settings.max_calls
+        if len(self._running) >= limit:
+            oldest = next(iter(self._resting), None)
+            if not self._gives_way(oldest, f'{limit} places for calls'):
+                raise self._refused(
+                    'max_calls',
+                    address,
+                    f'{limit} calls run, no more are allowed; retry when one has ended, or raise '
+                    'max_callers',
+                )
 
-    def _make_room(self, address: str) -> None:
-        limit, oldest = self.settings.max_calls, next(iter(self._resting), None)
+    def _gives_way(self, oldest: Call | None, places: str) -> bool:
+        """Return whether a call gives way to a new one, and end it then."""
         rest_s = self._clock() - oldest.rests_since_s if oldest else 0.0
-        if oldest is None or rest_s < GIVES_WAY_S:
-            raise self._refused(
-                'max_calls',
-                address,
-                f'{limit} calls run, no more are allowed; retry when one has ended, or raise '
-                'max_callers',
-            )
-        text = f'all {limit} places for calls were taken, and this one sent nothing for'
+        if oldest is None or rest_s < self.settings.gives_way_s:
+            return False
         self._forget(oldest)
-        oldest.end('gave_way', f'{text} {rest_s:.0f} s; call again')
+        text = f'all {places} were taken, and this one sent nothing for {rest_s:.0f} s; call again'
+        oldest.end('gave_way', text)
+        return True
 
     def _refused(self, reason: str, address: str, text: str) -> PredictionError:
         self.on_refused(reason, address, text)

@@ -24,8 +24,10 @@ KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
 HANDSHAKE_MS = 10_000
 CONNECTIONS = 256
 STOP_GRACE_S = 0.5
-# of those that are no callers, such as probes of health
+# of those that are no callers, such as a client that watches whether the gateway is there
 FURTHER_CALLS = 8
+# of methods that need no token, such as probes of health
+OPEN_CALLS = 8
 OPTIONS = (
     ('grpc.keepalive_time_ms', KEEPALIVE_MS),
     ('grpc.keepalive_timeout_ms', KEEPALIVE_ANSWER_MS),
@@ -46,12 +48,16 @@ class GrpcServer:
         handlers: Sequence[grpc.GenericRpcHandler],
         *,
         calls: Calls,
+        open_handlers: Sequence[grpc.GenericRpcHandler] = (),
         message_bytes: int = MESSAGE_BYTES,
         max_connections: int = CONNECTIONS,
     ) -> None:
+        """`open_handlers` need no token; their calls take none of the places of `calls`."""
         self._exposure = exposure
-        self._handlers = [BoundedHandlers(each, calls) for each in handlers]
-        self._max_calls = calls.settings.max_calls
+        self._handlers = [BoundedHandlers(each, calls, exposure) for each in handlers]
+        others = open_calls(calls)
+        self._handlers += [BoundedHandlers(each, others) for each in open_handlers]
+        self._max_calls = calls.settings.max_calls + OPEN_CALLS
         self._message_bytes, self._max_connections = message_bytes, max_connections
         self._server: grpc.aio.Server | None = None
         self._port = exposure.port
@@ -105,13 +111,23 @@ def door_calls(gateway: Gateway, door: str, calls_per_caller: int) -> Calls:
     max_calls = calls_per_caller * settings.max_callers + FURTHER_CALLS
 
     def note(reason: str, who: str, text: str) -> None:
-        # a client that rests does nothing wrong; it is told, and opens its stream again
+        # a client that rests does nothing wrong: it gets a sentence, and opens its stream again
         if reason == 'idle':
             gateway.on_refused(door, reason)
         else:
             gateway.log_refused(door, reason, who, text)
 
     return Calls(CallSettings(max_calls, settings.idle_timeout_s), note)
+
+
+def open_calls(calls: Calls) -> Calls:
+    """
+    Return the bounds of methods that need no token. The call that rests longest gives way at
+    once: one that watches keeps no probe out.
+    """
+    idle_timeout_s = calls.settings.idle_timeout_s
+    settings = CallSettings(OPEN_CALLS, idle_timeout_s, gives_way_s=0.0)
+    return Calls(settings, calls.on_refused)
 
 
 def _bracketed(host: str) -> str:

@@ -57,7 +57,8 @@ class PolicyServiceDoor:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)
         self._server = GrpcServer(
             exposure,
-            [PolicyService(gateway, exposure, mapping).handlers, *others.found],
+            [PolicyService(gateway, exposure, mapping).handlers],
+            open_handlers=others.found,
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
             message_bytes=message_bytes,
             max_connections=max_connections,

@@ -33,6 +33,7 @@ from lerobot_serve.client import (
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
+from lerobot_serve.gateway.grpc_server.calls import CallSettings
 from lerobot_serve.wire.schema import Refusal
 
 NAMES, FRONT = EXAMPLE_CONTRACT.state_names, 'observation.images.front'
@@ -287,6 +288,19 @@ def test_a_presence_that_a_proxy_ends_loses_no_session(door, client, session):
     ended = channel._presence
     ended.cancel()
     wait_until(lambda: channel._presence is not ended, 'it is begun again')
+    assert len(session.predict(STATE, IMAGES)) == 4
+    assert (seen, session.counts['sessions']) == ([], 1)
+
+
+def test_a_presence_without_a_place_at_the_gateway_loses_no_session(door, client, session):
+    channel = client._connection._link._channel
+    seen = []
+    channel.watch(seen.append)
+    (handlers, *_) = door.rig.door._server._handlers
+    # the stream of the session has the only place
+    door.do(lambda: setattr(handlers._calls, 'settings', CallSettings(1, 50.0)))
+    channel._presence.cancel()
+    wait_until(lambda: door.rig.counted.get('max_calls_of_address', 0) > 1, 'it is refused twice')
     assert len(session.predict(STATE, IMAGES)) == 4
     assert (seen, session.counts['sessions']) == ([], 1)
 

@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 import pytest
 from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
@@ -125,6 +126,29 @@ def test_a_robot_client_without_a_message_holds_no_place():
     in_loop(scene)
 
 
+WATCH, CHECK = (f'/grpc.health.v1.Health/{name}' for name in ('Watch', 'Check'))
+
+
+def test_watches_of_health_keep_out_neither_probes_nor_callers():
+    async def scene():
+        async with policy_service_rig(max_callers=1) as rig:
+            greedy, channel = rig.channel(), rig.channel()
+            watches = [greedy.unary_stream(WATCH)(b'') for _ in range(20)]
+            # of 8 places, 6 are for one address
+            await soon(lambda: rig.counted == {'gave_way': 14})
+            for _ in range(8):
+                assert await channel.unary_unary(CHECK)(b'') == SERVING
+            assert (await rig.predict(channel, observation())).chunk_steps == 4
+            assert rig.counted == {'gave_way': 15}
+            for each in watches:
+                each.cancel()
+
+    in_loop(scene)
+
+
+SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
+
+
 class CallsRig:
     """Calls on a clock of the test, without gRPC."""
 
@@ -188,6 +212,22 @@ def test_one_address_leaves_places_for_others():
         assert not rig.ended
 
     calls_scene(8, scene)
+
+
+def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
+    async def scene(rig):
+        await rig.begin('other', '10.0.0.2')
+        for name in ('first', 'second', 'third'):
+            await rig.begin(name, '10.0.0.1')
+        rig.now_s += GIVES_WAY_S
+        await rig.begin('new', '10.0.0.1')
+        await asyncio.gather(rig.tasks[1])
+        assert rig.ended == {
+            'first': 'all 3 places for calls of 10.0.0.1 were taken, and this one sent nothing '
+            'for 10 s; call again'
+        }
+
+    calls_scene(5, scene)
 
 
 def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():

@@ -16,6 +16,7 @@ from support.gateway.tls import make_certificate
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.grpc_server.callers import address_of
+from lerobot_serve.wire.services.policy_service import SERVICE
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 TOKEN = 'a-token-of-sixteen-or-more'
@@ -75,6 +76,18 @@ def test_policy_service_needs_its_token(tokens):
             await rig.predict(channel, observation(), metadata=bearer)
             who = rig.upstream.requests[0][0]
             assert who.startswith('gateway/policy_service/arm/left@127.0.0.1:')
+
+    in_loop(scene)
+
+
+@pytest.mark.parametrize('method', ['Predict', 'PredictStream', 'Describe'])
+def test_a_call_without_a_token_takes_no_place(tokens, method):
+    async def scene():
+        async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+            # no message is awaited for the refusal
+            call = rig.channel().stream_stream(f'/{SERVICE}/{method}')()
+            assert (await call.code()).name == 'UNAUTHENTICATED'
+            assert rig.counted == {'unauthorized': 1}
 
     in_loop(scene)
 
