@@ -2,13 +2,14 @@
 """
 POST /act: reads and decodes a body, finds the session of its caller, and asks it.
 
-The event loop calls; a large body is decoded in a thread of this route.
+The event loop calls; a large body, or one of large pictures, is decoded in a thread of this route.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 from functools import partial
 import time
 
@@ -21,14 +22,15 @@ from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
 from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
+from lerobot_serve.gateway.http.images import ManyPixels
 from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
 from lerobot_serve.gateway.upstream import UpstreamSession
 from lerobot_serve.gateway.web.gate import Gate
 from lerobot_serve.gateway.web.once import Once
 from lerobot_serve.gateway.web.settings import WebSettings
 
-# larger bodies take longer than a millisecond
-INLINE_BYTES = 1 << 18
+# larger bodies, and more pixels in a small one, take longer than a few milliseconds
+INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18
 JSON_TYPE = 'application/json'
 SMALLER = 'send images as JPEG, or raise max_message_mb of the door'
 
@@ -104,7 +106,8 @@ class ActRoute:
     async def _decoded(self, data: bytes) -> ActBody:
         """Return the content of a body. Raises FieldError."""
         if len(data) <= INLINE_BYTES:
-            return read_body(data)
+            with contextlib.suppress(ManyPixels):
+                return read_body(data, INLINE_PIXELS)
         return await asyncio.get_running_loop().run_in_executor(self._decoder, read_body, data)
 
     async def _session(self, caller: Caller, body: ActBody) -> UpstreamSession:

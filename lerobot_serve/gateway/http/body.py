@@ -25,7 +25,7 @@ from lerobot_serve.gateway.http.fields import (
     parsed,
     text,
 )
-from lerobot_serve.gateway.http.images import image_of, PixelBudget
+from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.wire.names import is_printable
 from lerobot_serve.wire.schema import ID_LIMIT
@@ -66,8 +66,11 @@ class ActBody:
     inference_delay_steps: int = 0
 
 
-def read_body(body: bytes) -> ActBody:
-    """Return the content of a body. Raises FieldError."""
+def read_body(body: bytes, pixels_here: int = PIXELS_LIMIT) -> ActBody:
+    """
+    Return the content of a body. Raises FieldError, and ManyPixels where the pictures have more
+    than `pixels_here` pixels.
+    """
     given = parsed(body)
     check_known(given, KEYS)
     delay = number(given, 'inference_delay_steps', 0, DELAY_STEPS_LIMIT)
@@ -75,7 +78,7 @@ def read_body(body: bytes) -> ActBody:
         raise FieldError('inference_delay_steps', delay, 'a whole number')
     return ActBody(
         state=_state(given.get('state', [])),
-        images=_images(given),
+        images=_images(given, pixels_here),
         task=_task(given),
         episode_id=_id(given, 'episode_id'),
         request_id=_id(given, 'request_id'),
@@ -121,13 +124,13 @@ def _check_size(given: list[Any] | dict[str, Any]) -> None:
                 raise FieldError(field, each, f'at most {FLOAT32_MAX:.3g} in size')
 
 
-def _images(given: dict[str, Any]) -> dict[str, Uint8Array]:
+def _images(given: dict[str, Any], pixels_here: int) -> dict[str, Uint8Array]:
     found = given.get('images', {})
     if not isinstance(found, dict) or len(found) > IMAGES_LIMIT:
         raise FieldError('images', found, f'an object CAMERA: image, at most {IMAGES_LIMIT}')
     if ONLY_CAMERA in given and found:
         raise FieldError(ONLY_CAMERA, 'image and images', 'one of them')
-    budget = PixelBudget()
+    budget = PixelBudget(here=pixels_here)
     if ONLY_CAMERA in given:
         return {ONLY_CAMERA: image_of(ONLY_CAMERA, given[ONLY_CAMERA], budget)}
     return {name: image_of(f'images.{name}', each, budget) for name, each in found.items()}

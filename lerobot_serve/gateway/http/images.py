@@ -32,14 +32,24 @@ ALLOWED = (
 )
 
 
-class PixelBudget:
-    """The pixels that the pictures of one request may still have."""
+class ManyPixels(Exception):
+    """The pictures of a request have more pixels than may be decoded here."""
 
-    def __init__(self, left: int = PIXELS_LIMIT) -> None:
-        self._left = left
+
+class PixelBudget:
+    """
+    The pixels that the pictures of one request may still have, and those that may be decoded
+    here: above `here` nothing is decoded, however small the files are.
+    """
+
+    def __init__(self, left: int = PIXELS_LIMIT, here: int = PIXELS_LIMIT) -> None:
+        self._left, self._here = left, here
 
     def take(self, field: str, height: int, width: int) -> None:
-        """Raise FieldError where a picture is too large, before it is decoded."""
+        """
+        Raise FieldError where a picture is too large, ManyPixels where it is so for this place;
+        before it is decoded.
+        """
         if min(height, width) < 1 or height * width > self._left:
             raise FieldError(
                 field,
@@ -47,6 +57,9 @@ class PixelBudget:
                 f'1 to {self._left} pixels in all images',
             )
         self._left -= height * width
+        self._here -= height * width
+        if self._here < 0:
+            raise ManyPixels
 
 
 def image_of(field: str, given: Any, budget: PixelBudget) -> Uint8Array:

@@ -30,6 +30,8 @@ REPLY_MARGIN_S = 0.005
 SHORTEST_S = 0.001
 # of all images of one observation, before any is decoded
 PIXELS_LIMIT = 16_777_216
+# more of them take longer than a few milliseconds to decode
+INLINE_PIXELS = 1 << 18
 
 
 def read_observation(data: bytes) -> Any:
@@ -40,10 +42,15 @@ def read_observation(data: bytes) -> Any:
         raise invalid(f'{len(data)} bytes are no rl.policy.v1.Observation') from None
 
 
-def request_of(
-    seen: Any, contract: PolicyContract, mapping: NameMapping, left_s: float | None
-) -> PredictionRequest:
-    """Return the request; `left_s` is what is left until the deadline. Raises PredictionError."""
+def takes_long(seen: Any) -> bool:
+    """Return whether the images of an observation take long to decode; the sizes are in it."""
+    jpeg = ENUMS['Encoding']['JPEG']
+    pixels = [each.height * each.width for each in seen.images if each.encoding == jpeg]
+    return int(sum(pixels)) > INLINE_PIXELS
+
+
+def frames_of(seen: Any) -> dict[str, Uint8Array]:
+    """Return the decoded images of an observation. Any thread. Raises PredictionError."""
     pixels = sum(image.height * image.width for image in seen.images)
     if pixels > PIXELS_LIMIT:
         raise invalid(f'the images have {pixels} pixels together, {PIXELS_LIMIT} are allowed')
@@ -52,6 +59,17 @@ def request_of(
         if image.name in frames:
             raise invalid(f'two images are named {image.name[:120]!r}')
         frames[image.name] = frame_of(image)
+    return frames
+
+
+def request_of(
+    seen: Any,
+    frames: dict[str, Uint8Array],
+    contract: PolicyContract,
+    mapping: NameMapping,
+    left_s: float | None,
+) -> PredictionRequest:
+    """Return the request; `left_s` is what is left until the deadline. Raises PredictionError."""
     return PredictionRequest(
         state=flat_state(np.array(seen.features, np.float32), contract),
         images=mapping.images(frames, contract),

@@ -55,9 +55,10 @@ class PolicyServiceDoor:
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names, pool=POOL)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)
+        self._service = PolicyService(gateway, exposure, mapping)
         self._server = GrpcServer(
             exposure,
-            [PolicyService(gateway, exposure, mapping).handlers],
+            [self._service.handlers],
             open_handlers=others.found,
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
             message_bytes=message_bytes,
@@ -78,6 +79,7 @@ class PolicyServiceDoor:
         """End the connections. May be called twice."""
         await self._health.stop()
         await self._server.stop()
+        self._service.close()
 
 
 def make_door(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Predict, PredictStream and Describe, on raw bytes. The event loop owns it.
+Predict, PredictStream and Describe, on raw bytes. The event loop owns it; large images are decoded
+in a thread of the service.
 
 A caller is its connection and its name (metadata client-name, and the name of its token). Streams
 of one caller share its session.
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
@@ -36,10 +39,14 @@ WRITE_LIMIT_S = 10.0
 
 @dataclass(slots=True)
 class Stream:
-    """One PredictStream; `terms` are those of the session that it opened, if it did."""
+    """
+    One PredictStream; `terms` are those of the session that it opened, if it did. Once it sent
+    large images, all are decoded in the thread: its observations stay in their order.
+    """
 
     caller: Caller
     terms: SessionTerms | None = None
+    sends_large: bool = False
 
 
 class PolicyService:
@@ -50,6 +57,11 @@ class PolicyService:
     ) -> None:
         self._gateway, self._exposure, self._mapping = gateway, exposure, mapping
         self._streams: Counter[Caller] = Counter()
+        self._decoder = ThreadPoolExecutor(1, 'policy_service_decoder')
+
+    def close(self) -> None:
+        """End the thread. May be called twice."""
+        self._decoder.shutdown(wait=True, cancel_futures=True)
 
     @property
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -71,7 +83,7 @@ class PolicyService:
             if seen.HasField('session'):
                 raise conversion.invalid('a session is opened by PredictStream; leave it out here')
             stream = Stream(caller)
-            prediction = await self._predicted(stream, seen, context.time_remaining())
+            prediction = await self._predicted(stream, seen, context)
         except PredictionError as error:
             self._count(error)
             return await abort(context, error)
@@ -111,7 +123,7 @@ class PolicyService:
         async def answer(message: bytes) -> None:
             try:
                 with messages.working():
-                    reply = await self._reply(stream, message, context.time_remaining())
+                    reply = await self._reply(stream, message, context)
                 # a client that reads slowly holds its own places only
                 async with writing:
                     if not await self._write(context, reply):
@@ -137,14 +149,14 @@ class PolicyService:
             self._gateway.on_refused(PROTOCOL, 'reply_unsent')
         return False
 
-    async def _reply(self, stream: Stream, message: bytes, left_s: float | None) -> bytes:
+    async def _reply(self, stream: Stream, message: bytes, context: Context) -> bytes:
         step_index = 0
         try:
             seen = conversion.read_observation(message)
             step_index = seen.step_index
             if seen.HasField('session'):
                 return await self._opened(stream, seen)
-            prediction = await self._predicted(stream, seen, left_s)
+            prediction = await self._predicted(stream, seen, context)
             return conversion.action_of(prediction, step_index)
         except PredictionError as error:
             self._count(error)
@@ -156,10 +168,21 @@ class PolicyService:
         session = await self._gateway.session(stream.caller, stream.terms)
         return opening.opened_action(session.contract, stream.caller.client_id, seen.step_index)
 
-    async def _predicted(self, stream: Stream, seen: Any, left_s: float | None) -> Prediction:
+    async def _predicted(self, stream: Stream, seen: Any, context: Context) -> Prediction:
         session = await self._gateway.session(stream.caller, stream.terms)
-        request = conversion.request_of(seen, session.contract, self._mapping, left_s)
+        frames = await self._frames(stream, seen)
+        # after the decoding, which may have waited
+        left_s = context.time_remaining()
+        request = conversion.request_of(seen, frames, session.contract, self._mapping, left_s)
         return await session.predict(request)
+
+    async def _frames(self, stream: Stream, seen: Any) -> dict[str, Uint8Array]:
+        """Return the images of an observation. Raises PredictionError."""
+        stream.sends_large = stream.sends_large or conversion.takes_long(seen)
+        if not stream.sends_large:
+            return conversion.frames_of(seen)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoder, conversion.frames_of, seen)
 
     def _count(self, error: PredictionError) -> None:
         if error.status in (Status.INVALID, Status.UNAUTHORIZED):

@@ -11,13 +11,15 @@ import json
 import logging
 import re
 import ssl
+import threading
 
 import aiohttp
+import cv2
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import CAMERA, in_loop, until
-from support.gateway.http_rig import body, HEIGHT, HttpRig, WIDTH
+from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
@@ -26,7 +28,7 @@ from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.http import callers
+from lerobot_serve.gateway.http import callers, images
 from lerobot_serve.gateway.http.act import INLINE_BYTES
 from lerobot_serve.gateway.http.body import KEYS
 from lerobot_serve.gateway.http.door import make_door
@@ -431,6 +433,25 @@ async def test_a_large_body_is_decoded_beside_the_loop(rig):
     data = json.dumps(large) + ' ' * INLINE_BYTES
     headers = {'Content-Type': 'application/json'}
     assert (await rig.ask('POST', '/act', data=data, headers=headers)).status == 200
+
+
+@http_test()
+async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, monkeypatch):
+    threads = []
+    decode = images._decode_png
+
+    def recorded(field, data, budget):
+        pixels = decode(field, data, budget)
+        threads.append(threading.current_thread().name)
+        return pixels
+
+    monkeypatch.setattr(images, '_decode_png', recorded)
+    for side, thread in ((64, 'MainThread'), (2048, 'http_decoder_0')):
+        _, png = cv2.imencode('.png', np.zeros((side, side, 3), np.uint8))
+        assert len(png) < INLINE_BYTES / 2
+        assert (await rig.act(body(image=base64_of(png.tobytes())))).status == 200
+        assert threads == [thread]
+        threads.clear()
 
 
 def test_tls(tmp_path):

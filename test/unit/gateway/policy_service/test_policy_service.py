@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from support.gateway.robot_client_rig import soon
 
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.policy_service import conversion
 from lerobot_serve.gateway.policy_service.door import make_door
 from lerobot_serve.wire.services.policy_service import Action, ENUMS, Image
 
@@ -116,6 +118,33 @@ def test_an_observation_that_does_not_fit_is_refused(changes, text):
             assert (await rig.predict(channel, observation())).chunk_steps == 4
 
     in_loop(scene)
+
+
+def jpeg_image(side: int) -> Image:
+    data = simplejpeg.encode_jpeg(np.zeros((side, side, 3), np.uint8))
+    return image(data=data, height=side, width=side, encoding=ENUMS['Encoding']['JPEG'])
+
+
+def test_large_images_are_decoded_beside_the_loop_and_a_stream_keeps_its_order(monkeypatch):
+    threads = []
+    decode = conversion.frame_of
+
+    def recorded(given):
+        threads.append(threading.current_thread().name)
+        return decode(given)
+
+    monkeypatch.setattr(conversion, 'frame_of', recorded)
+
+    async def scene():
+        async with policy_service_rig() as rig:
+            stream = rig.stream(rig.channel())
+            for side in (64, 2048, 64):
+                await stream.write(observation(images=[jpeg_image(side)]))
+                assert (await reply(stream)).status == STATUS['OK']
+            await rig.predict(rig.channel(), observation(images=[jpeg_image(2048)]))
+
+    in_loop(scene)
+    assert threads == ['MainThread', *['policy_service_decoder_0'] * 3]
 
 
 def test_bytes_that_are_no_observation_are_refused():
