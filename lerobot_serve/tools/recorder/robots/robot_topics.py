@@ -12,7 +12,7 @@ from typing import Any
 
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
-from lerobot_serve.edge.robot.intervention import JOY, TYPES
+from lerobot_serve.edge.robot.intervention import DEFAULT_TYPE, JOY, TYPES
 from lerobot_serve.edge.robot.yaml_mapping import (
     full_type,
     parse_received_yaml,
@@ -65,7 +65,7 @@ def _named(content: Any) -> Iterator[tuple[Any, Any, list[str]]]:
     if command := _mapping(top.get('command')):
         yield *_topic(command, commands[0]), commands
     if device := _mapping(top.get('intervention')):
-        yield *_topic(device, TYPES[0]), TYPES
+        yield *_topic(device, DEFAULT_TYPE), TYPES
         if 'topic' in (deadman := _mapping(device.get('deadman'))):
             yield deadman['topic'], JOY, [JOY]
 

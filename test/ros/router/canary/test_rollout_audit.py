@@ -7,13 +7,12 @@ from pathlib import Path
 import signal
 
 import pytest
+from support.router.rollout_rig import Fleet, PLAN
 
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.tools.audit.engine import CheckResult, CheckStatus, run_audit
 from lerobot_serve_interfaces.msg import CanaryState
 from lerobot_serve_interfaces.srv import ControlSlot
-
-from .test_router_canary import Fleet, PLAN
 
 WELL = {'a': True, 'b': True}
 END_S = 30.0
