@@ -60,6 +60,14 @@ def test_each_shipped_robot_file_is_understood(path):
     assert wanted <= set(robot_topics(path.read_text(), EDGE))
 
 
+def test_a_topic_without_a_type_has_the_default_of_robot_files():
+    text = 'state: [{topic: s}]\ncommand: {topic: c}\nintervention: {topic: /leader}'
+    found = robot_topics(text, EDGE)
+    assert found['/leader'] == 'sensor_msgs/msg/JointState'
+    assert found[resolved('s', EDGE)] == 'sensor_msgs/msg/JointState'
+    assert found[resolved('c', EDGE)] == 'trajectory_msgs/msg/JointTrajectory'
+
+
 @pytest.mark.parametrize(
     'content',
     [
