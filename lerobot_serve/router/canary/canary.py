@@ -343,13 +343,13 @@ class Canary:
         elif action is WatchAction.KEEP:
             # what a guard measures falls again; what it found stays
             record.watch.tripped = reason if finding is Finding.GUARD else ''
-            self._set_text(status_text.no_way_back_text(reason, facts.champion))
+            self._set_text(status_text.no_way_back_text(reason, record.watch, facts.champion))
         elif action is WatchAction.WATCH:
             self._set_text(f'all new episodes to the candidate; {self._watch_text(facts)}')
-        elif action is WatchAction.PASS:
-            self._end_watch('watched', f'nothing is worse: {self._watch_text(facts)}')
         else:
-            self._end_watch('unwatched', status_text.replaced_text(record.watch, facts.champion))
+            record.watch.is_over = True
+            self._set_text(f'nothing is worse: {self._watch_text(facts)}')
+            self._append_event('watched', record.why)
 
     def _finding(self, facts: Facts) -> tuple[Finding, str]:
         """Return what is found about a promoted candidate, with the reason."""
@@ -367,11 +367,6 @@ class Canary:
         record = self.record
         text = status_text.watch_text(record.watch, facts, record.time_ns, self.watch_minimum)
         return status_text.with_halts(text, facts, self.limits)
-
-    def _end_watch(self, what: str, why: str) -> None:
-        self.record.watch.is_over = True
-        self._set_text(why)
-        self._append_event(what, why)
 
     def _step_is_over(self, facts: Facts) -> bool:
         least = self._active_plan.steps[self.step]

@@ -15,7 +15,7 @@ from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
 from lerobot_serve.router.canary.guards.rules import not_ready_reason, percentage
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
-from lerobot_serve.router.canary.watch import ended, HOUR_NS, WatchRecord
+from lerobot_serve.router.canary.watch import Champion, ended, HOUR_NS, WatchRecord
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
@@ -84,10 +84,12 @@ def worse_text(facts: Facts, terms: Terms) -> str:
 
 def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: WatchMinimum) -> str:
     """Return the progress of a watch, and the success rates that it compares."""
-    return (
+    text = (
         f'watched for {ended(facts.candidate.arm)} of {minimum.episodes} episodes and '
         f'{_hours(time_ns)} of {minimum.hours:g} h; {_watched_rates(watch, facts)}'
     )
+    replaced = _replaced_text(watch, facts.champion)
+    return f'{text}. It does not end while {replaced}: {_back_text(watch)}' if replaced else text
 
 
 def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
@@ -99,20 +101,28 @@ def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
     )
 
 
-def no_way_back_text(reason: str, champion: SlotFacts) -> str:
+def no_way_back_text(reason: str, watch: WatchRecord, champion: SlotFacts) -> str:
     """Return why a candidate goes on that would be rolled back, with the remedy."""
-    cold = not_ready_reason('champion', champion)
+    replaced = _replaced_text(watch, champion)
+    why = replaced or not_ready_reason('champion', champion)
+    remedy = _back_text(watch) if replaced else 'start its policy server'
     return (
-        f'{reason}. It goes on, because {cold}. As soon as the champion is back it takes over: '
-        'start its policy server'
+        f'{reason}. It goes on, because {why}. As soon as the champion is back it takes over: '
+        f'{remedy}'
     )
 
 
-def replaced_text(watch: WatchRecord, champion: SlotFacts) -> str:
-    """Return that a watch ended early."""
+def _replaced_text(watch: WatchRecord, champion: SlotFacts) -> str:
+    """Return what slot a serves instead of the champion; empty if it does not."""
+    if watch.champion_state(champion) is not Champion.REPLACED:
+        return ''
+    return f'slot a serves {champion.policy} instead of {watch.champion}'
+
+
+def _back_text(watch: WatchRecord) -> str:
     return (
-        f'no longer watched: slot a serves {champion.policy} instead of {watch.champion}, so that '
-        'there is nothing to go back to'
+        f'put {watch.champion} back (`lerobot-serve swap`), or `lerobot-serve rollout finish`, '
+        'rollback or stop'
     )
 
 

@@ -53,8 +53,6 @@ class WatchAction(Enum):
     ROLL_BACK = 'roll_back'
     # minimum episodes and time are reached, and nothing is found
     PASS = 'pass'
-    # there is nothing to go back to any more
-    END = 'end'
 
 
 # slot a, the finding, whether minimum episodes and time are reached -> action
@@ -72,12 +70,14 @@ ACTIONS: dict[tuple[Champion, Finding, bool], WatchAction] = {
     (Champion.COLD, Finding.GUARD, True): WatchAction.KEEP,
     (Champion.COLD, Finding.WORSE, False): WatchAction.KEEP,
     (Champion.COLD, Finding.WORSE, True): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.NONE, False): WatchAction.END,
-    (Champion.REPLACED, Finding.NONE, True): WatchAction.END,
-    (Champion.REPLACED, Finding.GUARD, False): WatchAction.END,
-    (Champion.REPLACED, Finding.GUARD, True): WatchAction.END,
-    (Champion.REPLACED, Finding.WORSE, False): WatchAction.END,
-    (Champion.REPLACED, Finding.WORSE, True): WatchAction.END,
+    # a server that starts again serves the policy of its parameter until the champion is put back:
+    # that ends no watch, and passes none
+    (Champion.REPLACED, Finding.NONE, False): WatchAction.WATCH,
+    (Champion.REPLACED, Finding.NONE, True): WatchAction.WATCH,
+    (Champion.REPLACED, Finding.GUARD, False): WatchAction.KEEP,
+    (Champion.REPLACED, Finding.GUARD, True): WatchAction.KEEP,
+    (Champion.REPLACED, Finding.WORSE, False): WatchAction.KEEP,
+    (Champion.REPLACED, Finding.WORSE, True): WatchAction.KEEP,
 }
 
 

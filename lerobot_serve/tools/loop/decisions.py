@@ -70,6 +70,8 @@ class Champion(Enum):
 
 # slot a is not in the midst of a change, which `rollout finish` is
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
+# a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
+RESTORING = SETTLED | {Rollout.WATCHED}
 _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
@@ -95,7 +97,7 @@ _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
 }
 STEPS: dict[tuple[Rollout, Champion, Candidate], Step] = {
     (rollout, champion, candidate): (
-        Step.RESTORE if champion is Champion.FORGOTTEN and rollout in SETTLED else step
+        Step.RESTORE if champion is Champion.FORGOTTEN and rollout in RESTORING else step
     )
     for (rollout, candidate), step in _WITH_CHAMPION.items()
     for champion in Champion

@@ -47,13 +47,12 @@ def test_what_the_actions_may_be(row):
     """Roll back only to a champion that can take over, and pass only without a finding."""
     champion, finding, complete = row
     action = ACTIONS[row]
-    if champion is Champion.REPLACED:
-        assert action is WatchAction.END
-    elif finding is not Finding.NONE:
+    if finding is not Finding.NONE:
         is_warm = champion is Champion.WARM
         assert action is (WatchAction.ROLL_BACK if is_warm else WatchAction.KEEP)
     else:
-        assert action is (WatchAction.PASS if complete else WatchAction.WATCH)
+        passes = complete and champion is not Champion.REPLACED
+        assert action is (WatchAction.PASS if passes else WatchAction.WATCH)
 
 
 @pytest.mark.parametrize(
@@ -277,16 +276,29 @@ def test_another_name_of_the_champion_is_the_champion():
 
 
 @pytest.mark.parametrize('policy', ['new@1', 'third@3'])
-def test_another_policy_in_slot_a_ends_the_watch(policy):
+def test_another_policy_in_slot_a_neither_ends_nor_passes_the_watch(policy):
     world = promoted()
     world.change('champion', policy=policy)
-    world.end('candidate', 0, 40)
-    assert whats(world.poll()) == ['unwatched']
-    assert f'slot a serves {policy} instead of old@2' in world.canary.text
+    world.end('candidate', 200)
+    world.wait(4000)
+    assert world.canary.is_watching
+    said = f'It does not end while slot a serves {policy} instead of old@2: put old@2 back'
+    assert said in world.canary.text
     world.change('champion', policy='old@2')
+    assert whats(world.poll()) == ['watched']
+
+
+def test_a_finding_is_kept_while_slot_a_serves_the_policy_of_its_start():
+    world = promoted()
+    world.change('champion', policy='start@0')
     world.end('candidate', 0, 40)
     assert world.poll() == ()
-    assert world.canary.state is CanaryPhase.PROMOTED
+    assert world.canary.is_watching
+    said = world.canary.text
+    assert 'It goes on, because slot a serves start@0 instead of old@2. As soon as' in said
+    assert 'put old@2 back (`lerobot-serve swap`)' in said
+    world.change('champion', policy='old@2')
+    assert whats(world.poll()) == ['rolled_back']
 
 
 def test_removing_the_plan_ends_the_watch():

@@ -78,3 +78,15 @@ def test_another_policy_that_a_person_put_into_slot_a_stays(fleet, settings, con
     finish_a_round(fleet, conductor, V2, V1)
     fleet.slots['a'] = 'mine@00000000000000ff'
     assert steps(conductor, 2) == [Step.WAIT] * 2
+
+
+@pytest.mark.parametrize(('is_watched', 'step'), [(True, Step.RESTORE), (False, Step.FINISH)])
+def test_a_champion_to_go_back_to_is_served_again(fleet, settings, conduct, is_watched, step):
+    """After the watch `finish` replaces it."""
+    conductor = conduct()
+    finish_a_round(fleet, conductor, V2, V1)
+    fleet.slots['b'], fleet.planned = V3, V3
+    fleet.phase, fleet.is_watched = 'promoted', is_watched
+    fleet.restart('a')
+    assert conductor.take_step() is step
+    assert fleet.slots['a'] == (V2 if is_watched else V3)

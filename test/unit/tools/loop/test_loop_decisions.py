@@ -65,7 +65,7 @@ def test_a_version_starts_only_behind_its_gate():
 def test_a_forgotten_champion_comes_first_but_not_in_the_midst_of_a_finish():
     for rollout, candidate in product(Rollout, Candidate):
         step = STEPS[rollout, Champion.FORGOTTEN, candidate]
-        if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST):
+        if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST, Rollout.WATCHED):
             assert step is Step.RESTORE
         else:
             assert step is STEPS[rollout, Champion.SERVED, candidate] is not Step.RESTORE
