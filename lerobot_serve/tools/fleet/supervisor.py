@@ -37,6 +37,8 @@ WORDS = {
     Stage.ROUTER: 'router',
     Stage.SERVER: 'servers',
 }
+# without one of these robots have no policy; without learner or loop they go on as they are
+NEEDED = (Stage.ROBOT, Stage.SIMULATION, Stage.GATEWAY, Stage.ROUTER, Stage.SERVER)
 StartProcess = Callable[[FleetProcess], 'subprocess.Popen[bytes]']
 
 
@@ -109,7 +111,7 @@ class Supervisor:
 
     def _failed_stage(self) -> Stage | None:
         """Return a stage without which the fleet cannot run: all of it ended, one given up."""
-        for stage in WORDS:
+        for stage in NEEDED:
             children = [child for child in self._children if child.planned.stage == stage]
             if any(c.is_given_up for c in children) and not any(c.is_active for c in children):
                 return stage

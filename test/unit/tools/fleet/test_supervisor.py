@@ -198,6 +198,26 @@ def test_a_mistake_of_the_user_ends_the_fleet_after_three_attempts(fleet):
     assert running.processes['robot'][0].returncode is not None
 
 
+@pytest.mark.parametrize('stage', [Stage.LEARNER, Stage.LOOP])
+def test_without_learner_or_loop_the_fleet_goes_on(fleet, stage):
+    mistake = "import sys; sys.exit(print('error: no trainer') or 1)"
+    running = fleet(robot=(Stage.ROBOT, NODE), teacher=(stage, mistake))
+
+    def script() -> None:
+        wait_until(lambda: running.said('robot') == ['ready'], 'the robot is ready')
+        wait_until(lambda: any('is not restarted' in t for t in running.said('up')), 'given up')
+        time.sleep(0.3)
+        interrupt()
+
+    assert running.run(script) == 1
+    assert running.said('robot') == ['ready', 'bye']
+    assert not any('cannot run without' in text for text in running.said('up'))
+
+
+def test_every_stage_of_a_fleet_is_needed_or_teaches():
+    assert set(supervisor.WORDS) == {*supervisor.NEEDED, Stage.LEARNER, Stage.LOOP}
+
+
 def test_another_server_goes_on_and_the_exit_status_says_that_one_failed(fleet):
     running = fleet(bad=(Stage.SERVER, 'raise SystemExit(1)'), good=(Stage.SERVER, NODE))
 
