@@ -103,6 +103,13 @@ class Stock:
         """Return episodes by their hashes; those of none are left out."""
         return [self._episodes[each] for each in hashes if each in self._episodes]
 
+    def named(self, names: Iterable[tuple[str, str]]) -> list[str]:
+        """Return the hashes of episodes by robot and id; unknown ones are left out."""
+        hashes = {
+            (each.client_id, each.episode_id): sha256 for sha256, each in self._episodes.items()
+        }
+        return [hashes[name] for name in names if name in hashes]
+
     def on_converted(self, hashes: Sequence[str]) -> list[str]:
         """Return which of these no published version was trained on."""
         self._refused -= set(hashes)

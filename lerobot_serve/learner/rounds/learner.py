@@ -450,11 +450,13 @@ class Learner:
 
     def _on_converted(self, report: ConvertDone) -> None:
         assert self._record
-        fresh = self._stock.on_converted(report.converted)
-        if not fresh:
+        if not self._stock.on_converted(report.converted):
             self._fail('none of the new episodes could be converted; the log has the reasons')
             return
-        self._memory.set_dataset(self._record.number, report.dataset_sha256, fresh)
+        # all that the parent was not trained on, also from rounds whose version was not accepted:
+        # they are not new to what is trained from this version
+        new = self._stock.named(report.new)
+        self._memory.set_dataset(self._record.number, report.dataset_sha256, new)
         self._jobs.total_episodes = report.total_episodes
         self._advance = Advance()
         self._change(Event.CONVERTED)

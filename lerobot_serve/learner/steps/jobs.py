@@ -99,11 +99,12 @@ def encoded(job: Job) -> bytes:
 def decoded(line: bytes) -> Job:
     """Return the job of a line of `encoded`."""
     content: dict[str, Any] = json.loads(line)
-    values = {name: _as_tuple(value) for name, value in content['job'].items()}
+    values = {name: as_tuple(value) for name, value in content['job'].items()}
     if 'bags' in values:
         values['bags'] = tuple(BagToConvert(**each) for each in values['bags'])
     return KINDS[content['kind']](**values)
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+def as_tuple(value: Any) -> Any:
+    """Return a value of JSON with tuples instead of lists."""
+    return tuple(map(as_tuple, value)) if isinstance(value, list) else value

@@ -9,6 +9,8 @@ import json
 import math
 from typing import Any
 
+from lerobot_serve.learner.steps.jobs import as_tuple
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
@@ -60,12 +62,16 @@ class StageDone:
 
 @dataclass(frozen=True, slots=True)
 class ConvertDone:
-    """Hashes of the bags that the dataset has, the indices that are new, and its hash."""
+    """
+    Hashes of the bags that the dataset has, the indices that are new to the parent, and its hash;
+    `new` are robot and id of what is new, also of bags that are gone since.
+    """
 
     converted: tuple[str, ...]
     new_episodes: tuple[int, ...]
     total_episodes: int
     dataset_sha256: str
+    new: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +122,7 @@ def decoded(line: bytes) -> Report:
     """Return the report of a line of `encoded`. Raises ValueError for any other line."""
     try:
         content = json.loads(line)
-        values = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content['values'].items()
-        }
+        values = {name: as_tuple(value) for name, value in content['values'].items()}
         return KINDS[content['kind']](**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'not a report of a step: {error}') from None

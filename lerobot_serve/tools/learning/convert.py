@@ -95,11 +95,13 @@ def _done(
         why = next((each.text for each in refusals.values()), 'there is no bag')
         raise UserError(f'no episode could be converted: {why}')
     used = set(job.used)
+    new = [(i, name) for i, name in enumerate(there) if name not in used]
     return ConvertDone(
         converted=tuple(bag.sha256 for bag in converted),
-        new_episodes=tuple(i for i, name in enumerate(there) if name not in used),
+        new_episodes=tuple(i for i, _ in new),
         total_episodes=len(there),
         dataset_sha256=folder_sha256(dataset),
+        new=tuple(name for _, name in new),
     )
 
 

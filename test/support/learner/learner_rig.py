@@ -228,9 +228,10 @@ class LearnerRig:
         for bag in whole:
             if (bag.client_id, bag.episode_id) not in self.in_dataset:
                 self.in_dataset.append((bag.client_id, bag.episode_id))
-        new = tuple(i for i, name in enumerate(self.in_dataset) if name not in set(job.used))
+        new = tuple(name for name in self.in_dataset if name not in set(job.used))
+        indices = tuple(map(self.in_dataset.index, new))
         hashes = tuple(bag.sha256 for bag in whole)
-        return [*refused, ConvertDone(hashes, new, len(self.in_dataset), 'd' * 64)]
+        return [*refused, ConvertDone(hashes, indices, len(self.in_dataset), 'd' * 64, new)]
 
     def run_round(self) -> str:
         """Play a round to its end; return its version."""

@@ -244,6 +244,7 @@ class NightLearner:
             tuple(i for i in new if i < count),
             len(names),
             folder_sha256(dataset),
+            tuple(names[i] for i in new),
         )
 
     def _publish(self, job: PublishJob) -> Report:

@@ -153,6 +153,27 @@ def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
     assert ready.learner.shown.parent == PARENT
 
 
+def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
+    """The accepted one was trained on them, too."""
+    ready.settings = replace(ready.settings, builds_on_promoted=True)
+    ready.restart()
+    ready.finish(ScanJob)
+    ready.announce(1, 2, 3)
+    ready.run_round()
+    # a bag that is gone since stays in the dataset
+    shutil.rmtree(ready.folder / 'bags' / 'bag_2')
+    ready.announce(4, 5, 6)
+    for kind, new in ((ScanJob, None), (ConvertJob, None), (TrainJob, range(6))):
+        job = ready.finish(kind)
+        assert new is None or job.new_episodes == tuple(new)
+    assert ready.finish(PublishJob).note.startswith('round 2: 6 new episodes')
+    ready.accept(ready.learner.shown.latest)
+    ready.announce(7, 8, 9)
+    ready.finish(ScanJob)
+    ready.finish(ConvertJob)
+    assert ready.finish(TrainJob).new_episodes == (6, 7, 8)
+
+
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_round_whose_parent_is_rolled_back_is_begun_again_from_the_champion(ready, phase):
     ready.announce(1, 2, 3)
@@ -445,7 +466,7 @@ def test_a_bag_that_cannot_be_converted_does_not_begin_rounds(ready):
 def test_a_round_without_a_new_converted_episode_fails(ready):
     ready.announce(1, 2, 3)
     ready.finish(ScanJob)
-    ready.report(ConvertDone((), (), 0, 'd' * 64))
+    ready.report(ConvertDone((), (), 0, 'd' * 64, ()))
     assert 'none of the new episodes could be converted' in ready.learner.shown.text
 
 

@@ -26,7 +26,7 @@ from lerobot_serve.learner.steps.jobs import (
     TrainJob,
 )
 from lerobot_serve.learner.steps.reports import Failed
-from lerobot_serve.learner.versions.parents import is_barred
+from lerobot_serve.learner.versions.parents import is_barred, lineage
 
 STEP_OF_PHASE = {
     'CONVERTING': (ScanJob, ConvertJob),
@@ -138,12 +138,12 @@ class LearnerLife(RuleBasedStateMachine):
             step.is_hanging &= is_hanging
 
     @invariant()
-    def no_episode_is_used_twice(self) -> None:
-        rows = self.rig.memory._database.rows(
-            'SELECT sha256 FROM round_episodes JOIN rounds ON number = round '
-            "WHERE end = 'published'"
-        )
-        assert len(rows) == len(set(rows))
+    def no_episode_is_new_twice_in_a_lineage(self) -> None:
+        versions = self.rig.memory.versions()
+        for version in versions:
+            rounds = [each.round for each in lineage(version.id, versions)]
+            used = [sha256 for each in rounds for sha256 in self.rig.memory.used_by([each])]
+            assert len(used) == len(set(used))
 
     @invariant()
     def every_version_is_whole_and_ended_its_round(self) -> None:
