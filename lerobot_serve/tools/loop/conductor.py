@@ -21,6 +21,7 @@ from lerobot_serve.tools.loop.decisions import (
     Choice,
     choose,
     is_one_of,
+    is_tried,
     own_rollout,
     Rollout,
     RolloutFacts,
@@ -43,6 +44,7 @@ from lerobot_serve.tools.loop.journal import (
     LOOP_STARTED,
     NEW_VERSION,
     ROLLED_BACK,
+    TRIED_AGAIN,
 )
 from lerobot_serve.tools.loop.settings import (
     GATE_LIMIT_S,
@@ -100,7 +102,7 @@ class Conductor:
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
-        self._add(LOOP_STARTED, text=f'store {self._settings.store}')
+        self._add(LOOP_STARTED, self._start_policy, f'store {self._settings.store}')
         while not stop.is_set():
             if self.take_step() is Step.WAIT:
                 stop.wait(self._settings.period_s)
@@ -125,7 +127,8 @@ class Conductor:
     ) -> tuple[Step, str]:
         is_forgotten = bool(self._server_to_restore(facts, found))
         champion = Champion.FORGOTTEN if is_forgotten else Champion.SERVED
-        step = STEPS[own_rollout(facts, found), champion, choice.candidate]
+        rollout = own_rollout(facts, self._journal.versions)
+        step = STEPS[rollout, champion, choice.candidate]
         versions = {Step.RESTORE: self._journal.champion, Step.FINISH: facts.candidate}
         return step, versions.get(step, choice.version)
 
@@ -147,6 +150,8 @@ class Conductor:
         """Record what happened to champion and candidate since the last look."""
         if now.champion and identity(now.champion) != self._journal.served:
             self._add(CHAMPION, now.champion, 'slot a serves it')
+        if is_tried(now) and identity(now.candidate) in self._journal.rolled_back:
+            self._add(TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
         if before.stage == now.stage:
             return
         if now.phase != ROLLED_BACK:

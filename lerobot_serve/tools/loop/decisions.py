@@ -72,6 +72,7 @@ class Champion(Enum):
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
+TRIED_PHASES = frozenset(phase.value for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
@@ -181,11 +182,19 @@ def _rollout(canary: CanaryView) -> Rollout:
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN
 
 
-def own_rollout(facts: RolloutFacts, versions: Iterable[Version]) -> Rollout:
-    """Return the rollout; a lost candidate that a person had started is theirs to start again."""
-    if facts.rollout is Rollout.LOST and not is_one_of(versions, facts.planned):
+def own_rollout(facts: RolloutFacts, known: Collection[str]) -> Rollout:
+    """
+    Return the rollout; a lost candidate that a person had started is theirs to start again.
+    `known` are the digests of all versions that the store ever had: a lost one may be deleted.
+    """
+    if facts.rollout is Rollout.LOST and identity(facts.planned) not in known:
         return Rollout.ON_TRIAL
     return facts.rollout
+
+
+def is_tried(facts: RolloutFacts) -> bool:
+    """Return whether the router gives the candidate episodes, which it gives to no barred one."""
+    return bool(facts.candidate) and facts.phase in TRIED_PHASES
 
 
 def is_one_of(versions: Iterable[Version], fingerprint: str) -> bool:

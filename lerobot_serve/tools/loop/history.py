@@ -119,6 +119,8 @@ def _keep_last(found: Summary, entry: Entry) -> None:
     if entry.event in (CHAMPION, FINISHED):
         # versions that were trained from the one before are stale
         found.last.clear()
+    elif entry.event == LOOP_STARTED:
+        return
     elif entry.version and (entry.event not in STATES or entry.event == ROLLED_BACK):
         # a step that failed for this version, and then did not
         found.last[identity(entry.version)] = entry

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, UTC
+import errno
 import fcntl
 import json
 import os
@@ -22,6 +23,8 @@ JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
 # an event that keeps its version from the robots, also after a restart
 ROLLED_BACK = 'rolled_back'
+# until a person lifts that in the router
+TRIED_AGAIN = 'tried_again'
 # what is recorded once, also after a restart: a version of the store, and the policy of slot a
 NEW_VERSION, CHAMPION = 'new_version', 'champion'
 LOOP_STARTED, LOOP_ENDED, FINISHED = 'loop_started', 'loop_ended', 'finished'
@@ -93,11 +96,12 @@ class Journal:
             raise UserError(
                 f'another loop uses {folder}; end it, or name another --folder'
             ) from None
-        self._close_cut_line()
-        # digests; `served` is the policy that slot a had at last
+        # a conductor that was killed, or a full disk, may have left a part of a line
+        self._is_cut = self._ends_within_a_line()
+        # digests; `served` is the policy that slot a had at last, `start` that of its parameters
         self.rolled_back: set[str] = set()
         self.versions: set[str] = set()
-        self.served = ''
+        self.served = self.start = ''
         # the newest version that slot a was given; empty before the first one
         self.champion = ''
         for entry in read_journal(folder):
@@ -105,34 +109,51 @@ class Journal:
         # of lines that the disk did not take
         self.lost = 0
 
-    def _close_cut_line(self) -> None:
-        """A conductor that was killed may have left a part of a line."""
+    def _ends_within_a_line(self) -> bool:
         size = os.fstat(self._handle).st_size
-        if size and os.pread(self._handle, 1, size - 1) != b'\n':
-            os.write(self._handle, b'\n')
+        return bool(size) and os.pread(self._handle, 1, size - 1) != b'\n'
 
     def add(self, event: str, version: str = '', text: str = '') -> Entry:
         """Append an entry and write it through; a full disk loses it, and it is counted."""
         at = self._now().isoformat(timespec='seconds')
         entry = Entry(at, event, version, text[:TEXT_LIMIT])
         self._remember(entry)
+        line = (json.dumps(asdict(entry)) + '\n').encode()
         try:
-            os.write(self._handle, (json.dumps(asdict(entry)) + '\n').encode())
-            os.fsync(self._handle)
+            self._write(b'\n' + line if self._is_cut else line)
         except OSError:
             self.lost += 1
         return entry
 
+    def _write(self, line: bytes) -> None:
+        """Write a line through. Raises OSError, also where the disk took a part of it."""
+        written = os.write(self._handle, line)
+        if written < len(line):
+            self._is_cut |= written > 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._is_cut = False
+        os.fsync(self._handle)
+
     def _remember(self, entry: Entry) -> None:
         digest = identity(entry.version)
+        if entry.event in (TRIED_AGAIN, *GIVEN_EVENTS):
+            self.rolled_back.discard(digest)
         if entry.event == ROLLED_BACK:
             self.rolled_back.add(digest)
+        elif entry.event == LOOP_STARTED and entry.version:
+            self._start_with(digest)
         elif entry.event == NEW_VERSION:
             self.versions.add(digest)
         elif entry.event == CHAMPION:
             self.served = digest
         elif entry.event in GIVEN_EVENTS:
             self.champion = entry.version
+
+    def _start_with(self, digest: str) -> None:
+        """A person who gave slot a another policy to start with wants that one."""
+        if self.start and self.start != digest:
+            self.champion = ''
+        self.start = digest
 
     def __enter__(self) -> Journal:
         return self

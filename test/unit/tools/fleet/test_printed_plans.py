@@ -119,7 +119,12 @@ def units(plan: tuple[FleetProcess, ...]) -> dict[str, str]:
     return unit_files(
         plan,
         'lab 3',
-        environment={'PATH': '/usr/bin:/100%', 'SECRET': 'x', 'ROS_DOMAIN_ID': '7'},
+        environment={
+            'PATH': '/usr/bin:/100%',
+            'SECRET': 'x',
+            'ROS_HOME': '/data/ros',
+            'ROS_DOMAIN_ID': '7',
+        },
         folder=Path('/srv/lab'),
         executable=lambda name: EXECUTABLE,
     )
@@ -157,7 +162,9 @@ def test_each_process_is_a_unit_with_its_command(plan):
         assert words(command) == [str(EXECUTABLE), *process.arguments]
         assert unit['Service', 'KillSignal'] == ['SIGINT']
         assert unit['Unit', 'PartOf'] == unit['Install', 'WantedBy'] == [target]
-        assert unit['Service', 'Environment'] == ['"PATH=/usr/bin:/100%%"', '"ROS_DOMAIN_ID=7"']
+        assert unit['Service', 'Environment'] == [
+            *('"PATH=/usr/bin:/100%%"', '"ROS_DOMAIN_ID=7"', '"ROS_HOME=/data/ros"')
+        ]
 
 
 @each_plan

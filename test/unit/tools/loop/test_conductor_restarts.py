@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from support.loop.played_fleet import events, finish_a_round, steps, V1, V2, V3
 
+from lerobot_serve.tools.loop import observing
+from lerobot_serve.tools.loop.conductor import Conductor
 from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.journal import Journal
 from lerobot_serve.tools.loop.settings import RETRY_S
 
 
@@ -90,3 +95,68 @@ def test_a_champion_to_go_back_to_is_served_again(fleet, settings, conduct, is_w
     fleet.restart('a')
     assert conductor.take_step() is step
     assert fleet.slots['a'] == (V2 if is_watched else V3)
+
+
+def start(conductor: Conductor) -> Conductor:
+    """Let a conductor record that it starts."""
+    stop = threading.Event()
+    stop.set()
+    conductor.run(stop)
+    return conductor
+
+
+@pytest.mark.parametrize(('base', 'restores'), [(V1, True), ('base@00000000000000bb', False)])
+def test_a_policy_of_the_start_that_a_person_changed_stays(
+    fleet, settings, conduct, monkeypatch, base, restores
+):
+    finish_a_round(fleet, start(conduct()), V2, V1)
+    monkeypatch.setattr(observing, 'fingerprint', lambda _: base)
+    fleet.slots['a'] = base
+    conductor = start(conduct())
+    assert conductor.take_step() is (Step.RESTORE if restores else Step.WAIT)
+    assert fleet.slots['a'] == (V2 if restores else base)
+    # nor later
+    assert start(conduct()).take_step() is Step.WAIT
+
+
+def test_a_journal_from_before_restores_its_champion(fleet, settings, conduct):
+    """A fleet must not lose its champion with an update."""
+    with Journal(settings.folder) as journal:
+        journal.add('loop_started', text='store')
+        journal.add('finished', V2)
+    fleet.versions = [Version(V2, V1, '1')]
+    assert start(conduct()).take_step() is Step.RESTORE
+
+
+@pytest.mark.parametrize('phase', ['running', 'promoted'])
+def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
+    fleet, settings, conduct, phase
+):
+    conductor = conduct()
+    fleet.versions = [Version(V2, V1, '1')]
+    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    fleet.phase = 'rolled_back'
+    conductor.take_step()
+    # its server starts again, and the plan waits: the rollback holds
+    fleet.phase = 'waiting'
+    conductor.take_step()
+    assert 'tried_again' not in events(settings)
+    fleet.phase, fleet.is_watched = phase, phase == 'promoted'
+    assert conductor.take_step() is Step.WAIT
+    fleet.phase, fleet.is_watched = 'promoted', False
+    assert conductor.take_step() is Step.FINISH
+    fleet.restart('a')
+    assert conductor.take_step() is Step.RESTORE
+    assert fleet.slots['a'] == V2
+    assert events(settings).count('tried_again') == 1
+
+
+def test_a_lost_candidate_that_was_deleted_does_not_stop_the_loop(fleet, settings, conduct):
+    fleet.versions = [Version(V2, V1, '1')]
+    conductor = conduct()
+    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    fleet.restart('b')
+    fleet.versions = [Version(V3, V1, '2')]
+    fleet.now_s += RETRY_S
+    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert fleet.slots['b'] == V3

@@ -15,6 +15,7 @@ from lerobot_serve.tools.loop.decisions import (
     Champion,
     Choice,
     choose,
+    is_tried,
     own_rollout,
     Rollout,
     rollout_facts,
@@ -74,7 +75,7 @@ def test_a_forgotten_champion_comes_first_but_not_in_the_midst_of_a_finish():
 def test_a_lost_candidate_of_a_person_is_theirs():
     for rollout, planned in product(Rollout, (V1, V2, '')):
         facts = RolloutFacts(rollout, planned=planned)
-        found = own_rollout(facts, [Version(V2, V1, '1')])
+        found = own_rollout(facts, {V2[-16:]})
         is_theirs = rollout is Rollout.LOST and planned != V2
         assert found is (Rollout.ON_TRIAL if is_theirs else rollout)
 
@@ -114,6 +115,13 @@ def test_a_server_of_slot_a_with_the_policy_of_its_start_is_restored():
     # another policy is what a person put there
     assert server_to_restore(facts, V3, V2) == ''
     assert server_to_restore(facts, '', V2) == ''
+
+
+@pytest.mark.parametrize('phase', CanaryPhase)
+def test_a_candidate_is_tried_while_it_has_episodes(phase):
+    without = (CanaryPhase.OFF, CanaryPhase.WAITING, CanaryPhase.ROLLED_BACK)
+    assert is_tried(RolloutFacts(phase=phase.value, candidate=V2)) is (phase not in without)
+    assert not is_tried(RolloutFacts(phase=phase.value))
 
 
 def test_every_phase_is_in_the_test_above():

@@ -71,6 +71,32 @@ def test_a_full_disk_loses_a_line_and_counts_it(tmp_path, monkeypatch):
         assert journal.rolled_back == {V2[-16:]}
 
 
+def test_a_line_that_the_disk_took_in_part_costs_no_other(tmp_path, monkeypatch):
+    write = os.write
+    with Journal(tmp_path) as journal:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, 'write', lambda handle, data: write(handle, data[:20]))
+            journal.add('idle', text='cut')
+            journal.add('idle', text='cut again')
+        assert journal.lost == 2
+        journal.add('rolled_back', V2)
+        journal.add('idle')
+        assert journal.lost == 2
+    assert events(tmp_path) == [('rolled_back', V2), ('idle', '')]
+
+
+@pytest.mark.parametrize('event', ['tried_again', 'finished', 'adopted'])
+def test_a_rollback_holds_until_a_person_lifts_it(tmp_path, event):
+    with Journal(tmp_path) as journal:
+        journal.add('rolled_back', V2, 'worse')
+        journal.add('on_trial', V2)
+        assert journal.rolled_back == {V2[-16:]}
+        journal.add(event, V2)
+        assert not journal.rolled_back
+    with Journal(tmp_path) as again:
+        assert not again.rolled_back
+
+
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / JOURNAL_FILE).symlink_to(tmp_path / 'elsewhere')
     with pytest.raises(UserError, match='cannot be written'):

@@ -69,7 +69,7 @@ def test_a_night_alone_and_its_story_in_the_morning(folder, monkeypatch, seed):
 
 
 def check_episodes(night: Night) -> None:
-    """Each episode is known to the learner, also one that it was away for; none is new twice in a lineage."""
+    """Each episode is known to the learner, also one that it was away for; none is new twice."""
     night.clock.pass_time(60.0)
     memory = night.learner.memory
     if memory is None:
