@@ -172,8 +172,8 @@ class Learner:
         for deposit in self.requests.take(DEPOSITS_A_TURN):
             self._on_deposit(deposit)
         self._intake.try_again()
-        self._steps.advance()
         try:
+            self._steps.advance()
             for report in self._steps.poll():
                 self._on_report(report)
             self._check_training_time()
@@ -258,7 +258,11 @@ class Learner:
         self._steps.drop()
         self._change(Event.PARENT_REJECTED)
         self._record = None
-        self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+        try:
+            self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+        except OSError as error:
+            # deposits behind this one wait
+            self._fail(str(error))
 
     # commands of people
 

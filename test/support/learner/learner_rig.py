@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+import errno
 from pathlib import Path
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
@@ -105,6 +106,7 @@ class LearnerRig:
         self.refused: dict[str, RefusedBag] = {}
         self.parent = PARENT
         self.trained = 0
+        self.refuses_to_start = False
         (folder / 'learner').mkdir(parents=True, exist_ok=True)
         self.start()
 
@@ -144,6 +146,8 @@ class LearnerRig:
         self.start()
 
     def _start_step(self, job: Job, log: Path) -> PlayedStep:
+        if self.refuses_to_start:
+            raise OSError(errno.EAGAIN, 'no process can be started')
         alive = [step for step in self.steps if not step.has_ended()]
         assert not alive, f'{job} beside {alive}'
         self.steps.append(PlayedStep(job))

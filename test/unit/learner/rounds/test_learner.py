@@ -24,6 +24,7 @@ from lerobot_serve.learner.steps.reports import (
     ScanDone,
     TrainDone,
 )
+from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
 
 
 @pytest.fixture
@@ -211,6 +212,37 @@ def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
     shutil.rmtree(ready.settings.store / first)
     ready.announce(4)
     assert ready.learner.shown.parent == PARENT
+
+
+@pytest.mark.parametrize('phase', PHASES)
+def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
+    ready.announce(1, 2, 3)
+    first = ready.run_round()
+    ready.announce(4, 5, 6)
+    ready.finish(ScanJob)
+    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
+        ready.finish(kind)
+    assert ready.phase == phase
+    if phase == 'TRAINING':
+        # the next step waits for the process of this one
+        ready.step.is_hanging = True
+    ready.refuses_to_start = True
+    ready.learner.requests.put(CanaryNews(Verdict.REJECTED, first, 'worse'))
+    # behind it in the same turn
+    ready.learner.requests.put(episode(9, ready.folder / 'bags'))
+    ready.turn()
+    for step in ready.steps:
+        step.is_hanging = False
+    ready.turn()
+    assert ready.phase == 'WAITING'
+    assert ready.learner.shown.dropped['round_failed'] == 1
+    assert any('no process can be started' in line for line in ready.log)
+    assert ready.learner.shown.episodes == 7
+    ready.refuses_to_start = False
+    ready.now_s += FIRST_RETRY_S
+    ready.turn()
+    ready.run_round()
+    assert ready.memory.versions()[-1].parent == PARENT
 
 
 @pytest.mark.parametrize('phase', PHASES)
