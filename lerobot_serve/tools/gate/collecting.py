@@ -58,22 +58,22 @@ class Collector:
         self._episodes, self._digest = RecordedEpisodes(), sha256()
         self._cages: dict[tuple[str, int], RemoteCage] = {}
         self._seen: set[tuple[str, int, int]] = set()
-        self._begun: set[tuple[str, int, int]] = set()
+        # of all recordings; see _episode_key
+        self._begun: set[tuple[str | int, ...]] = set()
+        self._recording = 0
         self._unreadable = self._without_parent = self._bad_requests = 0
 
     def run(self, recordings: Sequence[Path], on_progress: Progress = iter) -> GateFigures:
         """Return the figures. Raises BagError, IncidentError, TraceError, ReplayError."""
-        for path in recordings:
-            # sessions, requests and episodes of another recording may have the same names
+        for self._recording, path in enumerate(recordings):
+            # sessions and requests of another recording may have the same names
             self._episodes, self._cages, self._seen = RecordedEpisodes(), {}, set()
-            self._begun = set()
             self._read_bag(path)
             source = open_source(path)
             for request in on_progress(source.read()):
                 self._take(request)
             self._episodes.count_into(self.figures)
             self._unreadable += self._episodes.unreadable
-            self.figures.episodes += len(self._begun)
             self.figures.notes += [f'{path.name}: {note}' for note in source.notes]
         return self._finish()
 
@@ -113,7 +113,7 @@ class Collector:
             self._without_parent += 1
             return
         self._seen.add((*session, header.seq))
-        self._begun.add((*session, header.episode))
+        self._begun.add(self._episode_key(observation))
         self._digest.update(request.request)
         candidate = self._candidate.reply_to(
             request.request, request.info, state_lost=lost_state(recorded)
@@ -129,6 +129,15 @@ class Collector:
         before = observation.state[-1:] if is_position else NO_ROWS
         self._add(task, self._cages.get(session, self._cage), before, candidate, parent)
         self._add_latencies(request, candidate, parent)
+
+    def _episode_key(self, observation: wire_observation.Observation) -> tuple[str | int, ...]:
+        """
+        Return what no other episode has: one with an id may be in several sessions and recordings.
+        """
+        client_id, header = observation.client_id, observation.header
+        if observation.episode_id:
+            return client_id, observation.episode_id
+        return self._recording, client_id, header.session_epoch, header.episode
 
     def _add(
         self,
@@ -165,6 +174,7 @@ class Collector:
 
     def _finish(self) -> GateFigures:
         figures = self.figures
+        figures.episodes = len(self._begun)
         self._settle_latencies()
         figures.digest = self._digest.hexdigest()
         counted = (

@@ -15,6 +15,7 @@ from lerobot_serve.router.canary.gate_record import read_record
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
+from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import decode, encode
 from lerobot_serve.wire.schema import Status
 
@@ -44,6 +45,10 @@ def outcome_message(episode_id: str, outcome: int, number: int) -> BagMessage:
 
     raw = serialize_message(EpisodeOutcome(episode_id=episode_id, outcome=outcome))
     return BagMessage('/judge/episode_outcome', OUTCOME_TYPE, 10**6 + number, raw)
+
+
+def without_id(raw: bytes) -> bytes:
+    return wire_observation.encode(replace(wire_observation.decode(raw), episode_id=''))
 
 
 @pytest.fixture
@@ -155,14 +160,25 @@ def test_an_episode_that_two_policies_drove_is_no_evidence(tmp_path, robot, caps
     assert state_of(record, 'success') == 'unmeasured'
 
 
-def test_recordings_with_the_same_names_are_all_counted(tmp_path, robot, capsys):
+@pytest.mark.parametrize(('has_ids', 'count'), [(True, 15), (False, 30)])
+def test_recordings_with_the_same_names_are_all_counted(tmp_path, robot, capsys, has_ids, count):
+    """An episode with an id is one in all of them; without ids each recording has its own."""
+    requests = episodes(15) if has_ids else list(map(without_id, episodes(15)))
     bags = [
-        write(tmp_path / name / 'bag', as_messages(answered(episodes(15))), every=5)
+        write(tmp_path / name / 'bag', as_messages(answered(requests)), every=5)
         for name in ('monday', 'tuesday')
     ]
     words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
     _, record = gate(capsys, ','.join(map(str, bags)), *words)
-    assert (record['episodes'], record['requests']) == (30, 120)
+    assert (record['episodes'], record['requests']) == (count, 120)
+
+
+def test_an_episode_in_two_sessions_is_one(tmp_path, robot, capsys):
+    requests = [*episodes(30), *episodes(30, epoch=2)]
+    bag = write(tmp_path / 'bag', as_messages(answered(requests)), every=5)
+    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    _, record = gate(capsys, bag, *words)
+    assert (record['episodes'], record['requests']) == (30, 240)
 
 
 def test_a_request_that_fits_neither_policy_is_no_failure_of_one(tmp_path, robot, capsys):
