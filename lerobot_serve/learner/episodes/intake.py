@@ -53,6 +53,12 @@ class EpisodeIntake:
             self._drop(REPEATED, '', '')
         elif learned is Learned.DOUBLE:
             self._drop(DOUBLE, key, '')
+        elif learned is Learned.REPLACED:
+            # the one before is counted: it passed no filter
+            self._log_warning(
+                f'{episode.path} has the outcome of episode {episode.episode_id!r} of '
+                f'{episode.client_id!r}, and counts instead of a bag without'
+            )
         elif learned is Learned.OTHER_BAG:
             text = (
                 f'{episode.path} is another bag of episode {episode.episode_id!r} of '

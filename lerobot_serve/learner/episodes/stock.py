@@ -46,12 +46,29 @@ class Stock:
     def learn(self, episode: RecordedEpisode) -> Learned:
         """Keep an episode, once. Raises MemoryNotWritten."""
         learned = self._memory.learn(episode)
-        if learned is Learned.NEW:
+        if learned is Learned.OTHER_BAG and self._replace(episode):
+            learned = Learned.REPLACED
+        if learned in (Learned.NEW, Learned.REPLACED):
             self._episodes[episode.sha256] = episode
-        if learned in (Learned.NEW, Learned.DOUBLE):
+        if learned in (Learned.NEW, Learned.REPLACED, Learned.DOUBLE):
             self._refused.discard(episode.sha256)
             self._look(self._episodes[episode.sha256])
         return learned
+
+    def _replace(self, episode: RecordedEpisode) -> bool:
+        """
+        Keep a bag with an outcome instead of one without, which a killed recorder cut; one that
+        passes the filters may be in the dataset, and stays. Raises MemoryNotWritten.
+        """
+        (before,) = self.of(self.named([(episode.client_id, episode.episode_id)]))
+        is_better = bool(episode.outcome) and not before.outcome
+        if not is_better or is_selected(before, self._filters):
+            return False
+        if not self._memory.replace(before.sha256, episode):
+            return False
+        del self._episodes[before.sha256]
+        self._found.pop(before.sha256, None)
+        return True
 
     def _look(self, episode: RecordedEpisode) -> None:
         """Find the bag of an episode."""

@@ -50,6 +50,20 @@ class Memory:
                 return self._add(episode)
             return self._add_place(episode)
 
+    def replace(self, sha256: str, episode: RecordedEpisode) -> bool:
+        """
+        Keep another bag of an episode instead; return whether no round was given the one before.
+        Raises MemoryNotWritten.
+        """
+        with self._database.transaction():
+            query = 'SELECT 1 FROM round_episodes WHERE sha256 = ?'
+            if self._database.rows(query, sha256):
+                return False
+            self._database.change('DELETE FROM places WHERE sha256 = ?', sha256)
+            self._database.change('DELETE FROM episodes WHERE sha256 = ?', sha256)
+            self._add(episode)
+        return True
+
     def _knows(self, sha256: str) -> bool:
         return bool(self._database.rows('SELECT 1 FROM episodes WHERE sha256 = ?', sha256))
 

@@ -17,6 +17,8 @@ class Learned(Enum):
     DOUBLE = 'double'
     # another bag of the same episode: the first one counts
     OTHER_BAG = 'other_bag'
+    # another bag of the same episode, which has its outcome: a cut one lacks it
+    REPLACED = 'replaced'
 
 
 class RoundEnd(Enum):

@@ -39,6 +39,20 @@ def test_an_episode_is_kept_once(memory, tmp_path):
     assert memory.places(ONE) == [Place('here', first.path), Place('there', copy.path)]
 
 
+def test_another_bag_replaces_one_that_no_round_was_given(memory, tmp_path):
+    cut = episode(1, tmp_path, outcome='')
+    memory.learn(cut)
+    memory.learn(episode(3, tmp_path, sha256=ONE, episode_id='e1', host='there'))
+    rest = episode(2, tmp_path, episode_id='e1')
+    assert memory.replace(ONE, rest)
+    assert memory.episodes() == [rest]
+    assert memory.places(ONE) == [] and memory.places(TWO) == [Place('here', rest.path)]
+    assert memory.learn(cut) is Learned.OTHER_BAG
+    memory.set_dataset(memory.begin_round('p@0').number, 'd' * 64, [TWO])
+    assert not memory.replace(TWO, episode(4, tmp_path, episode_id='e1'))
+    assert memory.episodes() == [rest]
+
+
 def test_the_places_of_an_episode_are_bounded(memory, tmp_path):
     for number in range(3 * PLACE_LIMIT):
         memory.learn(episode(number, tmp_path, sha256=ONE, episode_id='e1'))

@@ -442,6 +442,36 @@ def test_doubles_are_removed_and_counted(ready):
     assert shown.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
 
 
+def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
+    """A killed recorder leaves a bag without an outcome; the next one records the rest."""
+    ready.announce(1, outcome='')
+    assert ready.learner.shown.episodes_new == 0
+    ready.announce(2, episode_id='e1')
+    shown = ready.learner.shown
+    assert (shown.episodes, shown.episodes_new) == (1, 1)
+    assert shown.dropped == {'not_selected': 1}
+    assert any("bag_2 has the outcome of episode 'e1'" in line for line in ready.log)
+    # announced again, and a third one: the one with the outcome stays
+    ready.announce(1, outcome='')
+    ready.announce(3, episode_id='e1', outcome='failure')
+    ready.restart()
+    ready.finish(ScanJob)
+    ready.ask(Command.START)
+    ready.finish(ScanJob)
+    assert [bag.sha256 for bag in ready.step.job.bags] == [f'{2:064x}']
+
+
+def test_a_cut_episode_that_passes_the_filters_stays(rig):
+    """It may be in the dataset."""
+    rig.settings = replace(rig.settings, filters=())
+    rig.restart()
+    rig.finish(ScanJob)
+    rig.announce(1, outcome='')
+    rig.announce(2, episode_id='e1')
+    assert rig.learner.shown.dropped == {'other_bag': 1}
+    assert [each.sha256 for each in rig.memory.episodes()] == [f'{1:064x}']
+
+
 def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
     ready.announce(1)
     shutil.rmtree(ready.folder / 'bags' / 'bag_1')
