@@ -21,22 +21,22 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """The path of a readable copy; without one the reason in a word, and what to do."""
+    """The readable copies; without one the reason in a word, and what to do."""
 
-    path: Path | None
+    paths: tuple[Path, ...] = ()
     reason: str = ''
     text: str = ''
 
 
 def find_bag(places: Sequence[Place], host: str) -> Availability:
-    """Return the first copy that this machine can read, also of other hosts: a mounted folder."""
-    refused: list[Availability] = []
-    for place in sorted(places, key=lambda each: each.host != host):
-        found = _look(place, host)
-        if found.path:
-            return found
-        refused.append(found)
-    return refused[0] if refused else Availability(None, MISSING, 'no place of the bag is known')
+    """
+    Return the copies that this machine can read, its own first, also of other hosts: a mounted
+    folder. Which of them is whole only its content says.
+    """
+    found = [_look(place, host) for place in sorted(places, key=lambda each: each.host != host)]
+    if paths := tuple(dict.fromkeys(path for each in found for path in each.paths)):
+        return Availability(paths)
+    return found[0] if found else Availability((), MISSING, 'no place of the bag is known')
 
 
 def _look(place: Place, host: str) -> Availability:
@@ -47,18 +47,18 @@ def _look(place: Place, host: str) -> Availability:
     except (OSError, ValueError):
         exists = is_readable = False
     if is_readable:
-        return Availability(path)
+        return Availability((path,))
     if exists:
         return Availability(
-            None, UNREADABLE, f'{path} may not be read by this user; change its permissions'
+            (), UNREADABLE, f'{path} may not be read by this user; change its permissions'
         )
     if place.host != host:
         return Availability(
-            None,
+            (),
             OTHER_HOST,
             f'{path} is on {place.host}; mount that folder here under the same path, or copy the '
             'bag into one of episode_folders',
         )
     return Availability(
-        None, MISSING, f'{path} is not there any more; copy the bag into one of episode_folders'
+        (), MISSING, f'{path} is not there any more; copy the bag into one of episode_folders'
     )

@@ -77,22 +77,22 @@ class Stock:
             self._drop(NOT_SELECTED, sha256, '')
             return
         found = self._found[sha256] = find_bag(self._memory.places(sha256), self._host)
-        if not found.path and sha256 not in self._used:
+        if not found.paths and sha256 not in self._used:
             self._drop(found.reason, sha256, found.text)
 
     def look_again(self, *, only_missing: bool = False) -> None:
         """Find the bags again: a folder may be mounted now, or gone."""
         for sha256, episode in self._episodes.items():
             known = self._found.get(sha256)
-            if not only_missing or (known and not known.path and sha256 not in self._used):
+            if not only_missing or (known and not known.paths and sha256 not in self._used):
                 self._look(episode)
 
-    def bags(self) -> list[tuple[RecordedEpisode, Path]]:
+    def bags(self) -> list[tuple[RecordedEpisode, tuple[Path, ...]]]:
         """Return all episodes with a readable bag, also those of earlier rounds."""
         return [
-            (episode, found.path)
+            (episode, found.paths)
             for sha256, episode in self._episodes.items()
-            if (found := self._found.get(sha256)) and found.path
+            if (found := self._found.get(sha256)) and found.paths
         ]
 
     def unused(self) -> list[RecordedEpisode]:

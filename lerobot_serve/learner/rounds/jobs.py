@@ -102,8 +102,10 @@ class RoundJobs:
 
     def _bags(self) -> tuple[BagToConvert, ...]:
         return tuple(
-            BagToConvert(str(path), each.sha256, each.client_id, each.episode_id)
-            for each, path in self._stock.bags()
+            BagToConvert(
+                *(str(path), each.sha256, each.client_id, each.episode_id), tuple(map(str, copies))
+            )
+            for each, (path, *copies) in self._stock.bags()
         )
 
     def convert(self, record: RoundRecord) -> ConvertJob:

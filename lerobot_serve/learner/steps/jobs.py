@@ -18,12 +18,16 @@ class ScanJob:
 
 @dataclass(frozen=True, slots=True)
 class BagToConvert:
-    """A readable bag, its hash, and the episode that it holds."""
+    """
+    A readable bag, its hash, and the episode that it holds; `copies` are further places of it, for
+    where the first is damaged.
+    """
 
     path: str
     sha256: str
     client_id: str
     episode_id: str
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,10 @@ def decoded(line: bytes) -> Job:
     content: dict[str, Any] = json.loads(line)
     values = {name: as_tuple(value) for name, value in content['job'].items()}
     if 'bags' in values:
-        values['bags'] = tuple(BagToConvert(**each) for each in values['bags'])
+        values['bags'] = tuple(
+            BagToConvert(**{name: as_tuple(value) for name, value in each.items()})
+            for each in values['bags']
+        )
     return KINDS[content['kind']](**values)
 
 

@@ -54,7 +54,7 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
     wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
     # the round does not look at those again that are in the dataset
     refusals: dict[str, RefusedBag] = {}
-    whole = [bag for bag in wanted if not _refuse_changed(bag, refusals)]
+    whole = whole_bags(wanted, refusals)
     for refused in refusals.values():
         report(refused)
     if whole:
@@ -74,7 +74,7 @@ def convert_bags(job: ConvertJob, report: Callable[[Report], None]) -> ConvertDo
     there = names_in(dataset)
     wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
     refusals: dict[str, RefusedBag] = {}
-    whole = [bag for bag in wanted if not _refuse_changed(bag, refusals)]
+    whole = whole_bags(wanted, refusals)
     if whole:
         _Conversion(job, _ConversionReport(report), refusals).run(whole)
     there = names_in(dataset)
@@ -115,17 +115,36 @@ def names_in(dataset: Path) -> list[Name]:
     return [(line['robot'], line['episode_id']) for line in lines]
 
 
-def _refuse_changed(bag: BagToConvert, refusals: dict[str, RefusedBag]) -> bool:
-    """Refuse a bag that is not the one that was announced; return whether it is."""
+def whole_bags(
+    bags: Sequence[BagToConvert], refusals: dict[str, RefusedBag]
+) -> list[BagToConvert]:
+    """Return each bag at its first place where it is the announced one; refuse the others."""
+    whole = []
+    for bag in bags:
+        faults = []
+        for path in (bag.path, *bag.copies):
+            fault = _fault(path, bag.sha256)
+            if fault is None:
+                whole.append(replace(bag, path=path))
+                break
+            faults.append(fault)
+        else:
+            refusals[bag.sha256] = faults[0]
+            continue
+        for fault in faults:
+            print(f'{fault.text}; another copy of it is converted', flush=True)
+    return whole
+
+
+def _fault(path: str, sha256: str) -> RefusedBag | None:
+    """Return why a bag is not the announced one; None if it is."""
     try:
-        if known_hash(bag_file(Path(bag.path))).sha256 == bag.sha256:
-            return False
-        text = f'{bag.path} is not the bag that was announced: its SHA-256 differs'
-        refusals[bag.sha256] = RefusedBag(bag.sha256, CHANGED, text)
+        if known_hash(bag_file(Path(path))).sha256 == sha256:
+            return None
     except (NotAnEpisode, OSError) as error:
-        text = f'{bag.path}: {error}'
-        refusals[bag.sha256] = RefusedBag(bag.sha256, UNREADABLE, text)
-    return True
+        return RefusedBag(sha256, UNREADABLE, f'{path}: {error}')
+    text = f'{path} is not the bag that was announced: its SHA-256 differs'
+    return RefusedBag(sha256, CHANGED, text)
 
 
 @dataclass(slots=True)

@@ -35,9 +35,9 @@ def test_a_copy_on_this_machine_comes_first(tmp_path):
     for path in (own, mounted):
         path.mkdir()
     places = [Place('robot', str(mounted)), Place('here', str(own))]
-    assert find_bag(places, 'here').path == own
+    assert find_bag(places, 'here').paths == (own, mounted)
     own.rmdir()
-    assert find_bag(places, 'here').path == mounted
+    assert find_bag(places, 'here').paths == (mounted,)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_copy_on_this_machine_comes_first(tmp_path):
 )
 def test_without_a_copy_it_says_what_to_do(host, path, reason, text):
     found = find_bag([Place(host, path)], 'here')
-    assert (found.path, found.reason) == (None, reason)
+    assert (found.paths, found.reason) == ((), reason)
     assert text in found.text
 
 

@@ -483,6 +483,17 @@ def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
     assert [bag.path for bag in ready.step.job.bags] == [copy.path]
 
 
+def test_a_round_gets_all_copies_of_a_bag(ready):
+    ready.announce(1)
+    copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
+    ready.learner.requests.put(copy)
+    ready.ask(Command.START)
+    ready.turn()
+    ready.finish(ScanJob)
+    (bag,) = ready.step.job.bags
+    assert (bag.path, bag.copies) == (str(ready.folder / 'bags' / 'bag_1'), (copy.path,))
+
+
 def test_a_bag_elsewhere_is_counted_with_what_to_do_and_looked_for_again(ready):
     path = ready.folder / 'mount' / 'bag'
     ready.announce(1, host='robot', path=str(path))

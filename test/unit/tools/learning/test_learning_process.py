@@ -34,7 +34,8 @@ LIMIT_S = 240.0
 JOBS = [
     ScanJob(('/a', '/b'), ''),
     ConvertJob(
-        (BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png', (('r', 'x'),)
+        *((BagToConvert('/b', 'f' * 64, 'r', 'e', ('/c',)),), '/d'),
+        *(('success',), 'png', (('r', 'x'),)),
     ),
     StageJob((BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png'),
     TrainJob('builtin', '/p', '/d', '/o', '/w', (1, 2), 3, 4.0),
