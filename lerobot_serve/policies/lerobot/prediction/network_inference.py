@@ -95,20 +95,31 @@ class TdmpcInference:
 
 
 class ExternalInference:
-    """A network of another package, which serves one session."""
+    """A network of another package, which keeps the state of one session in itself."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
+        # the session of the next prediction, and the one that the network holds the state of
+        self._session = self._state_of = ''
+
+    def enter(self, session_id: str, *, is_episode_start: bool) -> bool:
+        """
+        Begin a prediction of this session, with reset state where an episode starts or where the
+        network does not hold the state of this session; return whether the state is kept.
+        """
+        is_kept = not is_episode_start and self._state_of == session_id
+        # until the prediction succeeds: after an error the state is that of no session
+        self._session, self._state_of = session_id, ''
+        if not is_kept:
+            self._network.reset()
+        return is_kept
 
     def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions."""
         batch = merge_rows([steps[-1] for steps in histories])
         chunks: torch.Tensor = self._network.predict_action_chunk(batch)
+        self._state_of = self._session
         return chunks
-
-    def start_episode(self) -> None:
-        """Reset all state for a new episode."""
-        self._network.reset()
 
 
 Inference = StatelessInference | HistoryInference | TdmpcInference | ExternalInference

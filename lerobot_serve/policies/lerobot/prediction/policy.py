@@ -105,7 +105,7 @@ class LeRobotPolicy:
         predictions: dict[int, Prediction] = {}
         memories: dict[int, SessionMemory] = {}
         for numbers in self._groups(prepared):
-            group = [prepared[number] for number in numbers]
+            group = self._enter([prepared[number] for number in numbers])
             chunks, forward_ms = self._forward(group)
             for number, each, chunk in zip(numbers, group, chunks.split(1), strict=True):
                 memories[number] = self._next_memory(each)
@@ -152,13 +152,22 @@ class LeRobotPolicy:
             groups.setdefault(key, []).append(number)
         return list(groups.values())
 
+    def _enter(self, group: list[PreparedRequest]) -> list[PreparedRequest]:
+        """Give the network the hidden state of these requests; mark what is lost."""
+        inference, first = self._inference, group[0]
+        if isinstance(inference, TdmpcInference):
+            inference.plan = first.memory.plan
+        if isinstance(inference, ExternalInference):
+            starts = first.is_episode_start
+            is_kept = inference.enter(first.request.session_id, is_episode_start=starts)
+            # a request of another client, such as a predict_chunk goal, came between
+            if not starts and not is_kept:
+                return [replace(first, is_episode_start=True, lost=True)]
+        return group
+
     def _forward(self, group: list[PreparedRequest]) -> tuple[torch.Tensor, float]:
         """Return batch x rows x actions, and the duration."""
         inference = self._inference
-        if isinstance(inference, TdmpcInference):
-            inference.plan = group[0].memory.plan
-        if isinstance(inference, ExternalInference) and group[0].is_episode_start:
-            inference.start_episode()
         with ExitStack() as stack:
             for context in self._contexts([each.request.seed for each in group]):
                 stack.enter_context(context)
@@ -207,7 +216,9 @@ class LeRobotPolicy:
         self, each: PreparedRequest, chunk: torch.Tensor, forward_ms: float
     ) -> Prediction:
         robot = each.memory.pair.postprocess(chunk, whole=self.processors.takes_whole_chunk)
-        remembers = self.processors.is_stateful or isinstance(self._inference, TdmpcInference)
+        remembers = self.processors.is_stateful or isinstance(
+            self._inference, TdmpcInference | ExternalInference
+        )
         return Prediction(
             _array(chunk),
             _array(robot),

@@ -135,6 +135,36 @@ def test_it_is_reset_when_an_episode_begins(foreign):
     assert policy.predict([onward])[0].model[0, 0] == 1
 
 
+def test_a_request_of_another_client_costs_an_episode_its_state(foreign):
+    policy = load(trusting(foreign()))
+    first = requests_for(policy, 1)[0]
+    onward, goal = replace(first, episode_start=False), replace(first, session_id='a goal')
+    asked = []
+    for each in (first, onward, goal, onward, onward):
+        (predicted,) = policy.predict([each])
+        asked.append((predicted.model[0, 0], predicted.state_lost, predicted.state_found))
+    assert asked == [
+        (1, False, False),
+        (2, False, True),
+        (1, False, False),
+        (1, True, False),
+        (2, False, True),
+    ]
+
+
+def test_a_failed_prediction_costs_an_episode_its_state(foreign, monkeypatch):
+    policy = load(trusting(foreign()))
+    first = requests_for(policy, 1)[0]
+    onward = replace(first, episode_start=False)
+    policy.predict([first])
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.network.config, 'answers', 'nothing')
+        with pytest.raises(NotImplementedError):
+            policy.predict([onward])
+    (predicted,) = policy.predict([onward])
+    assert (predicted.model[0, 0], predicted.state_lost) == (1, True)
+
+
 @pytest.mark.parametrize(
     ('answers', 'said'),
     [
