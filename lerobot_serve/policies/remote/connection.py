@@ -14,14 +14,16 @@ import contextlib
 import threading
 from typing import Any, TypeVar
 
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.remote.metadata import digest_of
 from lerobot_serve.policies.remote.peer import (
-    BadReply,
     MakePeer,
     Peer,
     PeerChanged,
     PeerError,
     PeerObservation,
+    PeerRefused,
     PeerReply,
     PeerTimeout,
     PeerUnavailable,
@@ -144,8 +146,12 @@ class PeerConnection:
         except OSError as error:
             self._lose(peer, f'{self._where}: {error}')
             raise PeerUnavailable(f'{self._where}: {error}') from None
-        except (PeerUnavailable, BadReply) as error:
-            self._lose(peer, str(error))
+        except (PeerRefused, PeerChanged):
+            # a whole reply; the connection is in order
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            # also a request that `_call` gives up: its reply would be taken for the next one's
+            self._lose(peer, self._text(error))
             raise
         self._pause_s = self._first_pause_s
         return reply
@@ -164,15 +170,25 @@ class PeerConnection:
             # grows until a prediction succeeds, not only until a connection does
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             try:
-                peer, metadata = await self._connect()
-            except PeerError as error:
-                self._reason = str(error)
-                continue
-            if digest_of(self._select(metadata)) == self._digest:
-                self._peer = peer
-            else:
-                self._reason = str(changed(self._where))
-                await self._discard(peer)
+                self._peer = await self._connect_to_same()
+            except Exception as error:
+                # whatever fails, such as TLS files that are replaced just now, may work later
+                self._reason = self._text(error)
+
+    async def _connect_to_same(self) -> Peer:
+        """Return a connection to the same policy. Raises PeerChanged, and what `_connect` does."""
+        peer, metadata = await self._connect()
+        try:
+            if digest_of(self._select(metadata)) != self._digest:
+                raise changed(self._where)
+        except BaseException:
+            await self._discard(peer)
+            raise
+        return peer
+
+    def _text(self, error: BaseException) -> str:
+        is_own = isinstance(error, PolicyError)
+        return str(error) if is_own else f'{self._where}: {one_line(error)}'
 
     async def _discard(self, peer: Peer) -> None:
         # whatever fails here fails on a connection that is no longer used
