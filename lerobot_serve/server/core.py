@@ -312,10 +312,8 @@ class ServerCore:
         def unload() -> None:
             for queued in self._request_queue.drop_all():
                 self._record_dropped(queued, 'draining')
-                if queued.on_reply:
-                    queued.on_reply(
-                        self._error_chunk(queued.raw, Status.DRAINING, str(self._refusal))
-                    )
+                refused = self._error_chunk(queued.raw, Status.DRAINING, str(self._refusal))
+                queued.deliver(refused)
             self.worker.close()
 
         self._request_queue.run_job(unload, timeout_s)

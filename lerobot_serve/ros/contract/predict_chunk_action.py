@@ -89,15 +89,17 @@ class PredictChunkAction:
             goal.abort()
             return rejected_result(str(error))
         self._in_flight[name] = self._submit(raw, reply.set_result), reply
-        chunk = await reply
-        if chunk is None:
-            await wait_for_executor(lambda: goal.is_cancel_requested)
-        result = finish_goal(goal, chunk)
-        with self._replied:
-            del self._in_flight[name]
-            self._last_reply_s = time.monotonic()
-            self._replied.notify_all()
-        return result
+        try:
+            chunk = await reply
+            if chunk is None:
+                await wait_for_executor(lambda: goal.is_cancel_requested)
+            return finish_goal(goal, chunk)
+        finally:
+            # also after an error: a drain would wait for this goal
+            with self._replied:
+                del self._in_flight[name]
+                self._last_reply_s = time.monotonic()
+                self._replied.notify_all()
 
     async def _on_cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         """Reject the cancel request when the policy has begun; the goal gets its chunk."""

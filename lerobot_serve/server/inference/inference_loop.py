@@ -66,5 +66,4 @@ class InferenceLoop:
         for queued in batch:
             self._statistics.record_drop('session_ended', has_request_record=True)
             self._observer.on_dropped(queued, 'session_ended')
-            if queued.on_reply:
-                queued.on_reply(not_ready_chunk(queued.raw, self._server_state().text))
+            queued.deliver(not_ready_chunk(queued.raw, self._server_state().text))

@@ -11,6 +11,7 @@ from functools import partial
 import time
 
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -33,15 +34,9 @@ class ReplySender:
 
     def send(self, core: ServerCore, queued: QueuedRequest, chunk: Chunk) -> None:
         """Send a reply to the topic of its session, or to the caller of a one-shot request."""
-        raw, lost = b'', ''
-        try:
-            raw = wire_chunk.encode(chunk)
-        except Unencodable:
-            # an unencodable reply of one client must not stop the others
-            lost = 'unanswerable'
-        if queued.on_reply:
-            queued.on_reply(chunk)
-            lost = ''
+        chunk, raw, lost = self._encoded(core, queued, chunk)
+        if queued.on_reply and not lost:
+            lost = '' if queued.deliver(chunk) else 'unanswerable'
         elif not lost:
             is_open = partial(core.is_open, queued)
             if not self._publish(queued.session.request.reply_topic, raw, is_open):
@@ -52,3 +47,31 @@ class ReplySender:
             self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
         core.quotas.charge(chunk.client_id, chunk.inference_ms, time.monotonic_ns())
         self._observer.on_reply(queued, chunk, raw, lost)
+
+    def _encoded(
+        self, core: ServerCore, queued: QueuedRequest, chunk: Chunk
+    ) -> tuple[Chunk, bytes, str]:
+        """
+        Return the reply and its bytes: POLICY_ERROR for one that cannot be encoded; and
+        'unanswerable' where that fails, too.
+        """
+        try:
+            return chunk, wire_chunk.encode(chunk), ''
+        except Unencodable as error:
+            # an unencodable reply of one client must not stop the others
+            text = f'the policy returned a chunk that cannot be sent: {error}'
+        failed = error_chunk(
+            queued.raw,
+            Status.POLICY_ERROR,
+            text,
+            slot=chunk.slot,
+            policy=chunk.policy,
+            seed=chunk.seed,
+            superseded=chunk.superseded,
+        )
+        try:
+            raw = wire_chunk.encode(failed)
+        except Unencodable:
+            return failed, b'', 'unanswerable'
+        self._statistics.record_drop('policy_error', has_request_record=True)
+        return failed, raw, ''

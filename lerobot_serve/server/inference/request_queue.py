@@ -52,6 +52,17 @@ class QueuedRequest:
     on_reply: Callable[[Chunk], None] | None = None
     decoded: DecodedRequest = field(default_factory=DecodedRequest, compare=False)
 
+    def deliver(self, chunk: Chunk) -> bool:
+        """Pass a reply to `on_reply`, if there is one; return False if that fails."""
+        if self.on_reply is None:
+            return True
+        try:
+            self.on_reply(chunk)
+        except Exception:
+            # an error of a link, whose caller may have gone, must not end the calling thread
+            return False
+        return True
+
 
 # not a valid session id
 ONE_SHOT_KEY = '\0'

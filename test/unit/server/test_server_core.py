@@ -10,16 +10,20 @@ import time
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+import numpy as np
 import pytest
 from support.server.request_queue_rig import inference, WAIT_S
 from support.server.server_core_rig import FIXED, request, Rig
 from support.server.session_rig import RULES
+from support.server.worker_rig import gives, ROWS
 
+from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.core import bounded_ns
 from lerobot_serve.server.inference.reply_sender import ReplySender
 from lerobot_serve.server.inference.schedulers import LowestQueueFirst
-from lerobot_serve.wire.chunk import retry_after_s
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk, retry_after_s
 from lerobot_serve.wire.schema import MsgType, Refusal, Status
 from lerobot_serve.wire.services.session import SessionRefused
 
@@ -300,6 +304,48 @@ def test_a_one_shot_request_counts_for_the_quota_of_its_client():
     assert rig.core.enqueue_one_shot('goal#1', request(), 0, replies.append) is None
     refused = rig.core.enqueue_one_shot('goal#2', request(), 0, replies.append)
     assert refused and refused.status == Status.QUOTA and retry_after_s(refused) > 0
+
+
+UNENCODABLE = {
+    'a time beyond float32': lambda _: Prediction(ROWS, ROWS, forward_ms=1e39),
+    'too many values': gives(np.zeros((400_000, 3), np.float32)),
+}
+
+
+@pytest.mark.parametrize('predict', UNENCODABLE.values(), ids=UNENCODABLE)
+def test_what_cannot_be_encoded_is_answered_with_a_policy_error(predict):
+    rig, replies, published = Rig(predict), [], []
+    sender = ReplySender(
+        lambda _, raw, __: not published.append(wire_chunk.decode(raw)),
+        rig.statistics,
+        rig.observer,
+    )
+    rig.core.enqueue_one_shot('goal#1', request(), 0, replies.append)
+    rig.open(1)
+    rig.core.enqueue(request(seq=1), 0)
+    for _ in range(2):
+        for queued, chunk in rig.core.worker.process(rig.request_queue.take_batch()):
+            sender.send(rig.core, queued, chunk)
+    for chunk in (*replies, *published):
+        assert chunk.status == Status.POLICY_ERROR
+        assert 'returned a chunk that cannot be sent' in chunk.status_text
+        # encodable for the link of the caller
+        wire_chunk.encode(chunk)
+    assert len(replies) == len(published) == 1
+    assert rig.drops == {'policy_error': 2}
+
+
+def test_a_caller_that_cannot_be_replied_to_is_counted():
+    def refuse(chunk: Chunk) -> None:
+        raise ConnectionError('the caller has gone')
+
+    rig = Rig()
+    sender = ReplySender(lambda *_: True, rig.statistics, rig.observer)
+    rig.core.enqueue_one_shot('goal#1', request(), 0, refuse)
+    ((queued, chunk),) = rig.core.worker.process(rig.request_queue.take_batch())
+    sender.send(rig.core, queued, chunk)
+    assert rig.drops == {'unanswerable': 1}
+    assert rig.statistics.latency.sum_s == 0
 
 
 def test_inference_is_charged_when_the_reply_is_sent():
