@@ -199,11 +199,13 @@ class InferenceWorker:
                 text = f'{len(predictions)} predictions for {len(requests)} requests'
                 raise ValueError(text)
         except Exception as error:
-            if len(requests) > 1:
-                return [outcome for one in requests for outcome in self._predict([one])]
             text = f'the policy raised {type(error).__name__}: {error}'
+        else:
+            return [checked_prediction(each, self.description) for each in predictions]
+        # after the block, which holds the error, and with it all that the batch had allocated
+        if len(requests) == 1:
             return [InferenceFailed(Status.POLICY_ERROR, text)]
-        return [checked_prediction(prediction, self.description) for prediction in predictions]
+        return [outcome for one in requests for outcome in self._predict([one])]
 
     def _reply(
         self, task: InferenceTask, outcome: Prediction | InferenceFailed, times: BatchTimes

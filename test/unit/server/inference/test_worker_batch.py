@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+import weakref
 
 import numpy as np
 import pytest
@@ -82,6 +83,27 @@ def test_after_a_raise_each_is_asked_for_alone(monkeypatch):
     asked = sizes(made.policy, monkeypatch)
     made.answer_all(*map(mail_of, (1, RAISES, 5)))
     assert asked == [3, 1, 1, 1]
+
+
+def test_the_memory_of_a_failed_batch_is_free_when_each_is_asked_for_alone(monkeypatch):
+    class Activations:
+        """What a forward pass holds, such as the tensors of a device."""
+
+    made, held, free = bench(), [], []
+    alone = made.policy.predict
+
+    def predict(requests: list[PolicyRequest]) -> list[Prediction]:
+        free.extend(each() is None for each in held)
+        activations = Activations()
+        held.append(weakref.ref(activations))
+        if len(requests) > 1:
+            raise MemoryError('out of memory')
+        return alone(requests)
+
+    monkeypatch.setattr(made.policy, 'predict', predict)
+    chunks = made.answer_all(*map(mail_of, (5, 6)))
+    assert [chunk.status for chunk in chunks] == [Status.OK, Status.OK]
+    assert len(free) == 3 and all(free)
 
 
 def test_a_malformed_request_never_reaches_the_policy(monkeypatch):
