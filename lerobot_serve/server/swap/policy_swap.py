@@ -213,12 +213,16 @@ class PolicySwap:
             )
         old = core.replace_worker(loaded.worker)
         self._statistics.reset_for_policy(loaded.service_s)
-        self._node.on_swap_status()
+        self._publish()
         return old
 
     def _follow_up(self, before: str, description: PolicyDescription, folder: Path) -> None:
-        self._node.on_swapped(folder)
-        self._observer.on_swapped(before, description)
+        """Report the switch. Raises nothing: the new policy serves already."""
+        try:
+            self._node.on_swapped(folder)
+            self._observer.on_swapped(before, description)
+        except Exception as error:
+            self._node.log_warning(f'a report of the swap failed: {one_line(error)}')
         for note in description.notes:
             self._node.log_warning(note)
 
@@ -234,7 +238,17 @@ class PolicySwap:
 
     def _set(self, status: SwapStatus) -> None:
         self.status = status
-        self._node.on_swap_status()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Publish the status. Raises nothing: the swap goes on, or has switched already."""
+        try:
+            self._node.on_swap_status()
+        except Exception as error:
+            self._node.log_warning(
+                f'the status of the swap was not published: {one_line(error)}; the next status, '
+                'after status_period_s, has it'
+            )
 
 
 def _required(error: PolicyRequired, served: PolicyDescription) -> SwapRefused:

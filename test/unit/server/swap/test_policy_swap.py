@@ -104,6 +104,28 @@ def test_the_policy_is_told_before_its_first_chunk_leaves(make):
     assert order.index(('status', NEW)) < order.index(('chunk', NEW))
 
 
+def test_no_error_after_the_switch_ends_the_new_policy(make, monkeypatch):
+    rig = make()
+    rig.served.open()
+    closed, close = [], InferenceWorker.close
+
+    def fail(*_: object) -> None:
+        raise RuntimeError('the context is invalid')
+
+    rig.on_swap_status = rig.on_swapped = fail
+    monkeypatch.setattr(
+        InferenceWorker,
+        'close',
+        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
+    )
+    assert rig.run() == (SwapState.DONE, f'{NEW} has replaced {OLD}')
+    assert closed == [OLD]
+    assert rig.ask().policy == NEW
+    logged = ' '.join(rig.logged)
+    assert 'status of the swap was not published: RuntimeError: the context is inv' in logged
+    assert 'a report of the swap failed' in logged
+
+
 def test_a_prefix_of_the_old_policy_is_not_used(make):
     rig = make(supports_rtc=True)
     rig.served.open(wants_rtc=True)
