@@ -64,6 +64,9 @@ def contract_differences(old: PolicyContract, new: PolicyContract) -> str:
     before, after = (_widest(each.description.action_range) for each in (old, new))
     if not _is_same_unit(before, after):
         found.append(('unit of the actions', _range_text(before), _range_text(after)))
+    limits = [each.description.max_delay_steps for each in (old, new)]
+    if _is_tighter(*limits):
+        found.append(('longest inference delay', *map(_delay_text, limits)))
     return '; '.join(
         f'{what}: {_shortened(before)} served, {_shortened(after)} given'
         for what, before, after in found
@@ -77,6 +80,15 @@ def _widest(actions: ActionRange | None) -> float:
 
 def _is_same_unit(before: float, after: float) -> bool:
     return max(before, after) < UNIT_FACTOR * min(before, after) or not (before and after)
+
+
+def _is_tighter(before: int, after: int) -> bool:
+    """Return whether requests within one limit may be over the other; 0 is without a limit."""
+    return after > 0 and (before == 0 or after < before)
+
+
+def _delay_text(limit_steps: int) -> str:
+    return f'{limit_steps} control steps' if limit_steps else 'without a limit'
 
 
 def _range_text(widest: float) -> str:

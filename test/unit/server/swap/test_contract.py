@@ -46,6 +46,10 @@ OTHERS: dict[str, tuple[object, str]] = {
         'unit of the actions: actions up to 3 in training served, '
         'actions up to 170 in training given',
     ),
+    'max_delay_steps': (
+        3,
+        'longest inference delay: without a limit served, 3 control steps given',
+    ),
 }
 # what another policy of the same contract may change
 FREE = {
@@ -56,7 +60,6 @@ FREE = {
     'denoise_steps': 10,
     'notes': ('a note',),
     'any_thread': True,
-    'max_delay_steps': 3,
     'embedding_cache_bytes': 5,
 }
 
@@ -94,6 +97,25 @@ def test_the_order_of_the_cameras_is_free_and_their_size_is_not():
     assert contract_differences(SERVED, given(cameras=CAMERAS[::-1])) == ''
     smaller = (CAMERAS[0], PolicyCamera('wrist', 240, 321))
     assert 'wrist 240x321x3 given' in contract_differences(SERVED, given(cameras=smaller))
+
+
+@pytest.mark.parametrize(
+    ('before', 'after', 'is_refused'),
+    [
+        (0, 0, False),
+        (0, 9, True),
+        (4, 0, False),
+        (4, 4, False),
+        (4, 5, False),
+        (4, 3, True),
+    ],
+)
+def test_requests_of_the_open_sessions_stay_within_the_limit_of_the_delay(
+    before, after, is_refused
+):
+    served = given(max_delay_steps=before)
+    found = contract_differences(served, given(max_delay_steps=after))
+    assert ('longest inference delay' in found) == is_refused == bool(found)
 
 
 @pytest.mark.parametrize(
