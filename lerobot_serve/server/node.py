@@ -355,6 +355,7 @@ class PolicyServer(LifecycleNode):
         """Cancel a queued one-shot request; False if the policy has begun on it."""
         queued = self._request_queue.withdraw_one_shot(key)
         if queued:
+            self._statistics.record_drop('withdrawn', has_request_record=True)
             self._observer.on_dropped(queued, 'withdrawn')
         return queued is not None
 

@@ -114,6 +114,8 @@ class SessionTable:
             check_client_id_is_free(known.request, request, silent_ns, self.rules.grace_ns)
         else:
             self._check_capacity(limit)
+        if known is None or known.request.instance != request.instance:
+            # also for a client_id that a process takes over from a silent one
             self._check_process(request)
         self._check_reply_topic(request, now_ns)
         with self._lock:

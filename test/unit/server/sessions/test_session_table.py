@@ -229,6 +229,19 @@ def test_one_process_does_not_take_all_sessions():
     assert len(sessions) == 3
 
 
+def test_one_process_does_not_take_over_all_sessions_of_silent_clients():
+    sessions = table(process_sessions=2, max_sessions=MANY)
+    for number in (1, 2, 3):
+        sessions.open(ask(f'name_{number}', instance=number), 0, MANY)
+    later_ns = int(60 * S)
+    for number in (1, 2):
+        sessions.open(ask(f'name_{number}', epoch=8, instance=5), later_ns, MANY)
+    with pytest.raises(SessionRefused, match=r'instance 5\) has 2 sessions') as refused:
+        sessions.open(ask('name_3', epoch=8, instance=5), later_ns, MANY)
+    assert refused.value.code == Refusal.CAPACITY
+    assert sessions.current('name_3').request.instance == 3
+
+
 @pytest.mark.parametrize(('silent_s', 'taken'), [(0, True), (4.9, True), (5, False)])
 def test_the_reply_topic_of_a_robot_that_is_heard_takes_no_chunks_of_another(silent_s, taken):
     sessions = table(max_sessions=MANY)
