@@ -115,6 +115,7 @@ def test_what_waits_can_be_cancelled_and_what_is_at_work_cannot(rig):
         assert np.array_equal(rows(chunk)[0], state)
     # the cancelled one never reached the policy
     assert len(rig.steering.events('predict')) == 2
+    assert rig.drops() == {'withdrawn': 1}
 
 
 @pytest.mark.parametrize('state', ['unconfigured', 'inactive'])
