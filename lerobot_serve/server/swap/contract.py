@@ -64,9 +64,9 @@ def contract_differences(old: PolicyContract, new: PolicyContract) -> str:
     before, after = (_widest(each.description.action_range) for each in (old, new))
     if not _is_same_unit(before, after):
         found.append(('unit of the actions', _range_text(before), _range_text(after)))
-    limits = [each.description.max_delay_steps for each in (old, new)]
-    if _is_tighter(*limits):
-        found.append(('longest inference delay', *map(_delay_text, limits)))
+    limit, new_limit = (each.description.max_delay_steps for each in (old, new))
+    if _is_tighter(limit, new_limit):
+        found.append(('longest inference delay', _delay_text(limit), _delay_text(new_limit)))
     return '; '.join(
         f'{what}: {_shortened(before)} served, {_shortened(after)} given'
         for what, before, after in found
