@@ -9,7 +9,9 @@ chunk and then its new states.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 from pathlib import Path
+import threading
 from typing import Any, Protocol
 
 import torch
@@ -27,8 +29,11 @@ from lerobot_serve.policies.exported.onnx_session import (
 )
 from lerobot_serve.policies.exported.program_archive import checked_archive
 from lerobot_serve.policies.exported.torch_export_rules import EXPORT_RULES
+from lerobot_serve.policies.runtime.loading_beside import at_serving_priority
 
 TENSOR_LIMIT_BYTES = 1 << 30
+# of torch's own generator, from the seed of a program to its last draw
+SEEDED = threading.Lock()
 
 
 class Program(Protocol):
@@ -48,9 +53,10 @@ class TorchProgram:
         self._module = module
 
     def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
-        if seed is not None:
-            torch.manual_seed(seed)
-        with torch.inference_mode():
+        # a swap tries another program meanwhile, which seeds the same generator
+        with contextlib.nullcontext() if seed is None else SEEDED, torch.inference_mode():
+            if seed is not None:
+                torch.manual_seed(seed)
             outputs = self._module(*inputs)
         return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
 
@@ -142,7 +148,7 @@ def load_onnx(
     """
     run_in_child_process(model, shapes)
     try:
-        session = open_session(model, str(device), threads)
+        session = at_serving_priority(lambda: open_session(model, str(device), threads))
         names = model_input_names(session, len(shapes))
     except PolicyError:
         raise

@@ -28,6 +28,7 @@ from lerobot_serve.policies.remote.peer import (
     PeerTimeout,
     PeerUnavailable,
 )
+from lerobot_serve.policies.runtime.loading_beside import at_serving_priority
 
 T = TypeVar('T')
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
@@ -67,7 +68,7 @@ class PeerConnection:
 
     def start(self) -> dict[str, Any]:
         """Connect and return the metadata of the server. Raises PeerError and ends the thread."""
-        self._thread.start()
+        at_serving_priority(self._thread.start)
         try:
             return self._call(self._first_connect(), self._connect_timeout_s + CLOSE_TIMEOUT_S)
         except BaseException:

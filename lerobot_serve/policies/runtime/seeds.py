@@ -2,9 +2,10 @@
 """
 Draw all random numbers of a prediction from the seeds of its requests.
 
-One request seeds torch's own generator. In a batch each request gets the same numbers as alone: a
-draw for the whole batch is split into one part per request, each from its own generator. Inference
-thread.
+One request seeds torch's own generator, which belongs to the whole process. While another thread
+loads a policy, and draws from that one too, a request has a generator of its own instead, which
+gives the same numbers. In a batch each request gets the same numbers as alone: a draw for the whole
+batch is split into one part per request, each from its own generator. Inference thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.runtime.loading_beside import another_thread_loads
 
 # draws with a size, draws like a tensor, and draws from the rows of a tensor
 SIZED = {torch.randn, torch.rand}
@@ -40,16 +42,81 @@ INDIVISIBLE = {
 }
 
 
-def seeded_random(seeds: Sequence[int], device: torch.device) -> AbstractContextManager[Any]:
+# in-place draws that make a tensor like another one
+FILLS = {torch.randn_like: torch.Tensor.normal_, torch.rand_like: torch.Tensor.uniform_}
+# draws that take a generator
+WITH_GENERATOR = {
+    *SIZED,
+    torch.normal,
+    torch.multinomial,
+    torch.randint,
+    torch.randperm,
+    torch.bernoulli,
+    torch.poisson,
+    torch.Tensor.multinomial,
+    torch.Tensor.bernoulli,
+    torch.Tensor.bernoulli_,
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    torch.Tensor.random_,
+    torch.Tensor.exponential_,
+    torch.Tensor.cauchy_,
+    torch.Tensor.geometric_,
+    torch.Tensor.log_normal_,
+}
+
+
+def seeded_random(
+    seeds: Sequence[int], device: torch.device, *, is_compiled: bool = False
+) -> AbstractContextManager[Any]:
     """
     Return a context in which random numbers come from these seeds, one per request.
 
-    Within the context, a draw that cannot be divided among several requests raises PolicyError.
+    Within the context, a draw that cannot be divided among several requests raises PolicyError. A
+    single request of an `is_compiled` network always seeds torch's own generator: the network would
+    be compiled again for another one.
     """
     if len(seeds) == 1:
+        # also for a draw that takes no generator
         torch.manual_seed(seeds[0])
-        return nullcontext()
+        own = another_thread_loads() and not is_compiled
+        return _OwnGenerators(seeds[0]) if own else nullcontext()
     return _PerRequestGenerators([torch.Generator(device).manual_seed(seed) for seed in seeds])
+
+
+class _OwnGenerators(TorchFunctionMode):
+    """Draws what torch's own generators would draw after this seed, from others."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get('generator') is None:
+            if func in FILLS:
+                drawn = torch.empty_like(*args, **kwargs)
+                return FILLS[func](drawn, generator=self._of(drawn.device))
+            if func in WITH_GENERATOR:
+                kwargs = kwargs | {'generator': self._of(_device_of(args, kwargs))}
+        return func(*args, **kwargs)
+
+    def _of(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """Return the device of a draw: that of its tensor, the given one, or torch's default."""
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, torch.Tensor):
+            return each.device
+    given = kwargs.get('device')
+    return torch.get_default_device() if given is None else torch.device(given)
 
 
 class _PerRequestGenerators(TorchFunctionMode):

@@ -21,6 +21,7 @@ from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.policies.resources.memory import NotEnoughMemory
 from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.policies.runtime.loading_beside import beside_served_policy
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.policy_loading import LoadedPolicy
@@ -130,7 +131,8 @@ class PolicySwap:
         """Load and switch; return how it ended."""
         before = core.description.fingerprint
         try:
-            with in_background():
+            with beside_served_policy(), in_background():
+                self._wait_for_batch()
                 loaded = self._load(core, folder)
             old = self._switch(core, loaded)
         except AlreadyServed:
@@ -150,6 +152,16 @@ class PolicySwap:
             return SwapStatus(SwapState.DONE, f'{after} has replaced {before}')
         self._observer.on_swap_failed(why)
         return SwapStatus(SwapState.FAILED, f'{before} goes on: {why}')
+
+    def _wait_for_batch(self) -> None:
+        """
+        Wait for the end of the batch that runs: from the next one on, requests draw their random
+        numbers from generators of their own. Raises SwapCancelled.
+        """
+        try:
+            self._request_queue.run_job(lambda: None)
+        except QueueClosed as error:
+            raise SwapCancelled(str(error)) from None
 
     def _load(self, core: ServerCore, folder: Path) -> LoadedPolicy:
         parameters = replace(self._node.parameters, policy_path=str(folder))

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers by seed: a batch draws for each request what it would have drawn alone."""
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from support.policies.loading import loading_elsewhere  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.runtime.seeds import seeded_random  # noqa: E402
@@ -27,6 +30,18 @@ DRAWS = {
     'multinomial of a tensor': lambda count: WEIGHTS.repeat(count, 1).multinomial(
         20, replacement=True
     ),
+}
+
+
+# what one request may draw besides
+SINGLE = {
+    'normal of tensors': lambda: torch.normal(torch.zeros(9), torch.ones(9)),
+    'randn_like of a transposed tensor': lambda: torch.randn_like(torch.empty(3, 7).T),
+    'randint': lambda: torch.randint(99, (20,)),
+    'randperm': lambda: torch.randperm(40),
+    'in place': lambda: torch.zeros(20).uniform_() + torch.zeros(20).normal_(),
+    'bernoulli': lambda: torch.bernoulli(torch.full((40,), 0.5)),
+    'a distribution': lambda: torch.distributions.Normal(0.0, 1.0).sample((20,)),
 }
 
 
@@ -55,6 +70,35 @@ def test_another_mean_is_the_same_but_for_rounding():
     with seeded_random([2], CPU):
         single = values(1)
     assert torch.allclose(together[2:], single)
+
+
+@pytest.mark.parametrize('name', [*DRAWS, *SINGLE])
+def test_a_load_in_another_thread_changes_no_number_of_a_request(name):
+    work = SINGLE.get(name) or (lambda: DRAWS[name](1))
+
+    def drawn(disturb):
+        values = []
+        with seeded_random([7], CPU):
+            for _ in range(3):
+                values.append(work())
+                disturb()
+        return values
+
+    def disturb():
+        # what a network does that is built meanwhile
+        torch.default_generator.manual_seed(1)
+        torch.nn.init.normal_(torch.empty(5), generator=torch.default_generator)
+
+    alone = drawn(lambda: None)
+    with loading_elsewhere():
+        beside = drawn(disturb)
+    for one, other in zip(alone, beside, strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+
+
+def test_a_compiled_network_keeps_the_generator_that_it_was_compiled_with():
+    with loading_elsewhere():
+        assert isinstance(seeded_random([7], CPU, is_compiled=True), contextlib.nullcontext)
 
 
 def test_seeds_hold_for_the_context_only():

@@ -88,6 +88,7 @@ class LeRobotPolicy:
             network, description.state_class, rtc=description.supports_rtc
         )
         self._states: SessionStates[SessionMemory] = SessionStates(state_limit)
+        self._is_compiled = bool(getattr(network.config, 'compile_model', False))
         self._precision = precision
         self._image_cache = image_cache
 
@@ -191,7 +192,9 @@ class LeRobotPolicy:
         if self._precision is not None:
             contexts.append(torch.autocast(self._device.type, dtype=self._precision))
         if self._description.stochastic:
-            contexts.append(seeded_random(seeds, self._device))
+            contexts.append(
+                seeded_random(seeds, self._device, is_compiled=self._is_compiled)
+            )
         if self._image_cache is not None:
             contexts.append(self._image_cache.installed())
         return contexts

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import numpy as np
 import pytest
 
@@ -13,7 +16,11 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 
 from support.policies import exported_rig as rig  # noqa: E402
 
+from lerobot_serve.policies.exported import programs  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
+from lerobot_serve.policies.exported.programs import TorchProgram  # noqa: E402
+from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
+from lerobot_serve.server.swap.loading_thread import in_background  # noqa: E402
 
 
 @pytest.fixture(scope='module', params=['exported', 'as_onnx'])
@@ -127,6 +134,55 @@ def test_noise_comes_from_the_seed_of_the_request(tmp_path):
     first, other, again = policy.predict([rig.request(seed=seed) for seed in (1, 2, 1)])
     assert np.array_equal(first.robot, again.robot)
     assert not np.array_equal(first.robot, other.robot)
+
+
+def test_a_program_that_is_tried_meanwhile_changes_no_number_of_a_request():
+    began, tried = threading.Event(), threading.Event()
+
+    class Slow(torch.nn.Module):
+        def forward(self) -> torch.Tensor:
+            began.set()
+            # long enough for another program to seed the same generator
+            tried.wait(0.3)
+            return torch.randn(5)
+
+    def try_another() -> None:
+        assert began.wait(30)
+        TorchProgram(torch.nn.Identity()).run([torch.zeros(1)], seed=2)
+        tried.set()
+
+    trying = threading.Thread(target=try_another)
+    trying.start()
+    (drawn,) = TorchProgram(Slow()).run([], seed=1)
+    trying.join(30)
+    assert torch.equal(drawn, torch.randn(5, generator=torch.Generator().manual_seed(1)))
+
+
+def test_the_threads_of_a_program_that_is_swapped_in_have_the_priority_of_serving(
+    tmp_path, monkeypatch
+):
+    def tasks() -> set[int]:
+        return {int(name) for name in os.listdir('/proc/self/task')}
+
+    def noted(*given: object) -> object:
+        before = tasks()
+        session = open_session(*given)
+        new.extend(os.getpriority(os.PRIO_PROCESS, each) for each in tasks() - before)
+        return session
+
+    def load_beside() -> None:
+        with beside_served_policy(), in_background():
+            policies.append(load(options))
+
+    policies, new = [], []
+    open_session = programs.open_session
+    monkeypatch.setattr(programs, 'open_session', noted)
+    options = LoadOptions(rig.write_policy(tmp_path, rig.as_onnx()), cpu_threads=3)
+    loading = threading.Thread(target=load_beside)
+    loading.start()
+    loading.join(60)
+    assert policies and len(new) == 2
+    assert set(new) == {os.getpriority(os.PRIO_PROCESS, threading.get_native_id())}
 
 
 def test_a_joint_that_never_moved_is_normalised_as_lerobot_does(

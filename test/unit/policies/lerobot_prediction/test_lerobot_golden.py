@@ -9,8 +9,10 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
+from support.policies.loading import loading_elsewhere  # noqa: E402
 from support.policies.lerobot_rig import folder_of, loaded, Oracle, requests_for  # noqa: E402
 
+DRAWING = ('diffusion', 'vqbet', 'tdmpc', 'smolvla')
 SELECTING = ('act', 'diffusion', 'vqbet', 'smolvla')
 PREDICTING = ('act', 'smolvla')
 
@@ -56,6 +58,23 @@ def test_a_chunk_is_what_predict_action_chunk_gives(kind):
     with torch.inference_mode():
         model = oracle.policy.predict_action_chunk(oracle.batches(request)[-1])
     same(prediction, model[0], oracle)
+
+
+@pytest.mark.parametrize('kind', DRAWING)
+def test_a_chunk_is_the_same_while_another_policy_is_loaded(kind):
+    def build() -> None:
+        torch.manual_seed(1)
+        torch.nn.Linear(40, 40)
+
+    policy = loaded(kind)
+    assert policy.describe().stochastic
+    requests = [replace(each, episode_start=True) for each in requests_for(policy, 3)]
+    alone = [policy.predict([each])[0] for each in requests]
+    with loading_elsewhere(build):
+        beside = [policy.predict([each])[0] for each in requests]
+    for one, other in zip(alone, beside, strict=True):
+        np.testing.assert_array_equal(one.model, other.model)
+        np.testing.assert_array_equal(one.robot, other.robot)
 
 
 @pytest.mark.parametrize('use_mpc', [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 import gc
+import os
 import sys
 import threading
 import weakref
@@ -21,6 +22,11 @@ from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.policies.resources.memory import MB, MemoryCapacity, NotEnoughMemory
 from lerobot_serve.policies.resources.reservation_store import ReservationStore
+from lerobot_serve.policies.runtime.loading_beside import (
+    another_thread_loads,
+    at_serving_priority,
+    is_beside,
+)
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.swap.swap_folder import SwapRefused
 from lerobot_serve.server.swap.swap_status import SwapState
@@ -160,12 +166,19 @@ def test_a_request_that_waits_meanwhile_is_answered_by_the_new_policy(make):
         began.set()
         assert go_on.wait(30)
 
-    rig.served.request_queue.submit_job(block)
-    assert began.wait(30)
-    observation = replace(OBSERVATION, prefix_model=PREFIX, prefix_robot=PREFIX, prefix_policy=OLD)
-    assert rig.core.enqueue(wire_observation.encode(observation), 0) is None
+    def load() -> FakePolicy:
+        rig.served.request_queue.submit_job(block)
+        assert began.wait(30)
+        observation = replace(
+            OBSERVATION, prefix_model=PREFIX, prefix_robot=PREFIX, prefix_policy=OLD
+        )
+        assert rig.core.enqueue(wire_observation.encode(observation), 0) is None
+        return FakePolicy(fingerprint=NEW, supports_rtc=True)
+
+    rig.policies['new'] = load
     swapping = threading.Thread(target=rig.swap.begin, args=('new',))
     swapping.start()
+    assert began.wait(30)
     queue = rig.served.request_queue
     while not queue._jobs:
         assert swapping.is_alive()
@@ -467,6 +480,41 @@ def test_loading_gives_way_to_serving_and_leaves_the_interpreter_as_it_was(make)
     rig.run()
     assert during_s[0] < before_s
     assert sys.getswitchinterval() == before_s
+
+
+def test_threads_that_stay_with_the_new_policy_keep_the_priority_of_serving(make):
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def load() -> FakePolicy:
+        loading.append(niceness())
+        staying.append(at_serving_priority(niceness))
+        # the threads of the served policy are no matter of the swap
+        serving.append(rig.served.request_queue.run_job(lambda: at_serving_priority(niceness)))
+        return FakePolicy(fingerprint=NEW)
+
+    loading, staying, serving = [], [], []
+    rig = make()
+    rig.policies['new'] = load
+    rig.swap._start_thread = lambda name, target: run_in_thread(target)
+    assert rig.run()[0] is SwapState.DONE
+    assert staying == serving == [niceness()]
+    assert loading == [max(10, niceness())]
+
+
+def test_served_requests_are_known_to_run_beside_a_load(make):
+    seen = []
+
+    def load() -> FakePolicy:
+        there = rig.served.request_queue.run_job(another_thread_loads)
+        seen.append((another_thread_loads(), is_beside(), there))
+        return FakePolicy(fingerprint=NEW)
+
+    rig = make()
+    rig.policies['new'] = load
+    rig.run()
+    assert seen == [(False, True, True)]
+    assert not another_thread_loads() and not is_beside()
 
 
 def run_in_thread(target) -> None:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a thread that loads a policy beside the served one must leave alone: the numbers that served
+requests draw, and the priority of the threads that stay. No torch. Any thread.
+
+At most one thread loads beside a served policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from dataclasses import dataclass
+import threading
+from typing import TypeVar
+
+T = TypeVar('T')
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A thread that loads, and one that keeps the priority which that thread has given up."""
+
+    thread: int
+    helper: ThreadPoolExecutor
+
+
+_loading: _Loading | None = None
+
+
+@contextlib.contextmanager
+def beside_served_policy() -> Iterator[None]:
+    """Mark the calling thread as the one that loads; enter it before its priority is lowered."""
+    global _loading
+    with ThreadPoolExecutor(1, 'serving priority') as helper:
+        # starts its thread now: one that is started later inherits the lower priority
+        helper.submit(int).result()
+        _loading = _Loading(threading.get_ident(), helper)
+        try:
+            yield
+        finally:
+            _loading = None
+
+
+def is_beside() -> bool:
+    """Return whether the calling thread loads a policy beside the served one."""
+    loading = _loading
+    return loading is not None and loading.thread == threading.get_ident()
+
+
+def another_thread_loads() -> bool:
+    """Return whether a thread other than the calling one loads a policy."""
+    loading = _loading
+    return loading is not None and loading.thread != threading.get_ident()
+
+
+def at_serving_priority(work: Callable[[], T]) -> T:
+    """
+    Run `work`, which starts threads that stay with the policy; return its result or raise its
+    error. Linux gives a new thread the priority of the one that starts it, and a lower one cannot
+    be raised again without a privilege.
+    """
+    loading = _loading
+    if loading is None or loading.thread != threading.get_ident():
+        return work()
+    return loading.helper.submit(work).result()
