@@ -181,7 +181,7 @@ def test_the_threads_of_a_program_that_is_swapped_in_have_the_priority_of_servin
     loading = threading.Thread(target=load_beside)
     loading.start()
     loading.join(60)
-    assert policies and len(new) == 2
+    assert policies and len(new) >= 2
     assert set(new) == {os.getpriority(os.PRIO_PROCESS, threading.get_native_id())}
 
 
