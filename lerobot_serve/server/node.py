@@ -98,7 +98,7 @@ class PolicyServer(LifecycleNode):
             self._request_queue,
             self._statistics,
             self._observer,
-            start_thread=runtime.thread,
+            start_thread=partial(runtime.thread, loads=True),
             stop=runtime.stop,
         )
         self._create_endpoints()

@@ -6,7 +6,8 @@ One thread waits for SIGINT or SIGTERM, the main thread for `stop_requested`. On
 executor, whose callbacks only enqueue. All other threads of a node are started here too. Shutdown
 calls the `before_shutdown` callbacks while everything runs, sets `stop`, joins each thread with a
 timeout and then destroys the node. A thread that fails ends the process with its error and exit
-status 1; a UserError is printed as one line.
+status 1; a UserError is printed as one line. A thread that loads a policy cannot be interrupted: it
+ends with the process, whose status is 0.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class NodeRuntime:
         self.stop = threading.Event()
         self.failure: BaseException | None = None
         self.has_hanging_threads = False
+        # at the end, one that loads a policy; it is no fault
+        self.has_loading_threads = False
         self.context = rclpy.Context()
         try:
             rclpy.init(
@@ -120,6 +123,7 @@ class NodeRuntime:
         self._adding = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._wakes: list[tuple[threading.Thread, Callable[[], object]]] = []
+        self._loading: list[threading.Thread] = []
 
     def add(self, node: Node) -> None:
         """Add the node to the executor, and warn when images may be lost."""
@@ -129,18 +133,27 @@ class NodeRuntime:
             node.get_logger().warning(text)
 
     def thread(
-        self, name: str, target: Callable[[], None], wake: Callable[[], object] | None = None
+        self,
+        name: str,
+        target: Callable[[], None],
+        wake: Callable[[], object] | None = None,
+        *,
+        loads: bool = False,
     ) -> threading.Thread:
         """
         Start and return a thread that runs `target` until `stop` is set. Any thread.
 
-        `wake` is called after `stop` is set, for a target that waits for another condition.
+        `wake` is called after `stop` is set, for a target that waits for another condition. One
+        that `loads` a policy may take no notice of `stop`, and then ends with the process.
         """
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
         with self._adding:
             # drop finished threads: a node may be configured many times
             self._threads = [*(each for each in self._threads if each.is_alive()), thread]
             self._wakes = [each for each in self._wakes if each[0].is_alive()]
+            self._loading = [each for each in self._loading if each.is_alive()]
+            if loads:
+                self._loading.append(thread)
             if wake:
                 self._wakes.append((thread, wake))
             thread.start()
@@ -200,7 +213,7 @@ class NodeRuntime:
     def end_threads(self) -> None:
         """
         Call the shutdown callbacks and join every thread, with a timeout; `has_hanging_threads`
-        is set when one still runs.
+        is set when one still runs, `has_loading_threads` when one still loads a policy.
         """
         self.stop_requested.set()
         self._manager.notify(STOPPING)
@@ -224,8 +237,11 @@ class NodeRuntime:
         for _, wake in wakes:
             wake()
         for thread in threads:
-            thread.join(JOIN_TIMEOUT_S)
-            if thread.is_alive():
+            loads = thread in self._loading
+            thread.join(LOADING_GRACE_S if loads else JOIN_TIMEOUT_S)
+            if thread.is_alive() and loads:
+                self.has_loading_threads = True
+            elif thread.is_alive():
                 print(
                     f'thread {thread.name} still runs after {JOIN_TIMEOUT_S:g} s',
                     file=sys.stderr,
@@ -376,13 +392,16 @@ def run(
 
 
 def _close(runtime: NodeRuntime) -> None:
-    """Close the runtime, or end the process when threads hang."""
+    """Close the runtime; end the process when threads hang, or one still loads a policy."""
     runtime.end_threads()
     if runtime.has_hanging_threads:
         exit_within(EXIT_TIMEOUT_S)
         exit_at_once(1)
     exit_within(EXIT_TIMEOUT_S)
     runtime.destroy_nodes()
+    if runtime.has_loading_threads:
+        # the end of the interpreter would wait for it
+        exit_at_once(1 if runtime.failure else 0)
     faulthandler.cancel_dump_traceback_later()
 
 

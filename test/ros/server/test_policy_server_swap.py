@@ -132,6 +132,15 @@ def test_a_server_that_is_deactivated_meanwhile_keeps_its_policy(rig, new, swapp
     assert rig.status().swap == 0
 
 
+def test_a_signal_while_a_swap_loads_ends_the_server_in_order(rig, new, swapper, tmp_path):
+    new.loads.close_gate()
+    process = start(rig, tmp_path)
+    assert swapper.begin(new.folder_path()).accepted
+    rig.wait(lambda: new.events('load'), 'it is being loaded')
+    process.terminate()
+    assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize('moment', ['loading', 'switched'])
 def test_a_killed_server_starts_with_the_policy_of_its_parameters(
     rig, new, swapper, tmp_path, moment
