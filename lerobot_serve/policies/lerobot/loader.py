@@ -17,7 +17,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     CONFIG_FILE,
     read_checkpoint,
 )
-from lerobot_serve.policies.lerobot.checkpoint.config_rules import TRAINED
+from lerobot_serve.policies.lerobot.checkpoint.config_rules import CUDA_GRAPH_MODES, TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import read_features
 from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
     action_range,
@@ -48,6 +48,7 @@ from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
 from lerobot_serve.policies.resources.footprint import declared_bytes
 from lerobot_serve.policies.resources.memory import check_memory, leave_out_of_collections
+from lerobot_serve.policies.runtime.loading_beside import is_beside
 from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 T = TypeVar('T')
@@ -75,6 +76,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
         config = _load_part(
             folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
         )
+        check_may_change_thread(folder, config, device)
         _load_part(
             folder,
             'its sizes',
@@ -113,6 +115,18 @@ def load(options: LoadOptions) -> LeRobotPolicy:
                 autocast_dtype(config, options.dtype),
                 _image_cache(network, kind, description),
             ),
+        )
+
+
+def check_may_change_thread(folder: Checkpoint, config: Any, device: torch.device) -> None:
+    """Raise PolicyError for a network that only the thread which compiles it can run, in a swap."""
+    mode = getattr(config, 'compile_mode', '') if getattr(config, 'compile_model', False) else ''
+    if is_beside() and device.type == 'cuda' and mode in CUDA_GRAPH_MODES:
+        raise PolicyError(
+            f'{folder.path / CONFIG_FILE} has compile_mode {mode!r}, which captures CUDA graphs: '
+            'they run only in the thread that compiles, and a swap does so in another one than '
+            'predicts; set compile_mode to default or max-autotune-no-cudagraphs, or load the '
+            'policy replica by replica'
         )
 
 

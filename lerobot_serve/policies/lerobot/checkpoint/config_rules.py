@@ -41,6 +41,8 @@ SAMPLES = integer_range(1, 1 << 14)
 BACKBONE = one_of(*(f'resnet{depth}' for depth in (18, 34, 50, 101, 152)))
 GEMMA = one_of('gemma_300m', 'gemma_2b')
 COMPILE_MODE = one_of('default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs')
+# of these, those that capture CUDA graphs
+CUDA_GRAPH_MODES = ('reduce-overhead', 'max-autotune')
 ACTIVATION = one_of('relu', 'gelu', 'glu')
 # names of the RTC modes, as LeRobot spells them
 GUIDED, TRAINED = 'guided', 'trained'

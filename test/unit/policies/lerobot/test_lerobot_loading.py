@@ -6,6 +6,7 @@ from pathlib import Path
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,12 +27,13 @@ from support.policies.lerobot_rig import (  # noqa: E402
 )
 
 from lerobot_serve import requirements  # noqa: E402
-from lerobot_serve.policies.base import PolicyCamera  # noqa: E402
+from lerobot_serve.policies.base import PolicyCamera, PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
+from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
 from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
 OWN = compat.lerobot()
@@ -257,3 +259,26 @@ def test_notes_say_what_is_not_applied(copied):
         lambda held: held.update(temporal_ensemble_coeff=0.01, n_action_steps=1),
     )
     assert any('temporal ensembling' in note for note in load(loading(copied)).describe().notes)
+
+
+@pytest.mark.parametrize('mode', ['reduce-overhead', 'max-autotune'])
+def test_cuda_graphs_of_another_thread_are_refused_in_a_swap(copied, mode, monkeypatch):
+    folder, cuda = read_checkpoint(str(copied)), torch.device('cuda:0')
+    compiled = SimpleNamespace(compile_model=True, compile_mode=mode)
+    # at a start the thread that predicts loads
+    loader.check_may_change_thread(folder, compiled, cuda)
+    with beside_served_policy():
+        with pytest.raises(PolicyError, match=f"compile_mode '{mode}', which captures CUDA graphs"):
+            loader.check_may_change_thread(folder, compiled, cuda)
+        for config, device in (
+            (SimpleNamespace(compile_model=False, compile_mode=mode), cuda),
+            (SimpleNamespace(compile_model=True, compile_mode='default'), cuda),
+            (SimpleNamespace(), cuda),
+            (compiled, torch.device('cpu')),
+        ):
+            loader.check_may_change_thread(folder, config, device)
+    # and a load asks
+    asked = []
+    monkeypatch.setattr(loader, 'check_may_change_thread', lambda *given: asked.append(given))
+    load(loading(copied))
+    assert len(asked) == 1
