@@ -119,7 +119,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
 
 
 def check_may_change_thread(folder: Checkpoint, config: Any, device: torch.device) -> None:
-    """Raise PolicyError for a network that only the thread which compiles it can run, in a swap."""
+    """Raise PolicyError in a swap for a network that only the thread that loads it can run."""
     mode = getattr(config, 'compile_mode', '') if getattr(config, 'compile_model', False) else ''
     if is_beside() and device.type == 'cuda' and mode in CUDA_GRAPH_MODES:
         raise PolicyError(

@@ -4,8 +4,8 @@ Draw all random numbers of a prediction from the seeds of its requests.
 
 One request seeds torch's own generator, which belongs to the whole process. While another thread
 loads a policy, and draws from that one too, a request has a generator of its own instead, which
-gives the same numbers. In a batch each request gets the same numbers as alone: a draw for the whole
-batch is split into one part per request, each from its own generator. Inference thread.
+gives the same numbers. In a batch each request gets the same numbers as alone: a draw for the
+whole batch is split into one part per request, each from its own generator. Inference thread.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def seeded_random(
     Return a context in which random numbers come from these seeds, one per request.
 
     Within the context, a draw that cannot be divided among several requests raises PolicyError. A
-    single request of an `is_compiled` network always seeds torch's own generator: the network would
-    be compiled again for another one.
+    single request of an `is_compiled` network always seeds torch's own generator: the network
+    would be compiled again for another one.
     """
     if len(seeds) == 1:
         # also for a draw that takes no generator
@@ -116,7 +116,11 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
         if isinstance(each, torch.Tensor):
             return each.device
     given = kwargs.get('device')
-    return torch.get_default_device() if given is None else torch.device(given)
+    device = torch.get_default_device() if given is None else torch.device(given)
+    if device.type == 'cuda' and device.index is None:
+        # as the tensors on it have it: one generator for both
+        return torch.device('cuda', torch.cuda.current_device())
+    return device
 
 
 class _PerRequestGenerators(TorchFunctionMode):

@@ -6,8 +6,8 @@ One thread waits for SIGINT or SIGTERM, the main thread for `stop_requested`. On
 executor, whose callbacks only enqueue. All other threads of a node are started here too. Shutdown
 calls the `before_shutdown` callbacks while everything runs, sets `stop`, joins each thread with a
 timeout and then destroys the node. A thread that fails ends the process with its error and exit
-status 1; a UserError is printed as one line. A thread that loads a policy cannot be interrupted: it
-ends with the process, whose status is 0.
+status 1; a UserError is printed as one line. A thread that loads a policy cannot be interrupted;
+it ends with the process, whose status is 0.
 """
 
 from __future__ import annotations

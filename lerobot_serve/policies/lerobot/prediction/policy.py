@@ -192,9 +192,7 @@ class LeRobotPolicy:
         if self._precision is not None:
             contexts.append(torch.autocast(self._device.type, dtype=self._precision))
         if self._description.stochastic:
-            contexts.append(
-                seeded_random(seeds, self._device, is_compiled=self._is_compiled)
-            )
+            contexts.append(seeded_random(seeds, self._device, is_compiled=self._is_compiled))
         if self._image_cache is not None:
             contexts.append(self._image_cache.installed())
         return contexts

@@ -268,7 +268,7 @@ def test_cuda_graphs_of_another_thread_are_refused_in_a_swap(copied, mode, monke
     # at a start the thread that predicts loads
     loader.check_may_change_thread(folder, compiled, cuda)
     with beside_served_policy():
-        with pytest.raises(PolicyError, match=f"compile_mode '{mode}', which captures CUDA graphs"):
+        with pytest.raises(PolicyError, match=f"'{mode}', which captures CUDA graphs"):
             loader.check_may_change_thread(folder, compiled, cuda)
         for config, device in (
             (SimpleNamespace(compile_model=False, compile_mode=mode), cuda),

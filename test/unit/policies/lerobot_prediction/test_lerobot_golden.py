@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from support.policies.loading import loading_elsewhere  # noqa: E402
 from support.policies.lerobot_rig import folder_of, loaded, Oracle, requests_for  # noqa: E402
+from support.policies.loading import loading_elsewhere  # noqa: E402
 
 DRAWING = ('diffusion', 'vqbet', 'tdmpc', 'smolvla')
 SELECTING = ('act', 'diffusion', 'vqbet', 'smolvla')
