@@ -285,8 +285,7 @@ class Dispatcher:
         table.slot_of(replica).health.record_success()
         if reply.is_probe:
             return
-        if request.is_done:
-            self._drops.add('late_reply')
+        if self._is_too_late(reply):
             return
         # the replica is healthy: only a drain or a verdict withholds the reply
         conditions = table.slots[request.slot].conditions(step.now_ns, Reachability.HEALTHY)
@@ -312,6 +311,16 @@ class Dispatcher:
             session.flags = 0
         self._relay(reply, step)
 
+    def _is_too_late(self, reply: ReceivedReply) -> bool:
+        """Count a reply to a request that has ended, or has left the slot of the replica."""
+        if reply.request.is_done:
+            self._drops.add('late_reply')
+            return True
+        # the conditions of its new slot say nothing of the policy that has replied
+        if reply.pending.has_left_slot:
+            self._drops.add(SLOT_LEFT)
+        return reply.pending.has_left_slot
+
     def _relay(self, reply: ReceivedReply, step: DispatchStep) -> None:
         """End a request with the reply of a replica."""
         request = reply.request
@@ -336,8 +345,7 @@ class Dispatcher:
             if reason and status not in SESSION_LOST_STATUSES:
                 self._record_failed_probe(reply.replica, step.now_ns)
             return
-        if request.is_done:
-            self._drops.add('late_reply')
+        if self._is_too_late(reply):
             return
         if self._table.in_flight.pending_servers(request):
             self._drops.add('failed_over')
@@ -396,7 +404,7 @@ class Dispatcher:
         if replica.record_late(now_ns - pending.sent_ns, now_ns) and replica.health.is_healthy:
             replica.health.mark_unhealthy('unresponsive: repeated late replies', now_ns)
             self._reassign_pending(replica, step)
-        elif not pending.request.is_done:
+        elif not (pending.request.is_done or pending.has_left_slot):
             self._forwarder.hedge(pending.request, step)
 
     def _reassign_pending(self, replica: Replica, step: DispatchStep) -> None:

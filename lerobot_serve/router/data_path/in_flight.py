@@ -71,12 +71,14 @@ class InFlightRequest:
 class PendingReply:
     """
     A reply that a replica has not sent yet. `since_ns` is the sending time of the oldest request
-    of the client without a reply of this replica, `due_ns` the time limit.
+    of the client without a reply of this replica, `due_ns` the time limit. `slot` is that of the
+    request when it was sent.
     """
 
     server: str
     request: InFlightRequest
     purpose: RequestPurpose
+    slot: str
     sent_ns: int
     since_ns: int
     due_ns: int
@@ -84,6 +86,11 @@ class PendingReply:
     @property
     def key(self) -> tuple[str, str]:
         return self.server, self.request.session.request.client_id
+
+    @property
+    def has_left_slot(self) -> bool:
+        """Whether the request has moved to another slot since it was sent."""
+        return self.slot != self.request.slot
 
 
 class InFlightRequests:
@@ -128,6 +135,7 @@ class InFlightRequests:
             server,
             request,
             purpose,
+            request.slot,
             sent_ns=now_ns,
             since_ns=since_ns,
             due_ns=since_ns + timeout_ns,
@@ -161,7 +169,7 @@ class InFlightRequests:
         return [pending for (name, _), pending in self._pending.items() if name == server]
 
     def pending_servers(self, request: InFlightRequest) -> list[str]:
-        """Return the replicas that may still reply to a request."""
+        """Return the replicas of its slot that may still reply to a request."""
         client_id = request.session.request.client_id
         found = ((name, self._pending.get((name, client_id))) for name in request.tried_servers)
         return [
@@ -170,6 +178,7 @@ class InFlightRequests:
             if pending
             and pending.request is request
             and pending.purpose is not RequestPurpose.PROBE
+            and not pending.has_left_slot
         ]
 
     def count_by_slot(self) -> Counter[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, TIMEOUT_NS
 
+from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.replicas.slot import VerdictRecord
 from lerobot_serve.wire.schema import Flag, Status
@@ -203,3 +204,68 @@ def test_a_barred_policy_ends_the_episodes_that_it_is_known_to_drive_and_no_othe
     stays = known == 'b@1'
     assert len(rig.replies) == stays
     assert (rig.drop('slot_left') == 0) == stays
+
+
+@pytest.mark.parametrize('how', ['verdict', 'drain'])
+@pytest.mark.parametrize('status', [Status.OK, Status.POLICY_ERROR, Status.TOO_LATE])
+def test_a_hedge_in_the_slot_that_a_request_has_left_replies_to_nobody(how, status):
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')})
+    rig.robot()
+    for _ in range(40):
+        rig.round_trip(episode=IN_B)
+    rig.forget()
+    raw = rig.request(episode=IN_B)
+    (first,) = rig.servers
+    rig.advance(20 * MS)
+    (second,) = rig.servers
+    assert {first, second} == {'/b1', '/b2'}
+    if how == 'verdict':
+        roll_back(rig, now=True)
+    else:
+        rig.drain('b', after_s=0.0)
+    rig.answer(first, raw)
+    assert rig.servers == ['/a1']
+    chunks = rig.stats.slot('a').chunks
+    rig.answer(second, raw, status)
+    assert (rig.replies, refusals(rig), rig.servers) == ([], [], [])
+    assert (rig.drop('slot_left'), rig.drop('late_reply')) == (2, 0)
+    assert rig.stats.slot('a').chunks == chunks
+    rig.answer('/a1', raw)
+    ((_, flags, slot),) = rig.replies
+    assert (slot, flags & Flag.POLICY_CHANGED) == ('a', Flag.POLICY_CHANGED)
+    assert rig.stats.slot('a').chunks == chunks + 1
+
+
+def test_a_failure_in_the_new_slot_waits_for_no_hedge_of_the_old_one():
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')})
+    rig.robot()
+    for _ in range(40):
+        rig.round_trip(episode=IN_B)
+    rig.forget()
+    raw = rig.request(episode=IN_B)
+    rig.advance(20 * MS)
+    first, _ = rig.servers
+    roll_back(rig, now=True)
+    rig.answer(first, raw)
+    rig.answer('/a1', raw, Status.POLICY_ERROR)
+    assert [slot for _, _, slot in rig.replies] == ['a']
+
+
+def test_a_silent_replica_that_replies_after_its_requests_have_moved_is_not_relayed(rig):
+    rig.rules(failover_slots=frozenset('ab'))
+    ask(rig, IN_B)
+    rig.forget()
+    raw = rig.request(episode=IN_B)
+    rig.servers.clear()
+    replica = rig.replicas['/b1']
+    with rig.table.lock:
+        replica.health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
+    step = DispatchStep(rig.now_ns)
+    with rig.table.lock:
+        rig.dispatcher._reassign_pending(replica, step)
+    step.run()
+    assert rig.servers == ['/a1']
+    rig.answer('/b1', raw)
+    assert (rig.replies, rig.drop('slot_left')) == ([], 1)
+    rig.answer('/a1', raw)
+    assert [slot for _, _, slot in rig.replies] == ['a']
