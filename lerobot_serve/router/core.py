@@ -286,7 +286,7 @@ class RouterCore:
             if replica.session_losses != losses:
                 self.session_manager.on_sessions_lost(server)
             if slot.policy != before:
-                self._hold_candidate(slot)
+                self._on_other_policy(slot)
             return text
 
     def _record_swap(self, replica: Replica, policy: str) -> None:
@@ -295,9 +295,14 @@ class RouterCore:
         before = slot.policy
         text = slot.record_swap(replica.name, policy, self.now_ns)
         if slot.policy != before:
-            self._hold_candidate(slot)
+            self._on_other_policy(slot)
         if text:
             self.jobs.put(partial(self._context.log_warning, text))
+
+    def _on_other_policy(self, slot: Slot) -> None:
+        """Judge the policy of a slot by itself, not by its predecessor. Under the lock."""
+        self.table.stats.restart_latency(slot.name)
+        self._hold_candidate(slot)
 
     def _hold_candidate(self, slot: Slot) -> None:
         """

@@ -76,6 +76,8 @@ class CanaryController:
         self._share: int | None = None
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
+        # restarts of the counts of each arm at the last look
+        self._restarts: dict[str, int] = {}
         # of the last update
         self._facts = Facts(SlotFacts(), SlotFacts())
         # what of a shared state is in the counts; stored with them
@@ -98,9 +100,9 @@ class CanaryController:
         if self._slot:
             self._slot.is_on_trial = self.canary.state in ON_TRIAL
 
-    @staticmethod
-    def facts(table: RoutingTable, in_shadow: ShadowRecord) -> Facts:
+    def facts(self, table: RoutingTable, in_shadow: ShadowRecord) -> Facts:
         """Return the facts of both slots; `in_shadow` is the candidate's. Under the lock."""
+        self._restart_latency(table)
         candidate, champion = (
             slot_facts(table.slots[name], table.stats.slot(name)) for name in (CANDIDATE, CHAMPION)
         )
@@ -111,6 +113,17 @@ class CanaryController:
             divergence_samples=in_shadow.spreads_count,
             events=arm_events(table.stats.take_events()),
         )
+
+    def _restart_latency(self, table: RoutingTable) -> None:
+        """
+        Measure the latency of the slots anew where a step has begun since the last look, as each
+        router of a shared state does. In a watch the champion's stays, as its shares do.
+        """
+        restarts = self.canary.record.growth.restarts
+        for arm, slot in SLOT_OF_ARM.items():
+            if restarts[arm] != self._restarts.get(arm):
+                table.stats.restart_latency(slot)
+        self._restarts = dict(restarts)
 
     def update(self, now_ns: int, facts: Facts) -> bool:
         """Update the canary and apply its events; return whether there were any."""

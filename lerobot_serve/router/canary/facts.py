@@ -91,6 +91,8 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
+# in a snapshot of the growth, beside the counters
+RESTARTS = 'restarts'
 COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips', 'halts')
 
 
@@ -110,10 +112,14 @@ class Facts:
 
 
 class CounterGrowth:
-    """Accumulates the growth of the counters."""
+    """
+    Accumulates the growth of the counters. `restarts` counts the restarts of each arm, across
+    those of the router: what is measured in a window begins with them, too.
+    """
 
     def __init__(self) -> None:
         self._totals = {slot: SlotFacts() for slot in ARMS}
+        self.restarts = dict.fromkeys(ARMS, 0)
         self._latest: dict[str, SlotFacts] = {}
 
     def add(self, facts: Facts) -> dict[str, dict[str, int]]:
@@ -145,14 +151,20 @@ class CounterGrowth:
     def restart(self, arms: Sequence[str] = ARMS) -> None:
         """Reset the growth of these arms to 0."""
         self._totals.update({slot: SlotFacts() for slot in arms})
+        self.restarts.update({slot: self.restarts[slot] + 1 for slot in arms})
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """Return the state for `restore`."""
-        return {slot: counters(total) for slot, total in self._totals.items()}
+        return {
+            slot: {**counters(total), RESTARTS: self.restarts[slot]}
+            for slot, total in self._totals.items()
+        }
 
     def restore(self, snapshot: Mapping[str, Mapping[str, object]]) -> None:
         """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
         self._totals = {slot: _checked(snapshot[slot]) for slot in ARMS}
+        # an older snapshot has none
+        self.restarts = {slot: _count(snapshot[slot].get(RESTARTS, 0), RESTARTS) for slot in ARMS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:
@@ -167,14 +179,18 @@ def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
     return {name: max(0, new[name] - (0 if has_restarted else old[name])) for name in COUNTERS}
 
 
+def _count(value: object, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
+        raise ValueError(f'{name} is {value!r}')
+    return value
+
+
 def _checked(values: Mapping[str, object]) -> SlotFacts:
     found: dict[str, int] = {}
     for name in COUNTERS:
         # an older snapshot has no halts
         value = values.get(name, 0) if name == 'halts' else values[name]
-        if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
-            raise ValueError(f'{name} is {value!r}')
-        found[name] = value
+        found[name] = _count(value, name)
     return SlotFacts(
         replies=found['replies'],
         failed_replies=found['failed_replies'],

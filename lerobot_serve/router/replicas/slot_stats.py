@@ -208,6 +208,10 @@ class SlotStats:
         self._slots[slot].latency.add(latency_ms)
         self._slots[slot].buckets.add(latency_ms / 1e3)
 
+    def restart_latency(self, slot: str) -> None:
+        """Forget the latency of recent replies: what comes is of another policy or step."""
+        self._slots[slot].latency = RecentLatency()
+
     def record_failure(self, slot: str, reason: str) -> None:
         """Record a request that a slot failed."""
         self._slots[slot].failed[reason] += 1
