@@ -143,7 +143,7 @@ class RouterModel(RequestObserver):
         self.now_ns, self.wall_s = 1000 * S, 1.7e9
         self._names = count(1)
         self.servers = {
-            name: RouterModelServer(name, slot, f'{slot}@1')
+            name: RouterModelServer(name, slot, f'{slot}@{slot}1')
             for slot in SLOTS
             for name in SLOTS[slot]
         }
@@ -378,13 +378,13 @@ class RouterModel(RequestObserver):
     def load(self, slot: str, version: int) -> None:
         """All servers of a slot serve another policy."""
         for name in SLOTS[slot]:
-            self.servers[name].load(f'{slot}@{version}')
+            self.servers[name].load(f'{slot}@{slot}{version}')
         self._disturbed(slot)
 
     def swap(self, server: str, version: int) -> None:
         """One server replaces its policy under its sessions."""
         slot = self.servers[server].slot
-        self.servers[server].swap(f'{slot}@{version}')
+        self.servers[server].swap(f'{slot}@{slot}{version}')
         self._disturbed(slot)
 
     def slot_word(self, word: str, slot: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController
+from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.shadow.qualification import Qualification
 
@@ -58,7 +59,7 @@ def _start(core: RolloutCore, by: str, plan: tuple[str, ...]) -> str:
     if not plan:
         raise CanaryCommandRejected('plan must have steps, for example 25, 50, 100')
     core.canary.check_start()
-    if core.slots['b'].policy == core.slots['a'].policy:
+    if weights_of(core.slots['b'].policy) == weights_of(core.slots['a'].policy):
         raise CanaryCommandRejected(
             f'both slots serve {core.slots["b"].policy}; load the new policy into slot b first'
         )

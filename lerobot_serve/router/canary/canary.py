@@ -15,6 +15,7 @@ from typing import Any
 
 from lerobot_serve.router.canary import status_text
 from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
+from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
     not_ready_reason,
@@ -247,7 +248,7 @@ class Canary:
 
     def _check_policies(self, facts: Facts) -> None:
         candidate, champion = facts.candidate.policy, facts.champion.policy
-        is_candidate = champion and candidate != champion
+        is_candidate = champion and weights_of(candidate) != weights_of(champion)
         if is_candidate and plan_fit(self.record.planned_policy, candidate) is PlanFit.FIRST:
             self.record.planned_policy = candidate
         for slot in ARMS:

@@ -51,6 +51,11 @@ def identity(fingerprint: str) -> str:
     return fingerprint.rpartition('@')[2]
 
 
+def weights_of(fingerprint: str) -> str:
+    """Return what policies of the same weights share; one without a digest stands for itself."""
+    return identity(fingerprint) or fingerprint
+
+
 def record_path(folder: Path, candidate: str) -> Path:
     """Return the file of a candidate; each digest has one of its own."""
     return folder / f'{quote(identity(candidate), safe="._-")}.json'

@@ -10,9 +10,11 @@ RoutingTable.lock.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -43,8 +45,25 @@ class VerdictRecord:
     leave_by_ns: int = 0
 
 
-# fingerprint of a policy, or `slot:NAME` for any policy in a slot
-VerdictRecords = dict[str, VerdictRecord]
+class VerdictRecords(UserDict[str, VerdictRecord]):
+    """
+    The verdicts by the fingerprint of a policy, or `slot:NAME` for any policy in a slot. Policies
+    with the same digest share one: the name before it is free.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(weights_of(name))
+
+    def __getitem__(self, name: str) -> VerdictRecord:
+        return super().__getitem__(weights_of(name))
+
+    def __setitem__(self, name: str, record: VerdictRecord) -> None:
+        super().__setitem__(weights_of(name), record)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(weights_of(name))
+
+
 NO_VERDICT = VerdictRecord(PolicyVerdict.NONE)
 
 
@@ -60,7 +79,7 @@ class Slot:
         verdicts: VerdictRecords | None = None,
     ) -> None:
         self.name = name
-        self.verdicts: VerdictRecords = {} if verdicts is None else verdicts
+        self.verdicts = VerdictRecords() if verdicts is None else verdicts
         # by an operator
         self.drain: SlotDrain | None = None
         self.is_on_trial = False

@@ -6,7 +6,7 @@ The key of a decision is its kind and name:
 
     parameter  NAME                  value, file, when, by: a parameter set live
     drain      SLOT                  text (empty: no drain), now; one row per slot
-    verdict    POLICY or slot:NAME   verdict, text, now, when
+    verdict    POLICY or slot:NAME   verdict, text, now, when; see slot.VerdictRecords
     canary     (empty)               the snapshot of the canary
 
 Damage fails closed: an unreadable decision bars the candidate slot for any policy, and an

@@ -15,10 +15,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec, with_changes
+from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS, PolicyVerdict
-from lerobot_serve.router.replicas.slot import Slot, SlotDrain, VerdictRecord, VerdictRecords
+from lerobot_serve.router.replicas.slot import (
+    Slot,
+    SlotDrain,
+    VerdictRecord,
+    VerdictRecords,
+)
 from lerobot_serve.router.storage.content import (
     CANARY,
     DecisionKey,
@@ -49,7 +55,7 @@ class DurableDecisions:
     def __init__(self, writer: StoreWriter, context: NodeContext) -> None:
         self.writer, self._context = writer, context
         self.leave_within_ns = 0
-        self.verdicts: VerdictRecords = {}
+        self.verdicts = VerdictRecords()
         # why the last decisions came too late: another router had decided
         self._conflict = ''
         self._by = BY_HAND
@@ -65,10 +71,8 @@ class DurableDecisions:
         texts = []
         for (kind, name), value in self.writer.decisions.items():
             if kind == VERDICT:
-                record = self._make_verdict(
-                    PolicyVerdict(value['verdict']), value['text'], at_once=value['now']
-                )
-                self.verdicts[name] = record
+                self._adopt_verdict(name, value)
+                record = self.verdicts[name]
                 if record.verdict in BARRING_VERDICTS:
                     texts.append(f'{name} is barred: {record.text}; {LIFT_HINT}')
             elif kind == DRAIN and name in slots and value['text']:
@@ -159,12 +163,32 @@ class DurableDecisions:
             slots[name].drain = (
                 self._make_drain(value['text'], at_once=value['now']) if is_drained else None
             )
-        elif kind == VERDICT and value is None:
-            self.verdicts.pop(name, None)
         elif kind == VERDICT:
-            self.verdicts[name] = self._make_verdict(
-                PolicyVerdict(value['verdict']), value['text'], at_once=value['now']
-            )
+            self._adopt_verdict(name, value)
+
+    def _adopt_verdict(self, name: str, value: Any) -> None:
+        """
+        Apply a stored verdict; None takes it back. Of several on the same weights, stored under
+        several names, one that bars holds.
+        """
+        stored = [self.writer.decisions[VERDICT, each] for each in self._stored_names(name)]
+        found = [value, *stored] if value else stored
+        if not found:
+            self.verdicts.pop(name, None)
+            return
+        bars = [each for each in found if PolicyVerdict(each['verdict']) in BARRING_VERDICTS]
+        holds = (bars or found)[0]
+        self.verdicts[name] = self._make_verdict(
+            PolicyVerdict(holds['verdict']), holds['text'], at_once=holds['now']
+        )
+
+    def _stored_names(self, name: str) -> list[str]:
+        """Return the names under which verdicts on the same weights are stored."""
+        return [
+            each
+            for kind, each in self.writer.decisions
+            if kind == VERDICT and weights_of(each) == weights_of(name)
+        ]
 
     def take_conflict(self) -> str:
         """Return, once, why decisions came too late in a shared state; empty otherwise."""
@@ -212,6 +236,7 @@ class DurableDecisions:
         barred = {
             n for n in names if n in self.verdicts and self.verdicts[n].verdict in BARRING_VERDICTS
         }
+        barred |= {each for name in barred for each in self._stored_names(name)}
         if barred:
             changes: dict[DecisionKey, Any] = {(VERDICT, name): None for name in barred}
             otherwise = f'the verdict on slot {slot.name} stays'
@@ -222,7 +247,7 @@ class DurableDecisions:
             else:
                 self._transaction.update(changes)
         for name in barred:
-            del self.verdicts[name]
+            self.verdicts.pop(name, None)
         return ', '.join(sorted(barred))
 
     def canary(self, snapshot: dict[str, Any], *, is_decision: bool) -> None:

@@ -11,7 +11,7 @@ from lerobot_serve.router.sessions.manager import SessionManager
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from support.router.contexts import make_context
-from support.router.dispatch_rig import Rig
+from support.router.dispatch_rig import policy_of, Rig
 
 OPEN_TIMEOUT_S = 3.0
 
@@ -25,7 +25,7 @@ class FakeReplica:
         self.refuses: Refusal | None = None
         self.hangs, self.wired = False, True
         self.action_names = ('x', 'y')
-        self.policy = f'{server[1:2]}@1'
+        self.policy = policy_of(server[1:2])
         self.resets: list[object] = []
         # what it was called for, and how long that kept a caller waiting
         self.calls: list[str] = []

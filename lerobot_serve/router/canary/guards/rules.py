@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import math
 
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.canary.guards.alarms import (
     alarm_threshold,
     CHUNKS_PER_ALARM,
@@ -135,7 +136,7 @@ def promotion_blocker(facts: Facts) -> str:
     """Return why an operator may not promote; empty when one may."""
     reason = facts.missing or not_ready_reason('candidate', facts.candidate)
     policy = facts.candidate.policy
-    if reason or policy != facts.champion.policy:
+    if reason or weights_of(policy) != weights_of(facts.champion.policy):
         return reason
     # a verdict on the candidate would bar both slots
     return f'both slots serve {policy}; load the candidate into its slot, or clear canary.plan'

@@ -210,3 +210,16 @@ def test_no_shadow_is_skipped_for_a_policy_that_is_not_known(rig):
     rig.slots['b'].policy = ''
     with pytest.raises(SlotCommandRejected, match='slot b serves no policy yet'):
         run(rig, R.SKIP_SHADOW)
+
+
+def test_no_rollout_begins_where_both_slots_have_the_same_weights(rig):
+    """A verdict would bar both."""
+    for server in ('/a1', '/a2'):
+        rig.hear(server, policy='renamed@b')
+    with pytest.raises(SlotCommandRejected, match='both slots serve act@b'):
+        run(rig, R.CANARY_START, plan=PLAN)
+    # with a plan of the parameters it waits
+    rig.core.change_parameters(replace(rig.core.parameters, canary_plan=PLAN))
+    rig.core.update_canary()
+    assert phase(rig) is CanaryPhase.WAITING
+    assert 'both slots serve act@b' in rig.core.canary.canary.text

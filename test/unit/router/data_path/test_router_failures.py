@@ -72,11 +72,11 @@ def test_the_last_failure_is_what_the_robot_is_told(rig):
 def test_a_chunk_of_another_policy_never_reaches_a_robot(rig):
     raw = rig.request(episode=episode_in('a'))
     first = rig.servers[0]
-    rig.answer(first, raw, policy='b@1')
+    rig.answer(first, raw, policy='b@7')
     second = rig.servers[0]
-    rig.answer(second, raw, policy='b@1')
+    rig.answer(second, raw, policy='b@7')
     assert rig.replies == []
-    assert 'replies as b@1, and slot a is a@1' in rig.replicas[first].text
+    assert 'replies as b@7, and slot a is a@1' in rig.replicas[first].text
     # nobody is left in slot a, so it went on in slot b
     third = rig.servers[0]
     assert third in SLOTS['b']

@@ -203,7 +203,7 @@ def test_a_late_chunk_of_the_old_policy_never_follows_one_of_the_new(pair):
 def split() -> Rig:
     """Two slots, and a robot whose episode runs in slot b."""
     made = Rig({'a': ('/a',), 'b': ('/b',)})
-    made.robot().known_policies = {'a@1', 'b@1'}
+    made.robot().known_policies = {'a@1', 'b@7'}
     made.round_trip(episode=episode_in('b'))
     made.forget()
     return made
@@ -219,27 +219,27 @@ def in_b(rig: Rig, policy: str, flags: int = CHANGED) -> list[str]:
 
 
 def test_a_barred_policy_that_is_swapped_in_drives_nobody(split):
-    split.slots['b'].verdicts['bad@1'] = VerdictRecord(
+    split.slots['b'].verdicts['bad@8'] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'rolled back', leave_by_ns=split.now_ns + 60 * SECOND
     )
-    assert in_b(split, 'bad@1') == ['/a']
+    assert in_b(split, 'bad@8') == ['/a']
     split.answer('/a', split.last)
     assert [(flags, slot) for _, flags, slot in split.replies] == [(CHANGED, 'a')]
 
 
 def test_a_policy_that_may_not_begin_takes_over_no_running_episode(split):
-    swaps(split, '/b', 'new@1')
+    swaps(split, '/b', 'new@8')
     split.slots['b'].unmet_requirements = 'no record of the gate'
-    assert in_b(split, 'new@1') == ['/a']
+    assert in_b(split, 'new@8') == ['/a']
     split.answer('/a', split.last)
     assert [(flags, slot) for _, flags, slot in split.replies] == [(CHANGED, 'a')]
 
 
 def test_without_another_slot_its_chunks_are_withheld_and_the_reason_is_told(split):
     split.set_available('/a', False)
-    swaps(split, '/b', 'new@1')
+    swaps(split, '/b', 'new@8')
     split.slots['b'].unmet_requirements = 'no record of the gate'
-    assert in_b(split, 'new@1') == []
+    assert in_b(split, 'new@8') == []
     assert split.replies == []
     assert 'running episodes leave it: no record of the gate' in split.texts[0]
     ((_, status, _),) = split.outside.failures or [(None, Status.NO_SLOT, '')]
@@ -248,7 +248,7 @@ def test_without_another_slot_its_chunks_are_withheld_and_the_reason_is_told(spl
 
 def test_what_a_policy_lacks_ends_no_episode_that_it_drives_already(split):
     split.slots['b'].unmet_requirements = 'a record that has gone'
-    assert in_b(split, 'b@1', flags=0) == []
+    assert in_b(split, 'b@7', flags=0) == []
     assert [(flags, slot) for _, flags, slot in split.replies] == [(0, 'b')]
 
 
@@ -256,9 +256,9 @@ def test_a_replaced_policy_that_a_verdict_bars_finishes_nothing_late(split):
     raw = split.request(episode=episode_in('b'))
     split.servers.clear()
     split.now_ns += MS
-    split.slots['b'].verdicts['b@1'] = VerdictRecord(
+    split.slots['b'].verdicts['b@7'] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'rolled back', leave_by_ns=split.now_ns
     )
-    swaps(split, '/b', 'good@1')
-    split.answer('/b', raw, policy='b@1')
+    swaps(split, '/b', 'good@8')
+    split.answer('/b', raw, policy='b@7')
     assert split.replies == []

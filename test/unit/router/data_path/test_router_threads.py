@@ -17,6 +17,7 @@ from support.router.dispatch_rig import (
     check_counts,
     LockedOutside,
     MS,
+    policy_of,
     request_bytes,
     Rig,
 )
@@ -91,7 +92,7 @@ class Stress:
                 status = Status.POLICY_ERROR if number % 10 == 3 else Status.OK
                 if number % 10 != 7:
                     slot = self.rig.replicas[server].slot
-                    answer = answer_bytes(raw, status, f'{slot}@1', slot)
+                    answer = answer_bytes(raw, status, policy_of(slot), slot)
                     self.rig.dispatcher.on_reply(server, answer, time.monotonic_ns())
         finally:
             self.done.set()

@@ -217,7 +217,7 @@ def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
         rig.clients['/b1'].action_names = ('grip',)
     else:
         for robot in rig.robots:
-            robot.refused['b'] = 'b@1'
+            robot.refused['b'] = 'b@7'
     rig.poll()
     rig.set_available('/a2', True)
     rig.poll()

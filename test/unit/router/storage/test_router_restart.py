@@ -14,6 +14,7 @@ from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
+from lerobot_serve.router.replicas.slot import NO_VERDICT
 from lerobot_serve.router.storage.store import FILE
 from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -247,3 +248,61 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
     rig = routers.start()
     assert slot_of(rig) == {'a'}
     assert rig.slots['b'].drain and rig.slots['b'].verdict_record.text
+
+
+# one verdict for the same weights, whatever their name
+
+
+def test_a_verdict_holds_for_the_same_weights_under_another_name(routers):
+    rig = routers.start()
+    routers.set_live(canary_plan=PLAN)
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    assert ('verdict', 'act@b') in rig.core.writer.decisions, 'as older routers read it'
+    rig.hear('/b1', policy='renamed@b')
+    routers.poll()
+    assert slot_of(rig) == {'a'}
+    # also in the router that starts next
+    rig = routers.start()
+    rig.hear('/b1', policy='renamed@b')
+    assert slot_of(rig) == {'a'}
+    assert rig.slots['b'].verdict_record.text.endswith('arm hit the table')
+    assert any(text.startswith('act@b is barred') for text in rig.told)
+    text = run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    assert 'act@b' in text
+    assert not [key for key in rig.core.writer.decisions if key[0] == 'verdict']
+    assert slot_of(rig) == {'a', 'b'}
+    rig = routers.start()
+    assert slot_of(rig) == {'a', 'b'}
+
+
+@pytest.mark.parametrize('verdicts', [('promoted', 'rolled_back'), ('rolled_back', 'promoted')])
+def test_of_two_stored_verdicts_on_the_same_weights_the_one_that_bars_holds(routers, verdicts):
+    rig = routers.start()
+    decisions = rig.core.decisions
+    rows = {
+        ('verdict', f'{name}@b'): {'verdict': verdict, 'text': verdict, 'now': True, 'when': ''}
+        for name, verdict in zip(('act', 'other'), verdicts, strict=True)
+    }
+    rig.core.writer.enqueue(rows)
+    rig = routers.start()
+    assert slot_of(rig) == {'a'}
+    # another router of a shared state takes them back, one after the other
+    decisions = rig.core.decisions
+    names = [name for _, name in rows]
+    for name in sorted(names, key=lambda name: rows['verdict', name]['verdict']):
+        rig.core.writer.learn(('verdict', name), None, 1)
+        decisions.adopt(('verdict', name), None, rig.slots)
+        known = decisions.verdicts.get('act@b', NO_VERDICT)
+        left = [each for key, each in rig.core.writer.decisions.items() if key in rows]
+        assert known.verdict.value == (left[0]['verdict'] if left else NO_VERDICT.verdict.value)
+    assert slot_of(rig) == {'a', 'b'}
+
+
+def test_a_policy_without_a_digest_shares_no_verdict(routers):
+    rig = routers.start()
+    rig.core.decisions.bar(rig.slots['b'], 'first@', 'it hit the table', at_once=True)
+    rig.core.decisions.bar(rig.slots['b'], 'plain', 'it hit the table', at_once=True)
+    for policy, begins in (('first@', {'a'}), ('second@', {'a', 'b'}), ('plain', {'a'})):
+        rig.hear('/b1', policy=policy)
+        assert slot_of(rig) == begins, policy
