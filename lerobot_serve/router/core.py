@@ -266,11 +266,17 @@ class RouterCore:
         if new.split_percent == old.split_percent or len(self.slots) < 2:
             return
         self.canary.check_split(old.split_percent, new.split_percent)
-        for name, share in (('a', new.split_percent), ('b', 100 - new.split_percent)):
+        self.check_shares(old.split_percent, new.split_percent)
+
+    def check_shares(self, old: int, new: int) -> None:
+        """Raise ParameterError for another split with a share for a slot that may have none."""
+        if new == old:
+            return
+        for name, share in (('a', new), ('b', 100 - new)):
             text = self.slots[name].text
             if share and text:
                 raise ParameterError(
-                    f'split_percent stays {old.split_percent}: slot {name} would receive '
+                    f'split_percent stays {old}: slot {name} would receive '
                     f'{share} % and is not eligible: {text}'
                 )
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController
 from lerobot_serve.router.canary.gate_record import weights_of
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.shadow.qualification import Qualification
 
@@ -24,6 +25,7 @@ class RolloutCore(Protocol):
     """The part of a RouterCore that these commands use."""
 
     canary: CanaryController
+    parameters: RouterParameters
 
     @property
     def slots(self) -> dict[str, Slot]: ...
@@ -32,6 +34,8 @@ class RolloutCore(Protocol):
     def qualification(self) -> Qualification: ...
 
     def set_parameters(self, by: str, **values: Any) -> None: ...
+
+    def check_shares(self, old: int, new: int) -> None: ...
 
 
 def run_rollout_command(
@@ -82,7 +86,8 @@ def _end(core: RolloutCore, by: str, split_percent: int, *, is_finish: bool) -> 
         raise CanaryCommandRejected(
             f'slot a serves {champion}, not the promoted {candidate}; load it there first'
         )
-    # while the canary runs it owns the split: the plan goes first
+    # while the canary runs it owns the split: the plan goes first, unless the split is refused
+    core.check_shares(core.parameters.split_percent, split_percent)
     core.set_parameters(by, canary_plan=())
     if is_finish:
         core.canary.add_event('finished', f'slot a serves {champion}; by: {by}')

@@ -74,6 +74,8 @@ class CanaryController:
         self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
         self._share: int | None = None
+        # whether the split was the operator's at the last look
+        self._was_over = True
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
         # restarts of the counts of each arm at the last look
@@ -92,6 +94,7 @@ class CanaryController:
             self._context.log_warning(problem)
         # the operator may have set the split since a canary ended
         self._share = self.canary.share_percent if self.canary.is_over else None
+        self._was_over = self.canary.is_over
         found = (snapshot or {}).get(SHARED)
         self.shared = found if isinstance(found, dict) else {}
         self._update_slot()
@@ -154,14 +157,16 @@ class CanaryController:
         self._pending = ()
 
     def _apply(self, now_ns: int, events: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
+        # an operator's split ends with the rollout that it followed, also where the share is equal
+        is_taken_back = self._was_over and not self.canary.is_over
         share, before = self.canary.share_percent, self._share
         with self._decisions.canary_transaction():
             # verdicts first: a barred policy receives no episode from now on
             for event in events:
                 self._record_verdict(event, at_once=at_once)
-            if share is not None and share != before:
+            if share is not None and (share != before or is_taken_back):
                 self._set_split(100 - share)
-            self._share = share
+            self._share, self._was_over = share, self.canary.is_over
             self._update_slot()
             self._save(now_ns, is_decision=bool(events))
         for event in events:

@@ -180,6 +180,32 @@ def test_the_split_is_its_own_until_it_is_over(rig):
     assert rig.splits == before
 
 
+def split_by_hand(rig: Rig, how: str) -> None:
+    """Let an operator give slot b a half, after the rollout."""
+    rig.watch.check_split(100, 50)
+    if how == 'in the file':
+        # the file has another split in the router that starts next
+        rig.begin()
+
+
+@pytest.mark.parametrize('how', ['live', 'in the file'])
+def test_a_policy_that_waits_has_no_share_whatever_the_split_was_in_between(rig, how):
+    rig.poll()
+    rig.watch.run_command('rollback', 'arm hit the table', rig.world.now_ns)
+    split_by_hand(rig, how)
+    rig.poll()
+    rig.splits.clear()
+    rig.poll()
+    assert rig.splits == [], 'the rollout is over, and the split is the operators'
+    rig.slot.policy = 'unplanned@3'
+    rig.world.change('candidate', policy='unplanned@3')
+    rig.poll()
+    assert (rig.state().state, rig.state().share_percent) == (CanaryState.WAITING, 0)
+    assert rig.splits == [100]
+    rig.poll()
+    assert rig.splits == [100]
+
+
 def test_another_plan_begins_anew_with_the_next_look(rig):
     rig.poll()
     rig.watch.change_parameters(replace(STEPS, canary_plan=('20', '100')))

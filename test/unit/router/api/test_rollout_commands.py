@@ -122,6 +122,22 @@ def test_finish_is_for_a_champion_that_is_the_promoted_policy(rig):
     assert ('finished', f'slot a serves act@b; by: {BY}') in rig.core.recorder.events
 
 
+@pytest.mark.parametrize('command', [R.CANARY_STOP, R.CANARY_FINISH])
+def test_a_stop_with_a_split_that_is_refused_keeps_the_plan(rig, command):
+    run(rig, R.CANARY_START, plan=PLAN)
+    if command == R.CANARY_FINISH:
+        rig.slots['a'].policy = 'act@b'
+    rig.away('/a1', '/a2')
+    before = rig.core.parameters, rig.core.canary.canary.history
+    rig.core.recorder.commands.clear()
+    rig.splits.clear()
+    with pytest.raises(SlotCommandRejected, match='slot a would receive 100 %'):
+        run_slot_command(rig.core, command, '', BY, split_percent=100)
+    assert (rig.core.parameters, rig.core.canary.canary.history) == before
+    assert (rig.splits, rig.core.recorder.commands) == ([], [])
+    assert phase(rig) is not CanaryPhase.OFF
+
+
 REFUSED = {
     'a plan without steps': ({'plan': ()}, lambda rig: None, 'plan must have steps'),
     'a plan that falls': ({'plan': ('50', '5')}, lambda rig: None, 'must rise'),
