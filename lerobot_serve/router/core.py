@@ -27,9 +27,10 @@ from lerobot_serve.router.canary.gate_record import (
     GateRecords,
     identity,
     SAME_FILES,
+    weights_of,
 )
 from lerobot_serve.router.canary.record import CanaryEvent
-from lerobot_serve.router.canary.states import ON_TRIAL
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.request_observer import RequestObservers
@@ -38,11 +39,10 @@ from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
-from lerobot_serve.router.replicas.slot import NO_VERDICT, Slot
+from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, SlotStats
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
@@ -441,11 +441,14 @@ class RouterCore:
                 self.shared.show({})
             return False
         candidate = self.slots[CANDIDATE]
-        candidate.unmet_requirements = self.unmet_requirements(candidate.policy)
-        candidate.waived_requirements = self.qualification.waived_requirements(
-            candidate.policy, *self._shadow_requirements
-        )
+        policy = candidate.policy
+        unmet = self.unmet_requirements(policy)
+        waived = self.qualification.waived_requirements(policy, *self._shadow_requirements)
         with self.table.lock:
+            # a swap meanwhile holds the next policy, and the next poll judges it
+            if candidate.policy == policy:
+                candidate.unmet_requirements = unmet
+                candidate.waived_requirements = waived
             in_shadow = self.qualification.of_all_routers(candidate.policy)
             facts = self.canary.facts(self.table, in_shadow)
         if self.shared:
@@ -480,10 +483,13 @@ class RouterCore:
             self.recorder.admitted(policy, result, found)
 
     def _is_admitted(self, policy: str) -> bool:
-        verdict = self.decisions.verdicts.get(policy, NO_VERDICT).verdict
+        """
+        Return whether a policy drives by this rollout, also after a restart of the router. A
+        verdict on an earlier rollout admits nothing: the champion is another one since.
+        """
         canary = self.canary.canary
-        is_on_trial = canary.state in ON_TRIAL and canary.record.policies['candidate'] == policy
-        return is_on_trial or verdict is PolicyVerdict.PROMOTED
+        drives = canary.state in (*ON_TRIAL, CanaryPhase.PROMOTED)
+        return drives and weights_of(canary.record.policies['candidate']) == weights_of(policy)
 
     @property
     def _shadow_requirements(self) -> tuple[float, int]:

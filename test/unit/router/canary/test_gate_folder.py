@@ -7,12 +7,15 @@ import pytest
 from support.router.dispatch_rig import answer_bytes, episode_in, request_bytes
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
+from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
-from lerobot_serve.router.canary.states import ON_TRIAL
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.core import GATE_UNREAD
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Flag
+from lerobot_serve_interfaces.srv import ControlSlot
 
+R = ControlSlot.Request
 RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
 
 
@@ -48,15 +51,52 @@ def test_a_record_against_an_earlier_champion_is_stale(rig, tmp_path):
     assert 'slot a serves act@z' in text(rig)
 
 
-def test_a_promoted_policy_needs_no_record_any_more(rig, tmp_path):
-    """Also when its plan was removed, and so no canary runs."""
+def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(tmp_path):
+    given = {**TWO_SLOTS, 'gate_folder': str(tmp_path / 'gates'), 'canary_plan': ('50', '100')}
+    built = RoutingRig(tmp_path / 'state', **given)
+    write_record(tmp_path / 'gates', RECORD)
+    text(built)
+    assert text(built) == ''
+    run_slot_command(built.core, R.CANARY_PROMOTE, '', 'seen enough')
+    assert built.core.canary.canary.state is CanaryPhase.PROMOTED
+    record_path(tmp_path / 'gates', 'act@b').unlink()
+    assert text(built) == ''
+    built.close()
+    # a router that starts during the watch locks the fleet out at no moment
+    built = RoutingRig(tmp_path / 'state', **given)
+    assert built.slots['b'].unmet_requirements == ''
+    assert text(built) == ''
+    run_slot_command(built.core, R.CANARY_STOP, '', 'over', split_percent=50)
+    assert 'it has no gate record in' in text(built)
+    built.close()
+
+
+def test_an_earlier_promotion_does_not_admit_a_policy_for_another_champion(rig, tmp_path):
+    """It was promoted, slot a serves a later one, and the old one returns to slot b."""
+    rig.core.decisions.promote('act@b')
+    assert 'it has no gate record in' in text(rig)
     write_record(tmp_path / 'gates', RECORD)
     assert text(rig) == ''
-    rig.core.decisions.promote('act@b')
-    record_path(tmp_path / 'gates', 'act@b').unlink()
-    assert text(rig) == ''
-    # the verdict is that of one policy
-    rig.hear('/b1', policy='act@c')
+    for server in ('/a1', '/a2'):
+        rig.hear(server, policy='act@z')
+    assert 'slot a serves act@z' in text(rig)
+
+
+def test_a_poll_does_not_undo_the_hold_of_a_swap_in_the_meantime(rig, tmp_path, monkeypatch):
+    write_record(tmp_path / 'gates', RECORD)
+    judge = rig.core.unmet_requirements
+
+    def judge_while_it_swaps(policy: str) -> str:
+        found = judge(policy)
+        with rig.core.table.lock:
+            rig.core._record_swap(rig.replicas['/b1'], 'act@c')
+        return found
+
+    monkeypatch.setattr(rig.core, 'unmet_requirements', judge_while_it_swaps)
+    rig.core.update_canary()
+    assert rig.slots['b'].policy == 'act@c'
+    assert rig.slots['b'].unmet_requirements == GATE_UNREAD
+    monkeypatch.undo()
     assert 'it has no gate record in' in text(rig)
 
 
