@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import (
-    arm_events,
     CanaryController,
     CANDIDATE,
     CHAMPION,
 )
+from lerobot_serve.router.canary.facts import Facts
 from lerobot_serve.router.canary.gate_record import (
     ADMITTED_BEFORE,
     GateRecord,
@@ -449,11 +449,15 @@ class RouterCore:
             if candidate.policy == policy:
                 candidate.unmet_requirements = unmet
                 candidate.waived_requirements = waived
-            in_shadow = self.qualification.of_all_routers(candidate.policy)
-            facts = self.canary.facts(self.table, in_shadow)
+            facts = self._facts()
         if self.shared:
             return self.shared.update_canary(self.now_ns, facts)
         return self.canary.update(self.now_ns, facts)
+
+    def _facts(self) -> Facts:
+        """Return the facts of both slots for the canary. Under the lock."""
+        in_shadow = self.qualification.of_all_routers(self.slots[CANDIDATE].policy)
+        return self.canary.facts(self.table, in_shadow)
 
     def unmet_requirements(self, policy: str) -> str:
         """Return what a policy lacks before it may drive: shadow and gate; empty for nothing."""
@@ -497,11 +501,15 @@ class RouterCore:
         return self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
 
     def hand_over_episodes(self) -> None:
-        """Write what this router has counted and not passed on. At its end."""
-        if self.shared and len(self.slots) > 1:
-            with self.table.lock:
-                events = arm_events(self.table.stats.take_events())
-            self.writer.record_episodes([(e.episode_id, e.what, e.arm) for e in events])
+        """Write what this router has counted and not passed on, or stored. At its end."""
+        if len(self.slots) < 2:
+            return
+        with self.table.lock:
+            facts = self._facts()
+        if self.shared:
+            self.writer.record_episodes([(e.episode_id, e.what, e.arm) for e in facts.events])
+        else:
+            self.canary.count(self.now_ns, facts)
 
     def settle_rollout(self) -> None:
         """Store at once what an operator changed, where another router may run the rollout."""

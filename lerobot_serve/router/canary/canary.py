@@ -118,7 +118,7 @@ class Canary:
         self._new = []
         if self.state is CanaryPhase.OFF:
             return ()
-        self._count(now_ns, facts)
+        self.count(now_ns, facts)
         self._check_policies(facts)
         if self.state is CanaryPhase.WAITING:
             self._wait(facts)
@@ -234,7 +234,8 @@ class Canary:
 
     # update
 
-    def _count(self, now_ns: int, facts: Facts) -> None:
+    def count(self, now_ns: int, facts: Facts) -> None:
+        """Count new facts without a decision."""
         record, before_ns = self.record, self._updated_ns
         self._updated_ns = now_ns
         gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), MAX_UPDATE_GAP_NS)

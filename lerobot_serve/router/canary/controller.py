@@ -145,6 +145,15 @@ class CanaryController:
         self.canary.observe(facts)
         return self.settle(now_ns)
 
+    def count(self, now_ns: int, facts: Facts) -> None:
+        """
+        Count and store what happened since the last update, without a decision: at the end of a
+        router its servers may be ending, too.
+        """
+        self.canary.count(now_ns, facts)
+        self._saved_ns = None
+        self._save(now_ns, is_decision=False)
+
     def settle(self, now_ns: int) -> bool:
         """Store what an operator has changed here, without waiting for the next update."""
         events, self._pending = self._pending, ()

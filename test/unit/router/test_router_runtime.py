@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from support.router.dispatch_rig import request_bytes
+from support.router.dispatch_rig import episode_in, request_bytes
+from support.router.router_core_rig import TWO_SLOTS
 from support.router.runtime_rig import RuntimeRig, status
 
+from lerobot_serve.router.canary.facts import ArmCounts
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Status
@@ -76,4 +79,29 @@ def test_a_folder_in_use_is_free_again_after_the_end(rig, tmp_path):
     rig.routing().close()
     again = RuntimeRig(tmp_path)
     assert isinstance(again.core, RouterCore)
+    again.close()
+
+
+@pytest.mark.parametrize('how', ['close', 'drain'])
+def test_outcomes_that_were_accepted_just_before_the_end_count(tmp_path, how):
+    given = {**TWO_SLOTS, 'canary_plan': ('50', '100')}
+    rig = RuntimeRig(tmp_path, **given)
+    routing = rig.routing()
+    routing.begin()
+    for _ in range(2):
+        rig.core.update_canary()
+    assert rig.core.canary.canary.state is CanaryPhase.RUNNING
+    rig.robot()
+    rig.core.on_request(request_bytes('robot', 1, episode_in('b')))
+    rig.core.table.in_flight.newest('robot').end()
+    assert rig.core.record_outcome(episode_in('b'), 1).is_accepted
+    # servers that end with the router are no reason for a verdict
+    rig.away('/b1')
+    if how == 'drain':
+        routing.drain()
+    routing.close()
+    again = RuntimeRig(tmp_path, **given)
+    canary = again.core.canary.canary
+    assert canary.state is CanaryPhase.RUNNING
+    assert canary.record.trial.totals['candidate'] == ArmCounts(begun=1, success=1)
     again.close()
