@@ -300,7 +300,11 @@ class Dispatcher:
             self._on_slot_left(request, stay.reason, step)
             return
         self.hedging.won += reply.pending.purpose is RequestPurpose.HEDGE
-        table.stats.record_reply(request.slot, (step.now_ns - request.started_ns) / 1e6)
+        table.stats.record_reply(
+            request.slot,
+            (step.now_ns - request.started_ns) / 1e6,
+            in_slot_ms=(step.now_ns - request.slot_since_ns) / 1e6,
+        )
         self._forwarder.record_policy_failures(request, table.slot_of(replica), step.now_ns)
         if session.record_reply(policy):
             session.flags |= Flag.POLICY_CHANGED

@@ -79,12 +79,17 @@ class RequestForwarder:
         self, request: InFlightRequest, slot: Slot, replica: Replica, step: DispatchStep
     ) -> PendingReply:
         session = request.session
-        if session.server not in ('', replica.name) and not replica.is_stateless:
+        if session.server not in ('', replica.name) and self._keeps_state(session.server):
             # the policy's state stays at the previous replica
             session.flags |= Flag.STATE_LOST
         session.server = replica.name
         prefer_replica(session, slot, replica)
         return self._send_copy(request, replica, RequestPurpose.LIVE, step)
+
+    def _keeps_state(self, server: str) -> bool:
+        """Return whether a replica has a hidden state of its sessions, also one that is gone."""
+        replica = self._table.replicas.get(server)
+        return replica is None or not replica.is_stateless
 
     def _send_copy(
         self,

@@ -43,6 +43,8 @@ class InFlightRequest:
     raw: bytes
     started_ns: int
     slot: str = ''
+    # when it came to its slot
+    slot_since_ns: int = 0
     tried_servers: set[str] = field(default_factory=set)
     # replicas with a policy error; it counts for their health if another replica succeeds
     failed_servers: list[str] = field(default_factory=list)

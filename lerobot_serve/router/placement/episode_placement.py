@@ -139,7 +139,7 @@ class EpisodePlacement:
             placement = self._leave_if_needed(session, request.episode_id, placement, now_ns)
         else:
             self._prefer_least_loaded(session, slot)
-        self._assign(request, placement)
+        self._assign(request, placement, now_ns)
         self._stats.record_request(session.request.client_id, placement, now_ns)
         return placement
 
@@ -151,11 +151,11 @@ class EpisodePlacement:
         slot = self._slots[slot_name]
         placement = self._move(request.session, request.episode_id, slot, now_ns)
         if placement:
-            self._assign(request, placement)
+            self._assign(request, placement, now_ns)
         return placement
 
     @staticmethod
-    def _assign(request: InFlightRequest, placement: Placement) -> None:
+    def _assign(request: InFlightRequest, placement: Placement, now_ns: int) -> None:
         session = request.session
         # the client of a new session may not know of an earlier move
         has_left = placement.moved and not (placement.sticky and session.slot)
@@ -166,6 +166,7 @@ class EpisodePlacement:
         if has_left or has_followed:
             session.flags |= Flag.POLICY_CHANGED
         request.slot = session.slot = placement.slot
+        request.slot_since_ns = now_ns
 
     @staticmethod
     def _prefer_least_loaded(session: ClientSession, slot: Slot) -> None:

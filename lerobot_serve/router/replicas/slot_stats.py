@@ -202,10 +202,15 @@ class SlotStats:
             self._events.append((episode_id, 'moved', episode.initial_slot))
         episode.has_moved, episode.slot = True, slot
 
-    def record_reply(self, slot: str, latency_ms: float) -> None:
-        """Record a reply with actions."""
+    def record_reply(
+        self, slot: str, latency_ms: float, *, in_slot_ms: float | None = None
+    ) -> None:
+        """
+        Record a reply with actions. Of a request that came from another slot, `in_slot_ms` is what
+        it waited in this one: a guard compares slots.
+        """
         self._slots[slot].chunks += 1
-        self._slots[slot].latency.add(latency_ms)
+        self._slots[slot].latency.add(latency_ms if in_slot_ms is None else in_slot_ms)
         self._slots[slot].buckets.add(latency_ms / 1e3)
 
     def restart_latency(self, slot: str) -> None:

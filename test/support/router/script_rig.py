@@ -50,7 +50,7 @@ class Book:
         # client -> episode and slot of its last chunk with actions
         self.last: dict[str, tuple[str, str]] = {}
         # client -> whom its last live request of the episode went to
-        self.asked: dict[str, str] = {}
+        self.asked: dict[str, Replica] = {}
         self.lost_state: set[str] = set()
         self.episodes: dict[str, str] = {}
         self.failed = 0
@@ -66,9 +66,10 @@ class Book:
     def on_live(self, flight: InFlightRequest, replica: Replica) -> None:
         """A replica was asked, whose answer is for the robot."""
         name = flight.session.request.client_id
-        if self.asked.get(name, replica.name) != replica.name and not replica.is_stateless:
+        left = self.asked.get(name, replica)
+        if left is not replica and not left.is_stateless:
             self.lost_state.add(name)
-        self.asked[name] = replica.name
+        self.asked[name] = replica
 
     def on_reply(self, robot: ClientSession, raw: bytes) -> None:
         chunk = wire_chunk.decode(raw)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, TIMEOUT_NS
 
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 IN_A, IN_B = episode_in('a'), episode_in('b')
@@ -256,3 +256,40 @@ def test_no_sequence_of_splits_moves_an_episode(script):
         rig.advance(MS)
     rig.advance(SECOND)
     assert rig.stats.slot('a').moved == rig.stats.slot('b').moved == 0
+
+
+@pytest.mark.parametrize('left', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
+@pytest.mark.parametrize('next_one', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
+def test_state_is_lost_with_the_policy_that_had_one(left, next_one):
+    rig = Rig(SINGLE, classes={'b': left, 'a': next_one})
+    rig.robot()
+    assert got(rig) == ('b', 0)
+    rig.set_available('/b1', False)
+    lost = Flag.STATE_LOST if left is StateClass.RECURRENT else 0
+    assert got(rig) == ('a', Flag.POLICY_CHANGED | lost)
+    assert got(rig) == ('a', 0)
+
+
+@pytest.mark.parametrize('next_one', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
+def test_state_at_a_server_that_nobody_knows_any_more_is_lost(next_one):
+    rig = Rig(SINGLE, classes={'b': next_one})
+    rig.robot()
+    got(rig)
+    rig.robots.current('robot').server = '/gone'
+    assert got(rig) == ('b', Flag.STATE_LOST)
+
+
+def test_the_wait_for_a_slot_does_not_count_for_the_next_one(rig):
+    for number in range(20):
+        rig.request(episode=episode_in('b', salt=number))
+        rig.advance(TIMEOUT_NS)
+        # the other slot answers in time
+        rig.advance(20 * MS)
+        rig.answer('/a1', rig.outside.sent[-1][1])
+        rig.slots['b'].health.mark_healthy()
+        rig.replicas['/b1'].health.mark_healthy()
+    stats = rig.stats.slot('a')
+    assert stats.chunks == 20
+    assert stats.latency.percentile_ms(95) == 20.0
+    # for an operator it is the time that the robot waited
+    assert stats.buckets.sum_s == pytest.approx(20 * 1.02)
