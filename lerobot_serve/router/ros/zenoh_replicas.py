@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+import queue
 from typing import Any
 
 import zenoh
@@ -83,7 +84,7 @@ class ZenohReplicas:
         on_drop: Callable[[str], None],
         lifespan_s: float,
     ) -> None:
-        """`run` runs a function in the executor: statuses belong there."""
+        """`run` runs a function in the executor, in any order: statuses belong there."""
         self._link, self._run, self._on_drop = link, run, on_drop
         self.clients = {
             server: ZenohReplicaClient(
@@ -91,6 +92,8 @@ class ZenohReplicas:
             )
             for server in servers
         }
+        # keeps the order, which tasks of rclpy have not: the newest status of a server counts
+        self._statuses: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # server -> why its last status could not be read
         self._unreadable: dict[str, str] = {}
         self._subscriptions: list[zenoh.Subscriber[None]] = []
@@ -114,7 +117,11 @@ class ZenohReplicas:
             self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'
             return
         self._unreadable.pop(server, None)
-        self._run(partial(on_status, server, status))
+        self._statuses.put(partial(on_status, server, status))
+        self._run(self._run_next)
+
+    def _run_next(self) -> None:
+        self._statuses.get()()
 
     def is_silent(self, server: str) -> bool:
         """Return whether the token of a server has gone: it ended, hangs or is cut off."""
