@@ -187,6 +187,8 @@ class EpisodePlacement:
     ) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable without storing anything."""
         placement = self._find_or_place(None, episode_id, request_id, split_percent, now_ns=now_ns)
+        if episode_id and not placement.sticky:
+            self._stats.record_goal(episode_id)
         if self._is_running(None, placement):
             placement = self._leave_if_needed(None, episode_id, placement, now_ns)
         slot = self._slots[placement.slot]

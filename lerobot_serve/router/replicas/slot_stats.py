@@ -104,6 +104,8 @@ class SlotStats:
         self._capacity = capacity
         self._episodes: OrderedDict[str, RoutedEpisode] = OrderedDict()
         self._current_episodes: dict[str, str] = {}
+        # placed by a goal, and without a request yet; at most `capacity`
+        self._of_goals: OrderedDict[str, None] = OrderedDict()
         self._awaiting_outcome: OrderedDict[str, RoutedEpisode] = OrderedDict()
 
     def slot(self, name: str) -> SlotCounters:
@@ -136,6 +138,15 @@ class SlotStats:
         )
         self._awaiting_outcome[episode_id] = self._episodes[episode_id]
 
+    def record_goal(self, episode_id: str) -> None:
+        """
+        Record that a goal has placed an episode. It counts from its first request on: a goal has
+        no client, and an episode of goals alone no end.
+        """
+        self._of_goals[episode_id] = None
+        while len(self._of_goals) > self._capacity:
+            self._of_goals.popitem(last=False)
+
     def record_request(self, client_id: str, placement: Placement, now_ns: int) -> None:
         """Record a request, and with it the end of the client's previous episode."""
         stats = self._slots[placement.slot]
@@ -164,8 +175,11 @@ class SlotStats:
             episode.ended_ns = None
 
     def _begin(self, episode_id: str, placement: Placement, client_id: str) -> None:
-        # a sticky or moved episode was counted before a restart
-        slot, is_new = placement.slot, not (placement.sticky or placement.moved)
+        # a sticky or moved episode was counted before a restart, unless a goal has placed it
+        is_of_goal = episode_id in self._of_goals
+        self._of_goals.pop(episode_id, None)
+        slot = placement.slot
+        is_new = not placement.moved and (is_of_goal or not placement.sticky)
         self._episodes[episode_id] = RoutedEpisode(
             slot, has_moved=placement.moved, initial_slot=slot, client_id=client_id
         )

@@ -127,3 +127,51 @@ def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
     # running episodes leave at that time, no sooner
     assert places.goal_refusal('b', slot.policy, rig.now_ns) == ''
     assert 'it hit the table' in places.goal_refusal('b', slot.policy, rig.now_ns + 1)
+
+
+@pytest.mark.parametrize('goals', [1, 3])
+def test_an_episode_that_begins_with_a_goal_counts_from_its_first_request(goals):
+    rig = Rig()
+    rig.robot()
+    places, episode = goal_places(rig), episode_in('b')
+    for number in range(goals):
+        places.place_goal(episode, f'goal {number}', 50, rig.now_ns)
+    assert rig.stats.take_events() == ()
+    # an episode of goals alone has no client, and so no end
+    assert not rig.stats.receive_outcome(episode, 1).is_accepted
+    for _ in range(2):
+        rig.round_trip(episode=episode)
+    assert rig.stats.receive_outcome(episode, 1).is_accepted
+    assert rig.stats.take_events() == ((episode, 'begun', 'b'), (episode, 'success', 'b'))
+    assert (rig.stats.slot('b').episodes, rig.stats.slot('b').ended['success']) == (1, 1)
+
+
+def test_an_episode_that_ran_before_a_restart_is_no_new_one_by_a_goal():
+    rig = Rig()
+    rig.robot()
+    places, episode = goal_places(rig), episode_in('b')
+    rig.sticky.add(episode, 'request', 50, 'b')
+    places.place_goal(episode, 'goal', 50, rig.now_ns)
+    rig.round_trip(episode=episode)
+    assert rig.stats.take_events() == ()
+    assert rig.stats.slot('b').episodes == 0
+
+
+def test_an_episode_that_goals_have_moved_counts_for_no_slot():
+    rig = Rig()
+    rig.robot()
+    places, episode = goal_places(rig), episode_in('b')
+    places.place_goal(episode, 'first', 50, rig.now_ns)
+    down(rig, '/b1', '/b2')
+    placement, _ = places.place_goal(episode, 'second', 50, rig.now_ns)
+    assert placement.moved
+    rig.round_trip(episode=episode)
+    assert rig.stats.take_events() == ()
+
+
+def test_goals_without_requests_need_bounded_memory():
+    rig = Rig(capacity=10)
+    places = goal_places(rig)
+    for number in range(100):
+        places.place_goal(f'episode {number}', 'goal', 50, rig.now_ns)
+    assert len(rig.stats._of_goals) == 10
