@@ -167,7 +167,7 @@ def test_a_verdict_that_one_path_does_not_ask_for(monkeypatch, path):
     forgotten = {ObstacleKind.BARRED, ObstacleKind.NO_SHARE, ObstacleKind.NOT_OFFERED}
     row = eligibility.REFUSING_OBSTACLES[path] - forgotten
     monkeypatch.setitem(eligibility.REFUSING_OBSTACLES, path, row)
-    found(ROUTER, 'barred', 14 if path is SlotUse.PLACE else 1)
+    found(ROUTER, 'barred', 154 if path is SlotUse.PLACE else 1)
 
 
 def test_a_drain_that_is_gone_after_a_restart(monkeypatch):
