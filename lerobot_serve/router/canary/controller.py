@@ -119,7 +119,7 @@ class CanaryController:
 
     def _restart_latency(self, table: RoutingTable) -> None:
         """
-        Measure the latency of the slots anew where a step has begun since the last look, as each
+        Measure the latency of the slots again where a step has begun since the last look, as each
         router of a shared state does. In a watch the champion's stays, as its shares do.
         """
         restarts = self.canary.record.growth.restarts
