@@ -110,7 +110,8 @@ def test_the_pods_serve_a_robot_and_end_in_time(network, tmp_path):
 
 def keys_of_sites(folder: Path, addresses: dict[str, str]) -> dict[str, Path]:
     """Make the keys of two sites and of a robot; return their folders by machine or pod."""
-    make_site(folder, 'fleet', 30)
+    # an authority outlives its keys, however long they take to make
+    make_site(folder, 'fleet', 60)
     folders = {}
     with opened_site(folder) as site:
         host = SERVER + '.policy-server-a'
