@@ -23,9 +23,9 @@ from lerobot_serve.policies.runtime.loading_beside import another_thread_loads
 # draws with a size, draws like a tensor, and draws from the rows of a tensor
 SIZED = {torch.randn, torch.rand}
 LIKE = {torch.randn_like: torch.randn, torch.rand_like: torch.rand}
-INDIVISIBLE = {
+# draws that take a generator, and one of them for all requests
+WHOLE = {
     torch.randint,
-    torch.randint_like,
     torch.randperm,
     torch.bernoulli,
     torch.poisson,
@@ -38,31 +38,16 @@ INDIVISIBLE = {
     torch.Tensor.cauchy_,
     torch.Tensor.geometric_,
     torch.Tensor.log_normal_,
-    torch.nn.functional.gumbel_softmax,
 }
-
-
+INDIVISIBLE = {*WHOLE, torch.randint_like, torch.nn.functional.gumbel_softmax}
 # in-place draws that make a tensor like another one
 FILLS = {torch.randn_like: torch.Tensor.normal_, torch.rand_like: torch.Tensor.uniform_}
-# draws that take a generator
 WITH_GENERATOR = {
     *SIZED,
+    *WHOLE,
     torch.normal,
     torch.multinomial,
-    torch.randint,
-    torch.randperm,
-    torch.bernoulli,
-    torch.poisson,
     torch.Tensor.multinomial,
-    torch.Tensor.bernoulli,
-    torch.Tensor.bernoulli_,
-    torch.Tensor.normal_,
-    torch.Tensor.uniform_,
-    torch.Tensor.random_,
-    torch.Tensor.exponential_,
-    torch.Tensor.cauchy_,
-    torch.Tensor.geometric_,
-    torch.Tensor.log_normal_,
 }
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from support.gateway.node_rig import caller, GatewayNodeRig, STATE
+from support.router.rollout_rig import PLAN
 
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -14,16 +15,6 @@ from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome, ShadowSummary
 
-# decided in seconds; callers report no commands, for which the two guards would wait
-CANARY = {
-    'canary.plan': "['50:10:0', '100']",
-    'canary.minimum_step_s': 0.0,
-    'canary.block_episodes': 1,
-    'canary.margin': 0.3,
-    'canary.max_trip_percent': 0.0,
-    'canary.max_fallback_percent': 0.0,
-    'canary.max_latency_ratio': 1000.0,
-}
 LIMIT_S = 60.0
 # a sample is given up after 30 s
 pytestmark = pytest.mark.long
@@ -64,7 +55,7 @@ class Callers:
 
 
 def canary(rig, gateway: GatewayNodeRig, **router: object) -> Callers:
-    rig.slots(**{**CANARY, **router})
+    rig.slots(**{**PLAN, **router})
     rig.wait(lambda: rig.get('split_percent') == 50, 'the first step')
     return Callers(rig, gateway)
 

@@ -369,8 +369,8 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
     assert rig.gateway.counters.requests['openpi', 'cancelled'] == 1
 
 
-@openpi_test()
-async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
+def opens_later(rig) -> asyncio.Event:
+    """Let sessions open once the event is set."""
     go_on, open_session = asyncio.Event(), rig.upstream.open
 
     async def open_later(caller, terms):
@@ -378,6 +378,12 @@ async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
         return await open_session(caller, terms)
 
     rig.upstream.open = open_later
+    return go_on
+
+
+@openpi_test()
+async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
+    go_on = opens_later(rig)
     reader, writer = await rig.raw_request()
     await until(lambda: rig.gateway.callers)
     writer.transport.abort()
@@ -389,13 +395,7 @@ async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
 
 @openpi_test(gateway={'request_timeout_s': 0.02})
 async def test_a_client_whose_session_opens_too_slowly_leaves_none(rig):
-    go_on, open_session = asyncio.Event(), rig.upstream.open
-
-    async def open_later(caller, terms):
-        await go_on.wait()
-        return await open_session(caller, terms)
-
-    rig.upstream.open = open_later
+    go_on = opens_later(rig)
     # refused at once, not when the server has answered
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         async with rig.client():

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from support.postgres.server import postgres_server, standby_server
 from support.router.site_rig import Site
@@ -51,8 +49,8 @@ def test_the_standby_takes_over_with_all_decisions(site, primary, standby, monke
     first.place('before')
     site.step(3)
     primary.kill()
-    # routing goes on; nobody leads
-    time.sleep(0.1)
+    # routing goes on, and no router leads
+    wait_until(lambda: second.core.follower.is_away, 'the state is away', LIMIT_S)
     site.step()
     assert 'cannot be reached' in first.core.storage_problem
     second.place('meanwhile')
