@@ -21,8 +21,8 @@ from benchmarks.loop_fleet.fleet import GATE_RECORDINGS, loop_fleet, LoopFleet, 
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.loop.journal import read_journal
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import ExecutedAction, PolicyVersion
 
 ABOUT = "from the end of a learner's round to the first episode with its version"
@@ -50,11 +50,11 @@ class RoundWitness:
     drove: dict[str, float] = field(default_factory=dict)
 
     def on_version(self, message: PolicyVersion) -> None:
-        self.announced.setdefault(identity(message.id), time.monotonic())
+        self.announced.setdefault(digest_of(message.id), time.monotonic())
 
     def on_executed(self, message: ExecutedAction) -> None:
         if message.policy:
-            self.drove.setdefault(identity(message.policy), time.monotonic())
+            self.drove.setdefault(digest_of(message.policy), time.monotonic())
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -113,7 +113,7 @@ def follow(fleet: LoopFleet, seen: RoundWitness, count: int) -> Case:
 def note_events(fleet: LoopFleet, steps: dict[str, dict[str, float]]) -> None:
     """Keep when each event of the journal was first seen."""
     for entry in read_journal(fleet.journal):
-        steps.setdefault(identity(entry.version), {}).setdefault(entry.event, time.monotonic())
+        steps.setdefault(digest_of(entry.version), {}).setdefault(entry.event, time.monotonic())
 
 
 def followed(seen: RoundWitness, steps: dict[str, dict[str, float]]) -> list[str]:

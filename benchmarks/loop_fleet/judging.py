@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.bags.message import BagError, CHUNK
 from lerobot_serve.tools.bags.reader import Bag
@@ -15,6 +14,7 @@ from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.verifying import check
 from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve.wire.schema import Flag, Status
 
 
@@ -23,15 +23,15 @@ def faults_of_store(store: Path, served: Collection[str], first: str) -> list[st
     Return what is wrong with the versions of a store, and which of the `served` policies are
     neither one of them nor the `first` one.
     """
-    faults, whole = [], {identity(first)}
+    faults, whole = [], {digest_of(first)}
     for folder in sorted(store.glob('*@*')):
         try:
-            whole.add(identity(check(folder).id))
+            whole.add(digest_of(check(folder).id))
         except VersionError as error:
             faults.append(str(error))
     faults += [
         f'{policy} was served and is no whole version' for policy in sorted(served)
-        if identity(policy) not in whole
+        if digest_of(policy) not in whole
     ]  # fmt: skip
     return faults
 
@@ -68,7 +68,7 @@ def unflagged_changes(replies: Iterable[ReplySummary]) -> list[str]:
     faults = []
     for reply in ordered:
         episode = reply.start.client_id, reply.start.episode_id
-        policy = identity(reply.policy)
+        policy = digest_of(reply.policy)
         before = last.setdefault(episode, policy)
         last[episode] = policy
         if policy != before and not reply.start.header.flags & Flag.POLICY_CHANGED:

@@ -25,9 +25,7 @@ from lerobot_serve.router.canary.gate_record import (
     ADMITTED_BEFORE,
     GateRecord,
     GateRecords,
-    identity,
     SAME_FILES,
-    weights_of,
 )
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
@@ -65,6 +63,7 @@ from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.state_store import SharedStore, StateStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.wire.fingerprint import digest_of, weights_of
 
 GATE_UNREAD = 'its gate record is not read yet'
 
@@ -482,8 +481,8 @@ class RouterCore:
 
     def _record_admission(self, policy: str, result: str, found: GateRecord | None = None) -> None:
         """Record once, in the trace, by which result of its gate a policy may drive."""
-        if self.recorder and identity(policy) not in self._admissions:
-            self._admissions.add(identity(policy))
+        if self.recorder and digest_of(policy) not in self._admissions:
+            self._admissions.add(digest_of(policy))
             self.recorder.admitted(policy, result, found)
 
     def _is_admitted(self, policy: str) -> bool:

@@ -19,15 +19,10 @@ from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_context import ActContext
 from lerobot_serve.demo.tour.fleet_files import POLICIES
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.canary.gate_record import (
-    ADMITTED,
-    GateRecord,
-    identity,
-    read_record,
-    record_path,
-)
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, read_record, record_path
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.loop.decisions import TOO_FEW
+from lerobot_serve.wire.fingerprint import digest_of
 
 START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
 BACK_S = 300.0
@@ -288,7 +283,7 @@ def await_promotion(context: ActContext, version: str) -> bool:
 
     def is_over() -> bool:
         now = context.router().canary
-        is_its_own = identity(now.candidate) == identity(version)
+        is_its_own = digest_of(now.candidate) == digest_of(version)
         return is_its_own and now.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
 
     context.wait(is_over, TRIAL_S, f'the trial of {version} ends')
@@ -300,7 +295,7 @@ def await_promotion(context: ActContext, version: str) -> bool:
 def await_champion(context: ActContext, version: str) -> None:
     """Wait until the loop has made a promoted version the champion of slot a."""
     context.wait(
-        lambda: identity(context.slot('a').policy) == identity(version)
+        lambda: digest_of(context.slot('a').policy) == digest_of(version)
         and context.router().canary.phase is CanaryPhase.OFF,
         FINISH_S,
         f'{version} is the champion',
@@ -317,8 +312,8 @@ def episodes_with(context: ActContext, version: str, after_s: float = 0.0) -> in
     """Return the number of episodes placed with a version after a time."""
     with context.board.lock:
         placements = list(context.board.placements)
-    wanted = identity(version)
-    return sum(time_s > after_s and identity(policy) == wanted for time_s, policy in placements)
+    wanted = digest_of(version)
+    return sum(time_s > after_s and digest_of(policy) == wanted for time_s, policy in placements)
 
 
 LEARNING_ACTS: dict[str, Callable[[ActContext], Figures]] = {

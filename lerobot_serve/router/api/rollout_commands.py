@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController
-from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.wire.fingerprint import weights_of
 
 # ControlSlot.command
 SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW = 9, 10, 11, 12, 14

@@ -15,7 +15,6 @@ from typing import Any
 
 from lerobot_serve.router.canary import status_text
 from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
-from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
     not_ready_reason,
@@ -41,6 +40,7 @@ from lerobot_serve.router.canary.watch import (
     WatchAction,
     without_earlier_halts,
 )
+from lerobot_serve.wire.fingerprint import weights_of
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9

@@ -104,7 +104,10 @@ class CanaryController:
             self._slot.is_on_trial = self.canary.state in ON_TRIAL
 
     def facts(self, table: RoutingTable, in_shadow: ShadowRecord) -> Facts:
-        """Return the facts of both slots; `in_shadow` is the candidate's. Under the lock."""
+        """
+        Return the facts of both slots since the step began; `in_shadow` is the candidate's. Under
+        the lock.
+        """
         self._restart_latency(table)
         candidate, champion = (
             slot_facts(table.slots[name], table.stats.slot(name)) for name in (CANDIDATE, CHAMPION)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.router.storage.checked import checked_int, checked_text
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 
 FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
@@ -46,19 +47,9 @@ class GateRecord:
     overrides: tuple[tuple[str, str, str], ...] = ()
 
 
-def identity(fingerprint: str) -> str:
-    """Return the digest in a fingerprint: the name before it is free, and differs by server."""
-    return fingerprint.rpartition('@')[2]
-
-
-def weights_of(fingerprint: str) -> str:
-    """Return what policies of the same weights share; one without a digest stands for itself."""
-    return identity(fingerprint) or fingerprint
-
-
 def record_path(folder: Path, candidate: str) -> Path:
     """Return the file of a candidate; each digest has one of its own."""
-    return folder / f'{quote(identity(candidate), safe="._-")}.json'
+    return folder / f'{quote(digest_of(candidate), safe="._-")}.json'
 
 
 def write_record(folder: Path, record: GateRecord) -> Path:
@@ -124,21 +115,21 @@ class GateRecords:
         Return why a candidate may not drive a robot; empty when it may. Each is a fingerprint,
         empty when it is not known.
         """
-        if not candidate or identity(candidate) == identity(champion):
+        if not candidate or digest_of(candidate) == digest_of(champion):
             return ''
-        if not identity(candidate):
+        if not digest_of(candidate):
             return f'{candidate!r} has no digest, and so no gate record'
         found = self._find(candidate)
         command = COMMAND.format(folder=self._folder)
         if isinstance(found, str):
             return f'{found}; {command}'
-        if identity(found.candidate) != identity(candidate):
+        if digest_of(found.candidate) != digest_of(candidate):
             return f'its gate record is that of {found.candidate}; {command}'
         if found.verdict not in ADMITTED:
             return f'its gate: {found.verdict.replace("_", " ")}: {found.text}'
         if not champion:
             return 'slot a serves no policy yet, with which its gate record can be compared'
-        if identity(found.parent) != identity(champion):
+        if digest_of(found.parent) != digest_of(champion):
             return (
                 f'its gate compared it with {found.parent}, and slot a serves {champion}; compare '
                 f'it with that one: {command}'

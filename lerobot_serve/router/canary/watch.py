@@ -15,9 +15,9 @@ from typing import Any
 
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.router.canary.plan import Terms, WatchMinimum
 from lerobot_serve.router.storage.checked import checked_flag, checked_int, checked_text
+from lerobot_serve.wire.fingerprint import digest_of
 
 COUNT_LIMIT = 10**15
 HOUR_NS = 3600 * 10**9
@@ -99,7 +99,7 @@ class WatchRecord:
 
     def champion_state(self, slot: SlotFacts) -> Champion:
         """Return what slot a is now."""
-        if slot.policy and identity(slot.policy) != identity(self.champion):
+        if slot.policy and digest_of(slot.policy) != digest_of(self.champion):
             return Champion.REPLACED
         return Champion.WARM if slot.healthy and slot.policy else Champion.COLD
 

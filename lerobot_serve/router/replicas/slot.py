@@ -14,7 +14,6 @@ from collections import UserDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -26,6 +25,7 @@ from lerobot_serve.router.placement.eligibility import (
 )
 from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.wire.fingerprint import weights_of
 
 
 @dataclass(frozen=True, slots=True)

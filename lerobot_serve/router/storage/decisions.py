@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec, with_changes
-from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS, PolicyVerdict
@@ -35,6 +34,7 @@ from lerobot_serve.router.storage.content import (
 )
 from lerobot_serve.router.storage.state_store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
+from lerobot_serve.wire.fingerprint import weights_of
 
 BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
 # ROS parameters carry no name

@@ -20,7 +20,6 @@ from lerobot_serve.cage.limits_encoding import decode_limits
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.router.shadow.remote_cage import checked_cage, RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
@@ -35,6 +34,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve.wire.schema import Status
 
 Progress = Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]]
@@ -108,7 +108,7 @@ class Collector:
         if (*session, header.seq) in self._seen:
             # another policy has replied to it, too
             return
-        is_of_parent = identity(recorded.policy) == identity(self.figures.parent_policy)
+        is_of_parent = digest_of(recorded.policy) == digest_of(self.figures.parent_policy)
         if self._parent is None and not is_of_parent:
             self._without_parent += 1
             return
@@ -221,7 +221,7 @@ def recorded_parent(recordings: Sequence[Path], candidate: str) -> str:
     counts: dict[str, int] = {}
     for path in recordings:
         for policy, count in open_source(path).policies().items():
-            if identity(policy) != identity(candidate):
+            if digest_of(policy) != digest_of(candidate):
                 counts[policy] = counts.get(policy, 0) + count
     if not counts:
         raise ReplayError(

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, EpisodeOutcome, OUTCOME_TYPE
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK
 from lerobot_serve.tools.gate.figures import GateFigures
 from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve.wire.schema import Status
 
 # a router receives replies under this name; those of a shadow reach no robot
@@ -50,7 +50,7 @@ class RecordedEpisodes:
     def _add_reply(self, reply: ReplySummary) -> None:
         if reply.status == Status.OK and reply.start.episode_id:
             policies = self.policies.setdefault(reply.start.episode_id, set())
-            policies.add(identity(reply.policy))
+            policies.add(digest_of(reply.policy))
 
     def add_task(self, episode_id: str, task: str) -> None:
         """Add the task of an episode; the first one counts."""
@@ -65,9 +65,9 @@ class RecordedEpisodes:
             (policy,) = policies
             task = figures.task(self.tasks.get(episode_id, ''))
             more = (int(is_success), int(not is_success))
-            if policy == identity(figures.candidate_policy):
+            if policy == digest_of(figures.candidate_policy):
                 task.candidate = (task.candidate[0] + more[0], task.candidate[1] + more[1])
-            elif policy == identity(figures.parent_policy):
+            elif policy == digest_of(figures.parent_policy):
                 task.parent = (task.parent[0] + more[0], task.parent[1] + more[1])
 
 

@@ -14,7 +14,6 @@ import shlex
 import threading
 import time
 
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.decisions import (
     Champion,
@@ -54,6 +53,7 @@ from lerobot_serve.tools.loop.settings import (
     ROLLOUT_LIMIT_S,
 )
 from lerobot_serve.tools.loop.verb_process import VerbResult
+from lerobot_serve.wire.fingerprint import digest_of
 
 REASON = 'learning loop'
 # what is recorded when the rollout changes
@@ -143,33 +143,33 @@ class Conductor:
     def _note_new(self, found: list[Version]) -> None:
         """Record the versions that have come to the store."""
         for version in found:
-            if identity(version.id) not in self._journal.versions:
+            if digest_of(version.id) not in self._journal.versions:
                 self._add(NEW_VERSION, version.id, f'trained from {version.parent or "nothing"}')
 
     def _note_changes(self, before: RolloutFacts, now: RolloutFacts) -> None:
         """Record what happened to champion and candidate since the last look."""
-        if now.champion and identity(now.champion) != self._journal.served:
+        if now.champion and digest_of(now.champion) != self._journal.served:
             self._add(CHAMPION, now.champion, 'slot a serves it')
-        if is_tried(now) and identity(now.candidate) in self._journal.rolled_back:
+        if is_tried(now) and digest_of(now.candidate) in self._journal.rolled_back:
             self._add(TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
         if before.stage == now.stage:
             return
         if now.phase != ROLLED_BACK:
             candidate = '' if now.rollout is Rollout.IDLE else now.candidate
             self._add(EVENTS[now.rollout], candidate, now.text)
-        elif identity(now.candidate) not in self._journal.rolled_back:
+        elif digest_of(now.candidate) not in self._journal.rolled_back:
             self._add(ROLLED_BACK, now.candidate, now.text)
 
     def _note_champion(self, facts: RolloutFacts, found: Sequence[Version]) -> None:
         """Record a version in slot a that this conductor saw no `finish` of, or did not end."""
-        digest = identity(facts.champion)
-        is_news = digest not in (identity(self._journal.champion), identity(self._start_policy))
+        digest = digest_of(facts.champion)
+        is_news = digest not in (digest_of(self._journal.champion), digest_of(self._start_policy))
         if facts.rollout in SETTLED and is_news and is_one_of(found, facts.champion):
             self._add(ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
 
     def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Version]) -> str:
         champion = self._journal.champion
-        if identity(champion) in self._journal.rolled_back or not is_one_of(found, champion):
+        if digest_of(champion) in self._journal.rolled_back or not is_one_of(found, champion):
             return ''
         return server_to_restore(facts, self._start_policy, champion)
 
@@ -216,7 +216,7 @@ class Conductor:
         record = observing.gate_record(settings.gates, version)
         if record is None:
             return f'its record is not in {settings.gates}, or cannot be read'
-        if identity(record.parent) != identity(facts.champion):
+        if digest_of(record.parent) != digest_of(facts.champion):
             return (
                 f'{settings.champion} is {record.parent}, and slot a serves {facts.champion}, '
                 f'which {settings.store} has not; give its folder with --champion'

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, identity
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
@@ -19,6 +19,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     CHAMPION_SLOT,
     RouterView,
 )
+from lerobot_serve.wire.fingerprint import digest_of
 
 TOO_FEW = 'too_few'
 
@@ -187,7 +188,7 @@ def own_rollout(facts: RolloutFacts, known: Collection[str]) -> Rollout:
     Return the rollout; a lost candidate that a person had started is theirs to start again.
     `known` are the digests of all versions that the store ever had: a lost one may be deleted.
     """
-    if facts.rollout is Rollout.LOST and identity(facts.planned) not in known:
+    if facts.rollout is Rollout.LOST and digest_of(facts.planned) not in known:
         return Rollout.ON_TRIAL
     return facts.rollout
 
@@ -199,7 +200,7 @@ def is_tried(facts: RolloutFacts) -> bool:
 
 def is_one_of(versions: Iterable[Version], fingerprint: str) -> bool:
     """Return whether a policy is one of these versions."""
-    return any(identity(each.id) == identity(fingerprint) for each in versions)
+    return any(digest_of(each.id) == digest_of(fingerprint) for each in versions)
 
 
 def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> str:
@@ -208,10 +209,14 @@ def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> 
     was finished before; empty for none. Only a restart does that: a person who puts another policy
     there names one.
     """
-    if not start_policy or not champion or identity(champion) == identity(start_policy):
+    if not start_policy or not champion or digest_of(champion) == digest_of(start_policy):
         return ''
     return next(
-        (server for server, policy in facts.servers if identity(policy) == identity(start_policy)),
+        (
+            server
+            for server, policy in facts.servers
+            if digest_of(policy) == digest_of(start_policy)
+        ),
         '',
     )
 
@@ -245,23 +250,23 @@ def _judge(
     passed_over: Collection[str],
 ) -> Choice:
     """Return a version as the candidate, or why it is none."""
-    digest = identity(version.id)
+    digest = digest_of(version.id)
 
     def none(reason: str, *, is_stale: bool = False) -> Choice:
         return Choice(why_not=f'{version.id}: {reason}', stale=version.id if is_stale else '')
 
-    if digest == identity(champion):
+    if digest == digest_of(champion):
         return none('is the champion')
     if digest in passed_over:
         return none('was rolled back')
-    if identity(version.parent) != identity(champion):
+    if digest_of(version.parent) != digest_of(champion):
         return none(
             f'was trained from {version.parent or "nothing"}, and not from {champion}: the next '
             'round may build on it; to try this one all the same: `lerobot-serve rollout start`',
             is_stale=True,
         )
     record = records.get(digest)
-    if record is None or identity(record.parent) != identity(champion):
+    if record is None or digest_of(record.parent) != digest_of(champion):
         return Choice(Candidate.UNGATED, version.id)
     if record.verdict in ADMITTED:
         return Choice(Candidate.ADMITTED, version.id)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.loop.journal import (
     CHAMPION,
     Entry,
@@ -22,6 +21,7 @@ from lerobot_serve.tools.loop.journal import (
     NEW_VERSION,
     ROLLED_BACK,
 )
+from lerobot_serve.wire.fingerprint import digest_of
 
 FAILED, PROMOTED, STARTED = '_failed', 'promoted', 'rollout_started'
 ADMITTED, UNKNOWN, IDLE, ON_TRIAL, WATCHED, LOST = (
@@ -111,7 +111,7 @@ def _count(found: Summary, entry: Entry) -> None:
     found.failures += entry.event.endswith(FAILED)
     for event in (entry.event, *IMPLIED.get(entry.event, ())):
         if event in COUNTED:
-            found.counts.setdefault(event, set()).add(identity(entry.version))
+            found.counts.setdefault(event, set()).add(digest_of(entry.version))
 
 
 def _keep_last(found: Summary, entry: Entry) -> None:
@@ -123,7 +123,7 @@ def _keep_last(found: Summary, entry: Entry) -> None:
         return
     elif entry.version and (entry.event not in STATES or entry.event == ROLLED_BACK):
         # a step that failed for this version, and then did not
-        found.last[identity(entry.version)] = entry
+        found.last[digest_of(entry.version)] = entry
 
 
 def summary_lines(found: Summary) -> list[str]:

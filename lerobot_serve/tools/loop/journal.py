@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.canary.gate_record import identity
+from lerobot_serve.wire.fingerprint import digest_of
 
 JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
@@ -135,7 +135,7 @@ class Journal:
         os.fsync(self._handle)
 
     def _remember(self, entry: Entry) -> None:
-        digest = identity(entry.version)
+        digest = digest_of(entry.version)
         if entry.event in (TRIED_AGAIN, *GIVEN_EVENTS):
             self.rolled_back.discard(digest)
         if entry.event == ROLLED_BACK:

@@ -6,16 +6,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from lerobot_serve.router.canary.gate_record import (
-    GateRecord,
-    identity,
-    read_record,
-    record_path,
-)
+from lerobot_serve.router.canary.gate_record import GateRecord, read_record, record_path
 from lerobot_serve.tools.loop.decisions import Version
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.store import Store
+from lerobot_serve.wire.fingerprint import digest_of
 
 METADATA_FILE = 'metadata.yaml'
 
@@ -33,8 +29,10 @@ def versions(folder: Path) -> list[Version]:
 
 def version_folder(store: Path, fingerprint: str) -> Path | None:
     """Return the folder of the version with this digest; None without one."""
-    digest = identity(fingerprint)
-    return next((store / each.id for each in versions(store) if identity(each.id) == digest), None)
+    digest = digest_of(fingerprint)
+    return next(
+        (store / each.id for each in versions(store) if digest_of(each.id) == digest), None
+    )
 
 
 def fingerprint(folder: Path) -> str:
@@ -46,7 +44,7 @@ def fingerprint(folder: Path) -> str:
 
 def gate_records(folder: Path, found: list[Version]) -> dict[str, GateRecord]:
     """Return the readable records of versions, by digest."""
-    read = {identity(each.id): gate_record(folder, each.id) for each in found}
+    read = {digest_of(each.id): gate_record(folder, each.id) for each in found}
     return {digest: record for digest, record in read.items() if record}
 
 

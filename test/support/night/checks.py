@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.router.canary.gate_record import ADMITTED, identity, read_record, record_path
+from lerobot_serve.router.canary.gate_record import ADMITTED, read_record, record_path
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.clock import NightClock
 from support.night.world import World
@@ -42,13 +43,13 @@ class Checks:
         """An episode begins, or moves."""
         self.placed[slot].append(policy)
         self._world.meet(policy, self.champion)
-        if slot == 'b' and identity(policy) != identity(self.champion):
+        if slot == 'b' and digest_of(policy) != digest_of(self.champion):
             path = record_path(self._gates, policy)
             assert path.exists(), f'{episode} in slot b by {policy}, which has no gate record'
             record = read_record(path)
             assert record.verdict in ADMITTED, f'{episode} by {policy}: its gate {record.verdict}'
-            assert identity(record.parent) == identity(self.champion), record.parent
-        assert identity(policy) not in self.rolled_back or slot == 'a', (
+            assert digest_of(record.parent) == digest_of(self.champion), record.parent
+        assert digest_of(policy) not in self.rolled_back or slot == 'a', (
             f'{episode} begins with {policy}, which was rolled back'
         )
 
@@ -63,7 +64,7 @@ class Checks:
     def on_canary(self, message: CanaryState) -> None:
         """The state of the canary changes."""
         policy = message.planned_policy or message.candidate_policy
-        digest = identity(policy)
+        digest = digest_of(policy)
         if not policy:
             return
         if message.state in ON_TRIAL and message.candidate_policy == policy:
@@ -80,8 +81,8 @@ class Checks:
 
     def on_champion(self, champion: str) -> None:
         """Slot a serves this policy now."""
-        if champion and identity(champion) != identity(self.champion):
-            assert identity(champion) in self.promoted, f'{champion} was never promoted'
+        if champion and digest_of(champion) != digest_of(self.champion):
+            assert digest_of(champion) in self.promoted, f'{champion} was never promoted'
             self.champion = champion
 
     def on_count(self, count: int) -> None:
@@ -95,7 +96,7 @@ class Checks:
 
     def on_parent(self, parent: str, running_s: float) -> None:
         """A learner that runs for so long would build on this version."""
-        if identity(parent) in self.rolled_back and running_s > HEARS_S:
+        if digest_of(parent) in self.rolled_back and running_s > HEARS_S:
             self._builds_since_s = self._builds_since_s or self._clock.elapsed_s
             assert self._clock.elapsed_s - self._builds_since_s < HEARS_S, (
                 f'the learner builds on {parent}, which was rolled back'

@@ -8,13 +8,13 @@ import random
 import shutil
 
 from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.store import Store
+from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.checks import Checks
 from support.night.clock import NightClock
@@ -176,11 +176,11 @@ class Night:
         """Return the versions of the store that no gate has judged, the newest last."""
         found = observing.versions(self.store)
         records = observing.gate_records(self.gates, found)
-        champion = identity(self.checks.champion)
+        champion = digest_of(self.checks.champion)
         return [
             each.id
             for each in found
-            if identity(each.id) not in records and identity(each.parent) == champion
+            if digest_of(each.id) not in records and digest_of(each.parent) == champion
         ]
 
     def refused(self) -> set[str]:
@@ -195,7 +195,7 @@ class Night:
 
     def _on_trained(self, policy: str, is_poisoned: bool) -> None:
         if is_poisoned:
-            self.world.poisoned.add(identity(policy))
+            self.world.poisoned.add(digest_of(policy))
 
     def _on_ended(self, ended: EndedEpisode) -> None:
         episode = self.recorder.take(ended)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 import random
 
-from lerobot_serve.router.canary.gate_record import identity
+from lerobot_serve.wire.fingerprint import digest_of
 
 FIRST_RATE, BETTER, BEST, WORSE_BY, FALLEN = 0.8, 0.07, 0.97, 0.4, 0.1
 
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, champion: str, seed: int) -> None:
         self.chance = random.Random(seed)
-        self._rates = {identity(champion): FIRST_RATE}
+        self._rates = {digest_of(champion): FIRST_RATE}
         self.fates: dict[str, Fate] = {}
         self._left = list(FATES)
         self.poisoned: set[str] = set()
@@ -42,7 +42,7 @@ class World:
 
     def meet(self, policy: str, champion: str) -> None:
         """Draw the fate of a version that begins to drive beside a champion."""
-        digest = identity(policy)
+        digest = digest_of(policy)
         if digest in self._rates:
             return
         fate = self._left.pop(0) if self._left else self.chance.choice(FATES)
@@ -56,11 +56,11 @@ class World:
 
     def promote(self, policy: str) -> None:
         """A version has all episodes from now on."""
-        if self.fates.get(identity(policy)) is Fate.FALLS:
-            self._rates[identity(policy)] = FALLEN
+        if self.fates.get(digest_of(policy)) is Fate.FALLS:
+            self._rates[digest_of(policy)] = FALLEN
 
     def rate(self, policy: str) -> float:
-        return self._rates[identity(policy)]
+        return self._rates[digest_of(policy)]
 
     def outcome(self, policy: str) -> int:
         """Draw how an episode ends that a policy drove: SUCCESS or FAILURE."""

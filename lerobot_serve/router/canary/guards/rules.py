@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import math
 
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.gate_record import weights_of
 from lerobot_serve.router.canary.guards.alarms import (
     alarm_threshold,
     CHUNKS_PER_ALARM,
@@ -24,6 +23,7 @@ from lerobot_serve.router.canary.guards.alarms import (
 )
 from lerobot_serve.router.canary.guards.halts import CHAMPION_SHARE_FACTOR, halt_text, HaltVerdict
 from lerobot_serve.router.canary.plan import GuardLimits
+from lerobot_serve.wire.fingerprint import weights_of
 
 # network jitter dominates the ratio below this latency
 LATENCY_FLOOR_MS = 5.0

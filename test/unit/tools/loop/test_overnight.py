@@ -17,6 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from lerobot_serve.wire.fingerprint import digest_of
+
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('pyarrow', reason='reads datasets (TORCH=none)')
 
@@ -26,7 +28,6 @@ from support.night.night import Night
 from support.night.world import Fate, FIRST_RATE
 
 from lerobot_serve.learner.versions.parents import lineage
-from lerobot_serve.router.canary.gate_record import identity
 from lerobot_serve.tools.cli.rollout import reading
 from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.journal import read_journal
@@ -91,12 +92,12 @@ def check_night(night: Night) -> None:
     assert [fault for fault in FAULTS if not any(fault in what for what in happened)] == []
     checks, world = night.checks, night.world
     assert world.rate(checks.champion) >= FIRST_RATE
-    assert identity(checks.champion) != identity(night.first)
+    assert digest_of(checks.champion) != digest_of(night.first)
     # the first one of each: a later one may still be on trial
     fates = {fate: digest for digest, fate in reversed(world.fates.items())}
     assert fates[Fate.FALLS] in checks.promoted and fates[Fate.FALLS] in checks.rolled_back
     assert fates[Fate.WORSE] in checks.rolled_back and fates[Fate.WORSE] not in checks.promoted
-    driven = {identity(policy) for policies in checks.placed.values() for policy in policies}
+    driven = {digest_of(policy) for policies in checks.placed.values() for policy in policies}
     assert not driven & night.refused()
 
 
@@ -106,7 +107,7 @@ def check_loop_history(night: Night) -> None:
         ['loop', 'history', '--hours', '12', '--folder', str(night.journal)]
     ).output
     events = list(read_journal(night.journal))
-    names = {identity(each.version): each.version for each in events if each.version}
+    names = {digest_of(each.version): each.version for each in events if each.version}
     for digest in night.checks.rolled_back:
         (line,) = lines_with(shown, f'rolled back {names[digest]}: ')
         assert 'the candidate is worse' in line
@@ -162,7 +163,7 @@ def check_audit(night: Night) -> None:
 
 def versions_of(text: str, event: str) -> list[str]:
     """Return the digests of the versions that had an event."""
-    return [identity(each) for each in re.findall(rf'  {re.escape(event)} \((\S+)\): ', text)]
+    return [digest_of(each) for each in re.findall(rf'  {re.escape(event)} \((\S+)\): ', text)]
 
 
 def lines_with(text: str, part: str) -> list[str]:
