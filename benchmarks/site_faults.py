@@ -6,8 +6,9 @@ again.
 Two routers with a shared state, four servers and a PostgreSQL in one network, four simulated
 robots with their edge controllers in another: half of them over ROS 2, half over Zenoh. Parts are
 killed, stand still or are cut off at random moments, some two at once, while an operator changes
-the split now and then. In the end a program that shares no code with the package (`check`) judges
-the traces and what two witnesses saw on the wire: no request without a known end.
+the split, drains a slot, and starts and aborts rollouts. In the end a program that shares no code
+with the package (`check`) judges the traces and what two witnesses saw on the wire: no request
+without a known end, and no episode where an operator did not want it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks.site.faults import (
     PAIRED_SHARE,
     QUIET_S,
 )
+from benchmarks.site.operator import PAUSE_S, running_operator
 from lerobot_serve.errors import UserError
 
 ABOUT = 'what becomes of requests while routers, servers, the store and links of a site fail'
@@ -45,6 +47,7 @@ PARAMETERS = {
     'until_the_next_fault_s': QUIET_S,
     'and_before_each_eighth_s': LONG_QUIET_S,
     'share_of_pairs': PAIRED_SHARE,
+    'operator_pauses_s': PAUSE_S,
     'request_is_explained_until_s_after_a_fault': check.AFTER_S,
 }
 NAME = 'faults of a site'
@@ -62,7 +65,10 @@ def measure(rounds: int, folder: Path, *, seed: int = 1, kills: int | None = Non
     scratch = Path(tempfile.mkdtemp(prefix='site_faults_', dir='/tmp'))
     run = scratch / 'run'
     try:
-        with fault_fleet(run) as fleet:
+        with (
+            fault_fleet(run) as fleet,
+            running_operator(fleet, seed, run / 'operator.jsonl'),
+        ):
             fail_often(fleet, count, seed, run / 'faults.jsonl')
         found = judge(run)
     except LinkUnavailable as reason:
@@ -111,6 +117,8 @@ MEANINGS = {
     'flagged': 'no policy changes within an episode without POLICY_CHANGED',
     'placed': 'both routers hold an episode in one slot',
     'one_split': 'a version of the split is the same at both routers',
+    'obeyed': 'a second after a command has succeeded, no router places an episode against it',
+    'led': 'each step of a rollout is taken once',
     'safe': 'each command is finite, and young enough',
     'recovered': 'all robots go on after each fault',
     'whole': 'traces can be read but for the last lines of killed processes',

@@ -15,6 +15,10 @@ object: `violations`, a list of sentences for each rule, `counts` and `series_ms
     flagged     no policy changes within an episode without POLICY_CHANGED on the wire
     placed      both routers hold an episode in one slot, unless a later placement moves it
     one_split   one version of the split has one share, whichever router names it
+    obeyed      a second after a command of an operator has succeeded, and until the next one that
+                may change it, no router places a new episode against it, unless this router is in
+                trouble itself: a slot that was drained or rolled back gets none, a split holds
+    led         each step of a rollout is taken once, by one router
     safe        each command is finite; each of a policy is younger than max_action_age_s
     recovered   after each fault all robots go on
     whole       no trace has an unreadable line, but for the last one of a process that was killed
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 import json
 from pathlib import Path
 import sys
@@ -43,6 +48,32 @@ OWN_WAIT_S = 1.0
 # process loses what it had not yet written
 AFTER_S, LOST_BY_KILL_S = 5.0, 1.0
 NS = 1_000_000_000
+# in which a command of an operator takes effect at all routers
+OBEYED_AFTER_S = 1.0
+# command -> what begins with its success, and which commands may end that
+COMMANDS = {
+    ('drain', 'b'): ('drained', {('restore', 'b')}),
+    ('rollout', 'abort'): ('rolled back', {('rollout', 'undo'), ('rollout', 'start')}),
+    ('split',): ('split', {('split',), ('rollout', 'start')}),
+}
+# events of a rollout with which it begins to count again, and its steps
+BEGINNINGS, STEPS = ('began', 'planned', 'restarted'), ('started', 'promoted')
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an operator wants, between two times; `percent` is that of a split."""
+
+    what: str
+    begin_ns: int
+    end_ns: int
+    percent: int
+
+    def forbids(self, placement: Record) -> bool:
+        """Return whether a placement within these times is against it."""
+        if self.what == 'split':
+            return placement['split_percent'] != self.percent
+        return placement['slot'] == 'b'
 
 
 class Evidence:
@@ -52,13 +83,14 @@ class Evidence:
         self.violations: dict[str, list[str]] = {
             rule: []
             for rule in (
-                'ended', 'proven', 'explained', 'flagged', 'placed', 'one_split', 'safe',
-                'recovered', 'whole',
+                'ended', 'proven', 'explained', 'flagged', 'placed', 'one_split', 'obeyed',
+                'led', 'safe', 'recovered', 'whole',
             )
         }  # fmt: skip
         self.counts: Counter[str] = Counter()
         self.series_ms: dict[str, list[float]] = defaultdict(list)
-        self.faults = [json.loads(line) for line in (folder / 'faults.jsonl').open()]
+        self.faults = list(lines(folder / 'faults.jsonl'))
+        self.commands = list(lines(folder / 'operator.jsonl'))
         self._killed = {each['name'] for each in self.faults if each['how'] == 'killed'}
         self.seen = [record for file in folder.glob('witness_*.jsonl') for record in lines(file)]
         self.runs: dict[str, list[Record]] = {}
@@ -87,6 +119,18 @@ class Evidence:
             if records and records[0].get('role') == role:
                 yield from (each for each in records if each['kind'] == kind)
 
+    def in_trouble(self, router: str, mono_ns: int) -> bool:
+        """Return whether a router was away from the store then, or shortly before."""
+        for fault in self.faults:
+            is_its_own = fault['name'].split('_to_')[0] == router
+            if fault['part'] == 'store' or (
+                is_its_own and fault['part'] in ('router', 'link to the store')
+            ):
+                last_ns = max(fault['recovered_ns'], fault['ended_ns']) + AFTER_S * NS
+                if fault['began_ns'] <= mono_ns <= last_ns:
+                    return True
+        return False
+
     def near_fault(
         self,
         mono_ns: int,
@@ -105,6 +149,7 @@ class Evidence:
 
 
 def lines(file: Path) -> Iterator[Record]:
+    """Yield the records of a file that its writer has ended."""
     for line in file.read_text().splitlines():
         yield json.loads(line)
 
@@ -126,6 +171,8 @@ def check(folder: Path) -> Evidence:
     check_losses(evidence, ends)
     check_flags(evidence, ends)
     check_placements(evidence)
+    check_intents(evidence)
+    check_steps(evidence)
     check_commands(evidence)
     check_recovery(evidence)
     for what in ('requests', 'requests seen on the wire', 'placements', 'control steps'):
@@ -266,6 +313,81 @@ def check_slots(evidence: Evidence, placements: list[Record]) -> None:
                 evidence.blame(
                     'placed', f'{episode} is served by slot {slot}, without a placement'
                 )
+
+
+def check_intents(evidence: Evidence) -> None:
+    """What an operator has said holds at all routers."""
+    intents = list(intents_of(evidence.commands))
+    for command in evidence.commands:
+        how = {0: 'done', 1: 'refused'}.get(command['status'], 'not confirmed')
+        evidence.counts[f'commands of the operator: {how}'] += 1
+    for router, each in new_placements(evidence):
+        name, at_ns = each['episode_id'], each['mono_ns']
+        for intent in intents:
+            if not intent.begin_ns <= at_ns < intent.end_ns:
+                continue
+            if evidence.in_trouble(router, at_ns):
+                evidence.counts['new episodes at a router that could not know'] += 1
+                continue
+            evidence.counts[f'new episodes while {intent.what} holds'] += 1
+            if intent.forbids(each):
+                evidence.blame(
+                    'obeyed',
+                    f'{name} at {router} in slot {each["slot"]} with {each["split_percent"]} %, '
+                    f'{(at_ns - intent.begin_ns) / NS:.1f} s after {intent}',
+                )
+
+
+def intents_of(commands: list[Record]) -> Iterator[Intent]:
+    """Yield what an operator wants, from a command that has succeeded to one that may end it."""
+    for number, command in enumerate(commands):
+        for words, (what, ends) in COMMANDS.items():
+            if command['status'] == 0 and is_command(command, words):
+                later = (
+                    each['began_ns']
+                    for each in commands[number + 1 :]
+                    if any(is_command(each, end) for end in ends)
+                )
+                begin_ns = command['ended_ns'] + round(OBEYED_AFTER_S * NS)
+                percent = int(command['words'][1]) if what == 'split' else 0
+                yield Intent(what, begin_ns, next(later, sys.maxsize), percent)
+
+
+def is_command(command: Record, words: tuple[str, ...]) -> bool:
+    return tuple(command['words'][: len(words)]) == words
+
+
+def new_placements(evidence: Evidence) -> Iterator[tuple[str, Record]]:
+    """Yield router and placement of each episode's begin, as far as all was written down."""
+    found = sorted(
+        (
+            (each['mono_ns'], name.partition('/')[0], each)
+            for name, records in evidence.runs.items()
+            for each in records
+            if each['kind'] == 'placement' and each.get('episode_id')
+        ),
+        key=lambda each: each[0],
+    )
+    known: set[str] = set()
+    for mono_ns, router, each in found:
+        is_new = each['episode_id'] not in known
+        known.add(each['episode_id'])
+        if is_new and not evidence.near_fault(mono_ns, 'killed', LOST_BY_KILL_S):
+            yield router, each
+
+
+def check_steps(evidence: Evidence) -> None:
+    """No two routers take the same step of a rollout, nor one router twice."""
+    events = sorted(evidence.of('router', 'canary'), key=lambda each: each['mono_ns'])
+    taken: set[tuple[str, int | None]] = set()
+    for each in events:
+        step = each['event'], each.get('share_percent')
+        evidence.counts[f'rollouts: {each["event"]}'] += 1
+        if each['event'] in BEGINNINGS:
+            taken.clear()
+        elif each['event'] in STEPS and step in taken:
+            evidence.blame('led', f'{step[0]} to {step[1]} % twice')
+        taken.add(step)
 
 
 def check_commands(evidence: Evidence) -> None:

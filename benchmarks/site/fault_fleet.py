@@ -9,7 +9,7 @@ the robots do is read from their traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import json
@@ -151,10 +151,10 @@ class FaultFleet:
         self.processes[name].kill()
         self.processes[name].wait()
 
-    def split(self, percent: int, router: str) -> bool:
-        """Change the split at a router, as an operator does; return whether that succeeded."""
-        words = ['split', str(percent), '--router', f'/{router}', '--yes', '--reason', 'fault run']
-        command = [*self.link.server, str(executable_path('lerobot-serve')), *words]
+    def operate(self, words: Sequence[str], router: str) -> int | None:
+        """Give a router a command, as an operator does; return its exit status, if it ended."""
+        more = ['--router', f'/{router}', '--yes', '--reason', 'fault run']
+        command = [*self.link.server, str(executable_path('lerobot-serve')), *words, *more]
         environment = {
             **os.environ,
             'ROS_DOMAIN_ID': DOMAIN,
@@ -162,13 +162,19 @@ class FaultFleet:
             'ROS_STATIC_PEERS': ROBOT,
         }
         with (self.folder / 'operator.log').open('ab') as log, defer_signals():
+            log.write(f'$ {" ".join([*words, *more])}\n'.encode())
+            log.flush()
             process = subprocess.Popen(
-                end_with_parent(command), stdout=log, stderr=log, env=environment
+                end_with_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
         try:
-            return process.wait(OPERATOR_LIMIT_S) == 0
+            return process.wait(OPERATOR_LIMIT_S)
         except subprocess.TimeoutExpired:
-            return False
+            return None
         finally:
             end(process)
 

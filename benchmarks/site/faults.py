@@ -20,14 +20,14 @@ import time
 from benchmarks.site.fault_fleet import CUT, FaultFleet, WHOLE
 from benchmarks.site.fault_layout import LINKS, ROUTERS, SERVERS, STORE
 
-# how long a part is away, and how long all is well before the next fault; now and then, before a
-# change of the split, it is well for longer: what is lost then is not explained
+# how long a part is away, and how long all is well before the next fault; now and then it is well
+# for longer: what is lost then is not explained
 AWAY_S, QUIET_S, LONG_QUIET_S = (0.3, 4.0), (0.5, 2.0), 12.0
 # actions of a policy that every robot plays after a fault: it goes on
 ACTIONS_AFTER = 15
 # of all faults, so many come with a second one of another part
 PAIRED_SHARE = 0.2
-SPLIT_EVERY = 8
+LONG_QUIET_EVERY = 8
 
 
 class Part(StrEnum):
@@ -132,14 +132,13 @@ def plan(part: Part, how: How, draw: random.Random) -> PlannedFault:
 
 
 def fail_often(fleet: FaultFleet, count: int, seed: int, file: Path) -> list[FaultResult]:
-    """Let so many parts fail, and change the split now and then. Raises UserError."""
+    """Let so many parts fail. Raises UserError."""
     draw, results = random.Random(seed), []
     with file.open('w') as log:
         for number, faults in enumerate(planned(count, draw)):
             time.sleep(draw.uniform(*QUIET_S))
-            if number % SPLIT_EVERY == 0:
+            if number % LONG_QUIET_EVERY == 0:
                 time.sleep(LONG_QUIET_S)
-                fleet.split(draw.choice(range(20, 81)), draw.choice(sorted(ROUTERS)))
             found = fail(fleet, faults)
             results += found
             for result in found:

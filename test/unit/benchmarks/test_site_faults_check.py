@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from benchmarks.site import check, faults
+from benchmarks.site import check, faults, operator
 
 Run = dict[str, list[dict]]
 SECOND = 1_000_000_000
@@ -37,6 +37,27 @@ def placement(router: str, at_s: float, slot: str = 'a', *, moved: bool = False)
 
 def header(role: str) -> dict:
     return {'kind': 'header', 'role': role, 'parameters': {'max_action_age_s': 3.0}}
+
+
+def command(at_s: float, *words: str, status: int = 0) -> dict:
+    """Return a command that took half a second."""
+    began_ns = int(at_s * SECOND)
+    return {
+        'words': list(words), 'router': 'router_1', 'began_ns': began_ns,
+        'ended_ns': began_ns + SECOND // 2, 'status': status,
+    }  # fmt: skip
+
+
+def later(router: str, at_s: float, slot: str = 'a', percent: int = 50) -> dict:
+    """Return the placement of another episode."""
+    return placement(router, at_s, slot) | {
+        'episode_id': f'episode at {at_s}', 'split_percent': percent, 'split_version': percent
+    }  # fmt: skip
+
+
+def canary(at_s: float, event: str, share: int) -> dict:
+    at_ns = int(at_s * SECOND)
+    return {'kind': 'canary', 'mono_ns': at_ns, 'event': event, 'share_percent': share}
 
 
 def sound_run() -> Run:
@@ -69,6 +90,7 @@ def sound_run() -> Run:
                 'ended_ns': 11 * SECOND, 'recovered_ns': 12 * SECOND, 'has_recovered': True,
             }
         ],
+        'operator.jsonl': [command(0.2, 'drain', 'b'), command(30.0, 'restore', 'b', status=1)],
     }  # fmt: skip
 
 
@@ -117,6 +139,33 @@ WAYS: dict[str, tuple[str, Callable[[Run], object]]] = {
             placement('2', 13.0) | {'episode_id': 'episode 2', 'split_percent': 60}
         ),
     ),
+    'a new episode in a drained slot': (
+        'obeyed',
+        lambda run: run[SECOND_ROUTER].append(later('2', 20.0, 'b')),
+    ),
+    'a new episode in a slot that was rolled back': (
+        'obeyed',
+        lambda run: (
+            run['operator.jsonl'].extend(
+                [command(40.0, 'rollout', 'abort'), command(50.0, 'rollout', 'undo')]
+            ),
+            run[SECOND_ROUTER].append(later('2', 45.0, 'b')),
+        ),
+    ),
+    'another split than that of the operator': (
+        'obeyed',
+        lambda run: (
+            run['operator.jsonl'].append(command(40.0, 'split', '70')),
+            run[SECOND_ROUTER].append(later('2', 42.0, percent=60)),
+        ),
+    ),
+    'a step that two routers take': (
+        'led',
+        lambda run: (
+            run[SECOND_ROUTER].append(canary(20.0, 'started', 30)),
+            run['router_1/router.jsonl'].append(canary(20.1, 'started', 30)),
+        ),
+    ),
     'a command that is not finite': (
         'safe',
         lambda run: run[EDGE][-1].update(not_finite=['commanded']),
@@ -158,7 +207,7 @@ def test_a_store_explains_no_loss(part, tmp_path):
 
 
 def test_an_empty_run_is_no_proof(tmp_path):
-    assert judged({'faults.jsonl': []}, tmp_path).violations['whole']
+    assert judged({'faults.jsonl': [], 'operator.jsonl': []}, tmp_path).violations['whole']
 
 
 def test_a_slot_without_a_placement_is_found(tmp_path):
@@ -203,6 +252,7 @@ def test_the_checker_shares_nothing_with_the_package():
         '__future__',
         'collections',
         'collections.abc',
+        'dataclasses',
         'json',
         'pathlib',
         'sys',
@@ -217,3 +267,63 @@ def test_all_kinds_of_faults_come_before_the_first_one_again(seed):
     first = [(plan[0].part, plan[0].how) for plan in plans]
     assert set(first[: len(faults.KINDS)]) == set(faults.KINDS)
     assert all(len({fault.part for fault in plan}) == len(plan) for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ('commands', 'slot', 'percent', 'at_s'),
+    [
+        ([command(40.0, 'drain', 'b', status=1)], 'b', 50, 45.0),
+        ([command(40.0, 'drain', 'b')], 'b', 50, 41.4),
+        ([command(40.0, 'drain', 'b'), command(44.0, 'restore', 'b', status=3)], 'b', 50, 45.0),
+        ([command(40.0, 'split', '70'), command(44.0, 'split', '60', status=3)], 'a', 60, 45.0),
+        ([command(40.0, 'split', '70'), command(44.0, 'rollout', 'start')], 'b', 30, 45.0),
+        ([command(40.0, 'split', '70')], 'b', 70, 45.0),
+    ],
+    ids=['refused', 'within a second', 'may be restored', 'may be 60', 'a rollout', 'as it was'],
+)
+def test_what_no_command_forbids_is_no_violation(tmp_path, commands, slot, percent, at_s):
+    run = sound_run()
+    run['operator.jsonl'] += [command(35.0, 'restore', 'b'), *commands]
+    run[SECOND_ROUTER].append(later('2', at_s, slot, percent))
+    assert not judged(run, tmp_path).violations['obeyed']
+
+
+@pytest.mark.parametrize(
+    ('part', 'name', 'is_excused'),
+    [
+        ('store', 'store', True),
+        ('router', 'router_2', True),
+        ('link to the store', 'router_2_to_store', True),
+        ('link to the store', 'router_1_to_store', False),
+        ('router', 'router_1', False),
+        ('server', 'a1', False),
+        ('link', 'link', False),
+    ],
+)
+def test_a_router_that_cannot_know_is_excused_and_counted(tmp_path, part, name, is_excused):
+    run = sound_run()
+    run['faults.jsonl'].append(
+        {
+            'part': part, 'how': 'cut', 'name': name, 'began_ns': 19 * SECOND,
+            'ended_ns': 20 * SECOND, 'recovered_ns': 20 * SECOND, 'has_recovered': True,
+        }
+    )  # fmt: skip
+    run[SECOND_ROUTER].append(later('2', 21.0, 'b'))
+    found = judged(run, tmp_path)
+    assert bool(found.violations['obeyed']) is not is_excused
+    assert found.counts['new episodes at a router that could not know'] == is_excused
+
+
+def test_a_rollout_that_begins_again_takes_its_steps_again(tmp_path):
+    run = sound_run()
+    run[SECOND_ROUTER] += [canary(20.0, 'started', 30), canary(21.0, 'rolled_back', 0)]
+    run[SECOND_ROUTER] += [canary(22.0, 'restarted', 30), canary(23.0, 'started', 30)]
+    assert not judged(run, tmp_path).violations['led']
+
+
+def test_an_operator_does_all_that_the_checker_judges():
+    words = [next(turn) for turn in [operator.turns(random.Random(1))] for _ in range(20)]
+    for judged_words, (_, ends) in check.COMMANDS.items():
+        for each in (judged_words, *ends):
+            assert any(found[: len(each)] == each for found in words)
+    assert {len(found) for found in words if found[0] == 'split'} == {2}
