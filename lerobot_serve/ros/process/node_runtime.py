@@ -16,7 +16,6 @@ from collections.abc import Callable
 import contextlib
 import faulthandler
 import itertools
-import os
 import signal
 import sys
 import threading
@@ -40,7 +39,9 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.event_threads import EventThreads, STUCK_LOOKS
 from lerobot_serve.ros.process.executor import RobustExecutor
+from lerobot_serve.ros.process.own_restart import OwnRestart
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 from lerobot_serve.ros.process.service_manager import (
     ALIVE,
@@ -70,7 +71,10 @@ DEAF_TEXT = (
     'this process hears nothing by shared memory: {} for {:g} s; restart it. A service manager '
     'with a watchdog does so'
 )
-STARTS, STARTS_VARIABLE = 3, 'LEROBOT_SERVE_STARTS'
+LOCKED_UP_TEXT = (
+    'the middleware has locked itself up ({} waits for a lock since {:g} s, '
+    'eProsima/Fast-DDS#6502): this process hears nothing'
+)
 # a reader renews a damaged port within five seconds
 DEAF_S = 10.0
 REPLACED_TEXT = (
@@ -112,8 +116,10 @@ class NodeRuntime:
         self.executor = RobustExecutor(context=self.context)
         self._manager = ServiceManager()
         self._spins = 0
-        # what is wrong with a port of this process, for DEAF_S
+        # why this process hears nothing
         self._deaf = ''
+        # for a process that has no other purpose than its node
+        self.own_restart: OwnRestart | None = None
         # threads whose standstill ends the process, where a service manager has a watchdog
         self.heartbeats = Heartbeats(self._manager.report_period_s)
         self.heartbeats.add('executor', lambda: self._spins)
@@ -169,6 +175,16 @@ class NodeRuntime:
         still = self.heartbeats.still(time.monotonic_ns())
         return f'standing still: {", ".join(still)}' if still else self._deaf
 
+    def allow_restart(self) -> None:
+        """Let this process be replaced when it hears nothing: it has only its node."""
+        self.own_restart = OwnRestart(self._manager)
+
+    def on_unsound_ports(self) -> None:
+        """Start again; return after the last time in a row: the ports may yet be renewed."""
+        problem = own_ports.find_problem({}) or 'a port has no file'
+        if self.own_restart:
+            self.own_restart.start_again(f'{problem}: this process would hear nothing')
+
     def on_started(self, starter: Callable[[], None]) -> None:
         """
         Call `starter` in the main thread once the executor spins. Its UserError ends the process.
@@ -193,7 +209,7 @@ class NodeRuntime:
         `on_started` callbacks. Raises UserError.
         """
         self.spin_in_background()
-        self.thread('ports', self._guard_ports)
+        self.thread('ports', self._guard_middleware)
         # before a policy is loaded, which may take longer than a manager waits
         self._manager.notify(READY)
         if self._manager.watchdog_s:
@@ -260,11 +276,14 @@ class NodeRuntime:
         if self.context.ok():
             self.context.shutdown()
 
-    def _guard_ports(self) -> None:
-        guard, sound_s = PortGuard(), time.monotonic()
+    def _guard_middleware(self) -> None:
+        guard, timers, sound_s = PortGuard(), EventThreads(), time.monotonic()
         with contextlib.closing(ReplacedPorts()) as replaced:
             for number in itertools.count():
                 if self.stop.wait(PORT_CHECK_S):
+                    return
+                if stuck := timers.find_stuck():
+                    self._leave(LOCKED_UP_TEXT.format(stuck, STUCK_LOOKS * PORT_CHECK_S))
                     return
                 problem = own_ports.find_problem({})
                 sound_s = sound_s if problem else time.monotonic()
@@ -274,6 +293,16 @@ class NodeRuntime:
                 # reads the whole memory map of the process
                 for file in replaced.check() if number % CHECKS_PER_MAP == 0 else ():
                     self._log_error(REPLACED_TEXT.format(file.name))
+
+    def _leave(self, why: str) -> None:
+        """Start this process again, or end it: calls of the middleware may not return any more."""
+        self._deaf = why
+        # traces have all that happened until then: they are written every 50 ms
+        if self.own_restart:
+            self.own_restart.start_again(why)
+        self.failure = UserError(why)
+        print(f'error: {why}', file=sys.stderr)
+        self._fail()
 
     def _set_deaf(self, problem: str) -> None:
         text = DEAF_TEXT.format(problem, DEAF_S) if problem else ''
@@ -322,25 +351,6 @@ class NodeRuntime:
         self.stop_requested.set()
 
 
-def _start_again() -> None:
-    """
-    Replace this process by a new one, at most STARTS times: it would hear nothing. Returns after
-    the last one, whose ports may yet be renewed.
-    """
-    starts = int(os.environ.get(STARTS_VARIABLE, '0')) + 1
-    problem = own_ports.find_problem({}) or 'a port has no file'
-    print(f'{problem}: this process would hear nothing, and starts again', file=sys.stderr)
-    if starts <= STARTS:
-        os.environ[STARTS_VARIABLE] = str(starts)
-        sys.stdout.flush()
-        for handle in map(int, os.listdir('/proc/self/fd')):
-            # ports and locks of the middleware, which would stay with the new process
-            if handle > 2:
-                with contextlib.suppress(OSError):
-                    os.set_inheritable(handle, False)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 def run(
     create: Callable[[NodeRuntime], Node],
     arguments: list[str] | None = None,
@@ -373,9 +383,10 @@ def run(
             daemon=True,
         )
         watcher.start()
+        runtime.allow_restart()
         runtime.add(create(runtime))
         if not own_ports.wait_until_sound():
-            _start_again()
+            runtime.on_unsound_ports()
         runtime.start()
         started.set()
         runtime.stop_requested.wait()

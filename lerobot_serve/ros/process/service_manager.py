@@ -16,6 +16,7 @@ import threading
 
 READY, ALIVE, STOPPING = 'READY=1', 'WATCHDOG=1', 'STOPPING=1'
 SOCKET, WATCHDOG_TIME, WATCHDOG_PROCESS = 'NOTIFY_SOCKET', 'WATCHDOG_USEC', 'WATCHDOG_PID'
+VARIABLES = (SOCKET, WATCHDOG_TIME, WATCHDOG_PROCESS)
 # systemd advises a half; a busy machine may delay one report
 REPORTS_A_WATCHDOG = 3
 # the executor wakes once a second when it has nothing to do
@@ -31,9 +32,8 @@ class ServiceManager:
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
         """Take the variables out of `environment` (default os.environ): children are not meant."""
         found = os.environ if environment is None else environment
-        address, time_us, process = (
-            found.pop(name, '') for name in (SOCKET, WATCHDOG_TIME, WATCHDOG_PROCESS)
-        )
+        self._variables = {name: found.pop(name) for name in VARIABLES if name in found}
+        address, time_us, process = (self._variables.get(name, '') for name in VARIABLES)
         # a name that begins with @ has no file
         self._address = f'\0{address[1:]}' if address.startswith('@') else address
         is_meant = process in ('', str(os.getpid()))
@@ -44,6 +44,10 @@ class ServiceManager:
     def report_period_s(self) -> float:
         """The time between two reports [s]; 0 without a watchdog."""
         return self.watchdog_s / REPORTS_A_WATCHDOG
+
+    def give_back(self, environment: MutableMapping[str, str]) -> None:
+        """Put the variables into `environment`, for what replaces this process."""
+        environment.update(self._variables)
 
     def notify(self, state: str) -> bool:
         """Send a state; return whether it was sent."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Replace this process by a new one with the same command line, when nothing else helps: its
+middleware hears nothing, and no call of it changes that. Plain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+
+from lerobot_serve.ros.process.service_manager import ServiceManager
+
+STARTS, STARTS_VARIABLE = 3, 'LEROBOT_SERVE_STARTS'
+# after so long the next one is not in a row with the last
+STEADY_S = 60.0
+
+
+class OwnRestart:
+    """Counts the starts in a row, in a variable of the environment. Any thread."""
+
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager, self._begun_s = manager, time.monotonic()
+        # not for children
+        self._starts = int(os.environ.pop(STARTS_VARIABLE, '0'))
+
+    def start_again(self, why: str) -> None:
+        """Replace this process, at most STARTS times in a row; return when that is not allowed."""
+        is_in_row = time.monotonic() - self._begun_s < STEADY_S
+        starts = self._starts + 1 if is_in_row else 1
+        if starts > STARTS:
+            return
+        print(f'{why}, and starts again', file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os.environ[STARTS_VARIABLE] = str(starts)
+        # the new process has the same number
+        self._manager.give_back(os.environ)
+        for handle in map(int, os.listdir('/proc/self/fd')):
+            # ports and locks of the middleware, which would stay with the new process
+            if handle > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(handle, False)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node whose middleware has locked itself up starts again, with its service manager."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import rclpy
+from support import middleware
+from support.waiting import wait_until
+
+from lerobot_serve.ros.process.event_threads import NAME, waits_for_lock
+
+LOCKED = """
+import os, sys
+from rclpy.node import Node
+from lerobot_serve.ros.process import node_runtime, own_restart
+from support.middleware.locked_timer import LockedTimer
+node_runtime.PORT_CHECK_S = 0.05
+starts = int(os.environ.get(own_restart.STARTS_VARIABLE, '0'))
+
+def create(runtime):
+    print(f'start {starts}', flush=True)
+    runtime.on_started(lambda: print('runs', flush=True))
+    runtime.on_started(lambda: starts < int(sys.argv[1]) and LockedTimer())
+    return Node('locked', context=runtime.context)
+
+sys.exit(node_runtime.run(create, []))
+"""
+END_S = 30.0
+SUPPORT = str(Path(middleware.__file__).parents[2])
+
+
+def running(locked_starts: int, **more: str) -> subprocess.Popen[str]:
+    paths = os.pathsep.join([SUPPORT, os.environ.get('PYTHONPATH', '')])
+    return subprocess.Popen(
+        [sys.executable, '-c', LOCKED, str(locked_starts)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, 'PYTHONPATH': paths, **more},
+    )
+
+
+def test_it_starts_again_and_its_manager_hears_of_it(tmp_path):
+    address = str(tmp_path / 'manager')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(END_S)
+        node = running(1, NOTIFY_SOCKET=address, WATCHDOG_USEC='3000000')
+        try:
+            heard = [manager.recv(100).decode()]
+            while heard.count('READY=1') < 2:
+                heard.append(manager.recv(100).decode())
+            while heard[-1] != 'WATCHDOG=1':
+                heard.append(manager.recv(100).decode())
+            lines = [node.stdout.readline() for _ in range(4)]
+            assert lines == ['start 0\n', 'runs\n', 'start 1\n', 'runs\n']
+            node.send_signal(signal.SIGINT)
+            _, errors = node.communicate(timeout=END_S)
+        finally:
+            node.kill()
+            node.communicate()
+    assert node.returncode == 0, errors
+    assert errors.count('this process hears nothing, and starts again') == 1
+    assert 'Fast-DDS#6502' in errors
+
+
+def test_it_ends_when_that_does_not_help():
+    node = running(100)
+    try:
+        printed, errors = node.communicate(timeout=2 * END_S)
+    finally:
+        node.kill()
+        node.communicate()
+    assert node.returncode == 1, errors
+    assert printed.count('start') == 4
+    assert 'error: the middleware has locked itself up' in errors
+
+
+@pytest.mark.skipif(
+    'fastrtps' not in rclpy.get_rmw_implementation_identifier(),
+    reason='another middleware has no such thread',
+)
+def test_the_threads_of_a_real_node_are_looked_at_and_found_sound():
+    node = running(0)
+    try:
+        assert [node.stdout.readline() for _ in range(2)] == ['start 0\n', 'runs\n']
+        tasks = Path(f'/proc/{node.pid}/task')
+
+        def named() -> list[Path]:
+            found = tasks.iterdir()
+            return [task for task in found if (task / 'comm').read_text().startswith(NAME)]
+
+        wait_until(named, 'the middleware has a thread of that name')
+        for _ in range(50):
+            assert not waits_for_lock((named()[0] / 'syscall').read_text())
+            time.sleep(0.02)
+    finally:
+        node.send_signal(signal.SIGINT)
+        _, errors = node.communicate(timeout=END_S)
+    assert (node.returncode, 'hears nothing' in errors) == (0, False), errors
