@@ -94,6 +94,7 @@ def test_a_chunk_is_the_one_over_zenoh(router_rig, gateway, link):
         router_rig.wait(lambda: router_rig.state.sessions == 1, 'its session is closed')
 
 
+@pytest.mark.slow
 @both_links
 def test_errors_streams_and_a_gateway_that_is_killed(router_rig, gateway, link):
     router_rig.slots(**CALM)

@@ -89,6 +89,7 @@ def start_gateway(rig, folder: Path) -> str:
     return f'grpc://{found[1]}'
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_a_notebook(rig, tmp_path):
     pytest.importorskip('torch', reason='the shipped policies run on torch')
     folder = REPOSITORY / 'config' / 'policies' / 'reach'

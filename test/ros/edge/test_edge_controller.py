@@ -72,6 +72,7 @@ def test_it_streams_and_every_command_tells_where_it_came_from(processes, seen, 
     assert len(action.raw) == len(action.commanded) == 6
 
 
+@pytest.mark.slow
 @torch_policy
 def test_a_reset_begins_a_new_episode(processes, seen, node, wait_until):
     processes.start('policy_server', 'policy_server', policy_path=REACH)

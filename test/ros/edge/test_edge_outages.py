@@ -64,6 +64,7 @@ def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     assert EdgeState.STALLED not in {state.state for state in seen.states}
 
 
+@pytest.mark.slow
 @both_links
 def test_it_goes_home_to_the_preferred_server_with_the_next_episode(edge_rig):
     edge_rig.start_server('/right', **SAME)
@@ -77,6 +78,7 @@ def test_it_goes_home_to_the_preferred_server_with_the_next_episode(edge_rig):
     edge_rig.go_home(LEFT)
 
 
+@pytest.mark.slow
 def test_a_robot_without_a_server_for_too_long_is_given_up_until_a_reset(edge_rig):
     stops = edge_rig.offer('/robot_1/stop')
     # the way to the safe pose is reckoned from the ends of these
@@ -106,6 +108,7 @@ def test_a_robot_without_a_server_for_too_long_is_given_up_until_a_reset(edge_ri
     edge_rig.wait_for_state(EdgeState.STREAMING)
 
 
+@pytest.mark.slow
 @both_links
 def test_a_server_that_comes_back_as_another_robots_is_the_end(edge_rig, steering):
     server = edge_rig.start_server()

@@ -40,6 +40,7 @@ def stopped():
         process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 @both_links
 @pytest.mark.parametrize('lose', [kill_process, stop_process])
 def test_a_lost_server_costs_no_stall_where_there_is_a_second(
@@ -81,6 +82,7 @@ def test_a_stopped_single_server_is_lost_and_found_again(edge_rig, stopped):
     edge_rig.wait_for_play()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_and_is_killed_later_is_lost_again(edge_rig):
     server = edge_rig.start_server(**SAME)
     edge_rig.start(**{**DEFAULTS, 'request_timeout_s': 60.0})

@@ -35,6 +35,7 @@ def gateway(router_rig, monkeypatch, link):
         each.close()
 
 
+@pytest.mark.slow
 @both_links
 def test_two_callers_keep_their_slots_also_when_the_router_was_killed_and_is_back(
     router_rig, gateway

@@ -74,6 +74,7 @@ def blocks_signals(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', START)
 def test_a_signal_while_it_loads_ends_it_without_a_traceback(name, processes, wait_until, log_of):
     process = processes.start(name, name, **START[name])

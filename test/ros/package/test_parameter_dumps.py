@@ -68,6 +68,7 @@ def dumped(owner: str, told: dict[str, Any]) -> str:
     return yaml.dump({f'/{owner}': {'ros__parameters': tree}}, default_flow_style=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', START)
 def test_a_dump_starts_the_node_again_with_the_same_values(
     name, processes, node, wait_until, log_of, tmp_path

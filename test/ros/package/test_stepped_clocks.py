@@ -99,6 +99,7 @@ def test_simulated_time_is_set_live_and_is_in_the_stamps(edge_rig):
     edge_rig.wait(lambda: stamp_s(edge_rig.seen.last) > 1e9, 'the stamp of the system clock')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('step_s', STEPS_S)
 def test_a_run_ends_in_time_though_the_system_clock_steps(edge_rig, clock, step_s):
     edge_rig.start_server()

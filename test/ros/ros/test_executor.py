@@ -31,6 +31,7 @@ def runtime():
     opened.close()
 
 
+@pytest.mark.slow
 def test_entities_may_be_destroyed_while_it_prepares_to_wait(runtime):
     """Reply topics come and go with robots, and another thread may be the one that sees to it."""
     node = Node('test', context=runtime.context)

@@ -51,6 +51,7 @@ def ending():
         running.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('delay_s', [0.0, 0.2, 1.0])
 @pytest.mark.parametrize('damage', [leave_locked, leave_marked])
 def test_a_node_ends_while_its_ports_are_replaced(ending, damage, delay_s: float):

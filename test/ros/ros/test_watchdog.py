@@ -110,6 +110,7 @@ def service(manager: Manager, command: list[str]) -> Iterator[subprocess.Popen[s
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('executable', NODES)
 def test_a_node_reports_that_it_runs_goes_on_and_stops(manager, executable):
     parameters = (word for each in NODES[executable] for word in ('-p', each))

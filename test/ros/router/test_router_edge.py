@@ -104,6 +104,7 @@ def ready(rig, name: str) -> bool:
     return next(not r.text for r in slot.replicas if r.server == f'/{name}/policy_server')
 
 
+@pytest.mark.slow
 @both_links
 def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell):
     rig = cell.router
@@ -129,6 +130,7 @@ def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell
     assert {a.episode_id for a in cell.played} == {episode}
 
 
+@pytest.mark.slow
 @both_links
 def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot(cell):
     rig = cell.router
@@ -151,8 +153,9 @@ def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot
     assert cell.wait_for_slot('a').episode_id != episode
 
 
+@pytest.mark.slow
 @both_links
-@pytest.mark.parametrize('count', [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize('count', [1, 2])
 def test_a_slot_whose_servers_swap_their_policy_one_by_one_is_not_felt(cell, count):
     rig = cell.router
     names = ('one', 'two')[:count]

@@ -110,6 +110,7 @@ def test_what_is_under_way_is_answered_before_it_is_inactive(router_rig, manager
     assert manager.drops()['session_over'] == 1
 
 
+@pytest.mark.slow
 def test_six_times_around_leaves_nothing_behind(router_rig, manager):
     router_rig.server('a', 'a')
     router_rig.server('b', 'b', options='&noise=0.1')

@@ -52,6 +52,7 @@ def test_replicas_of_both_links_serve_one_fleet(router_rig, endpoints):
         assert robot.round_trip(episode_id=router_rig.episode(slot)).slot == slot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('lost', ['a1', 'a2'], ids=['over Zenoh', 'over ROS'])
 def test_a_replica_of_one_link_takes_over_from_one_of_the_other(router_rig, endpoints, lost):
     over_zenoh, _ = endpoints

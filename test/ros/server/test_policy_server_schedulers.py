@@ -109,6 +109,7 @@ def test_a_scheduler_that_there_is_not_changes_nothing(rig):
 
 
 # the policy is let go one prediction at a time, and only when every robot waits
+@pytest.mark.slow
 @pytest.mark.parametrize('scheduler', ['round_robin', 'lowest_queue_first'])
 def test_everybody_gets_as_much_as_everybody_else(rig, gated, scheduler):
     assert rig.set(scheduler=scheduler) == ''

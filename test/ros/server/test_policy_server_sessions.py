@@ -140,6 +140,7 @@ def person(rig):
         process.kill()
 
 
+@pytest.mark.slow
 def test_the_session_of_a_process_that_was_killed_is_closed(rig, person, log_of_rig):
     survivor = rig.client()
     assert rig.status().active_sessions == 2

@@ -186,6 +186,7 @@ def store(tmp_path) -> Store:
     return Store.open(Path(folder))
 
 
+@pytest.mark.slow
 def test_the_hold_of_a_version_moves_with_the_swap(rig, swapper, store):
     first, second = store.layout.ids()
     rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
@@ -198,6 +199,7 @@ def test_the_hold_of_a_version_moves_with_the_swap(rig, swapper, store):
     assert swapper.policy_path == str(store.path(second))
 
 
+@pytest.mark.slow
 def test_a_damaged_version_is_not_swapped_in(rig, swapper, store):
     first, second = store.layout.ids()
     damage(store, second)

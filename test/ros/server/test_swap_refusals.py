@@ -83,6 +83,7 @@ def changed(folder: Path, change: Callable[[Path], None]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', REFUSED)
 def test_a_version_that_may_not_be_served_is_refused_counted_and_traced(
     rig, node, store, tmp_path, name

@@ -62,6 +62,7 @@ def start_hub() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_zenoh_router_that_is_killed_comes_back(edge_rig, tmp_path, start_hub):
     keys, port, trace = Keys(tmp_path / 'keys'), free_port(), tmp_path / 'trace'
     robot, server = keys.add('robot', 'robot_1'), keys.add('server', '/policy_server', direct=True)

@@ -73,6 +73,7 @@ def test_a_folder_in_use_is_not_written_to(tmp_path):
         make_empty_folder(tmp_path / 'new' / 'policy' / 'model.safetensors')
 
 
+@pytest.mark.slow
 def test_training_refuses_a_folder_in_use_before_it_trains(tmp_path):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     (tmp_path / 'model.safetensors').write_bytes(b'weights of others')

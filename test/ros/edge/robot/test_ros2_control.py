@@ -69,6 +69,7 @@ def load_joints(name: str) -> tuple[str, ...]:
     return load(FILES / f'{name}.yaml').action_joints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CONTROLLERS)
 def test_the_controller_hears_what_a_policy_says(name, edge_rig, runtime):
     # other joints on the same topic would hide those of the driver, by chance for long

@@ -97,6 +97,7 @@ def wait_until_back(router: RouterRig, robot: Robot, episode_id: str) -> None:
     router.wait(is_back, 'slot a is healthy')
 
 
+@pytest.mark.slow
 def test_a_remote_slot_serves_fails_over_and_comes_back(router, kind, peers):
     robot, peer = Robot(router), peers['a']
     first, second, third = (router.episode('a', salt=number) for number in range(3))

@@ -50,6 +50,7 @@ def audited(rig, folder: Path) -> dict[str, CheckResult]:
     return {each.check: each for each in run_audit([folder / 'traces']).results}
 
 
+@pytest.mark.slow
 def test_a_promotion_by_evidence_behind_a_gate_is_in_order(fleet, router_rig, tmp_path):
     fleet.play_until(CanaryState.PROMOTED, succeeds=WELL)
     assert fleet.play(WELL) == 'b'

@@ -53,6 +53,7 @@ def test_one_that_is_worse_only_after_its_promotion_is_rolled_back(router_rig):
     assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'a'}
 
 
+@pytest.mark.slow
 def test_one_that_is_not_worse_is_watched_no_longer_also_by_a_parameter(router_rig):
     fleet = canary(router_rig)
     fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
@@ -70,6 +71,7 @@ def test_one_that_is_not_worse_is_watched_no_longer_also_by_a_parameter(router_r
     assert router_rig.watch.last[CanaryState].state == CanaryState.PROMOTED
 
 
+@pytest.mark.slow
 def test_a_guard_rolls_back_a_promoted_policy_within_a_second(router_rig):
     fleet = canary(router_rig, **{'canary.minimum_replies': 20})
     fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
@@ -178,6 +180,7 @@ def test_an_operator_pauses_promotes_and_rolls_back(router_rig):
     assert 'it was not' in refused.text
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_after_the_router_was_killed(router_rig):
     fleet = canary(router_rig)
     fleet.play_until(CanaryState.ROLLED_BACK, succeeds={'a': True, 'b': False})

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 import queue
 
+import pytest
 from support.nodes.router_rig import LIMIT_S, RouterRig
 from support.nodes.small_client import SmallClient
 
@@ -113,6 +114,7 @@ def test_running_episodes_leave_now_or_within_the_time(router_rig):
     router_rig.wait(lambda: asked(client, second) == (Status.OK, 'a'), 'it has left')
 
 
+@pytest.mark.slow
 def test_what_was_set_live_holds_in_the_router_that_starts_next(router_rig):
     router_rig.slots()
     client = router_rig.robot()

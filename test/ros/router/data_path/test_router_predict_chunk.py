@@ -98,6 +98,7 @@ def test_what_a_replica_cannot_answer_is_told_in_its_words(router_rig, caller):
     assert router_rig.state.health == 'healthy'
 
 
+@pytest.mark.slow
 @both_links
 def test_a_slot_that_is_down_is_done_without(router_rig, caller):
     router_rig.slots()

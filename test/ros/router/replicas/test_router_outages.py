@@ -202,6 +202,7 @@ def written(folder: Path, to: Path) -> set[str]:
     return set(store.content.placements)
 
 
+@pytest.mark.slow
 @both_links
 def test_placements_survive_the_router(router_rig, tmp_path):
     folder = tmp_path / 'kept'

@@ -101,6 +101,7 @@ def test_only_the_share_that_is_sampled_is_seen(router_rig):
     compared(router_rig, player)
 
 
+@pytest.mark.slow
 @both_links
 @pytest.mark.parametrize('trouble', ['kill', 'hang'])
 def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, trouble):

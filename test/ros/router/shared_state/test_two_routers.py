@@ -86,6 +86,7 @@ def pair(router_rig, server):
     return Pair(router_rig, server.new_database())
 
 
+@pytest.mark.slow
 def test_what_is_said_to_one_holds_at_the_other_and_after_a_kill(pair):
     rig = pair.rig
     pair.start()

@@ -51,6 +51,7 @@ class Site:
             self.options += ['--site', SITE, '--keys', str(recorder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('has_keys', [False, True], ids=['open', 'keys'])
 def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, capsys, has_keys):
     protocol, bag = 'tls/localhost' if has_keys else 'tcp/127.0.0.1', tmp_path / 'bag'

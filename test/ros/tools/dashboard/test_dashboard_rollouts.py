@@ -85,6 +85,7 @@ def test_a_rollout_is_shown_paused_and_rolled_back(router_rig, start_dashboard):
     assert len({len(history[key]) for key in ('t_ms', 'not_worse', 'worse')}) == 1
 
 
+@pytest.mark.slow
 def test_a_router_that_hangs_within_a_command_gives_504_with_what_is_known(
     router_rig, start_dashboard
 ):

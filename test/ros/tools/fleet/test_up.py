@@ -228,6 +228,7 @@ def test_a_dashboard_of_the_fleet_prints_its_token_on_a_terminal(tmp_path):
         started.close()
 
 
+@pytest.mark.slow
 def test_a_mistake_of_the_user_ends_it_with_status_1(up, tmp_path):
     (tmp_path / 'fleet.yaml').write_text("servers: {prod: {policy: 'null:joints=x'}}")
     started = up('fleet.yaml')

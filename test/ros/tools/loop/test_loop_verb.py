@@ -62,6 +62,7 @@ def events(folder: Path) -> list[str]:
     return [json.loads(line)['event'] for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_blocked', [False, True])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_when_it_is_asked_to(command, tmp_path, is_blocked, number):

@@ -194,6 +194,7 @@ def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     assert 'no router is found' in operator.is_refused_within('1', 'rollout', 'status')
 
 
+@pytest.mark.slow
 def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypatch):
     two_slots(router_rig, 'a')
     before = router_rig.slot('b').policy
@@ -220,6 +221,7 @@ def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypat
         assert (router_rig.get('split_percent'), router_rig.get('canary.plan')) == (100, [])
 
 
+@pytest.mark.slow
 def test_slots_names_and_several_routers(router_rig, operator, monkeypatch):
     assert 'no router is found' in operator.is_refused_within('0.3', 'rollout', 'status')
     two_slots(router_rig, 'a')

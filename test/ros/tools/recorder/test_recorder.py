@@ -158,6 +158,7 @@ def test_a_full_disk_stops_the_recorder_and_not_the_robot(rig, tmp_path):
     check_inputs(bag)
 
 
+@pytest.mark.slow
 def test_a_button_and_a_failure_save_highlights(rig, tmp_path):
     root = tmp_path / 'bags'
     words = ('--strategy', 'highlight', '--before', '3', '--after', '0.5', '--namespace', 'lab')
@@ -191,6 +192,7 @@ def test_options_without_effect_are_refused(tmp_path):
             assert text in process.log
 
 
+@pytest.mark.slow
 def test_a_recorder_that_a_killed_sender_made_deaf_records_again(rig, tmp_path):
     with recorder(tmp_path / 'bags', '--strategy', 'episodic') as process:
         wait_until_heard(rig, process)

@@ -84,6 +84,7 @@ def check_against_disk(learner: Learner) -> None:
         assert episode.size_bytes == file_of(bag).stat().st_size
 
 
+@pytest.mark.slow
 def test_a_late_subscriber_gets_episodes_of_before_and_of_a_restart(rig, tmp_path):
     root = tmp_path / 'bags'
     topic = '/lab/recorded_episodes'
@@ -119,6 +120,7 @@ def test_a_late_subscriber_gets_episodes_of_before_and_of_a_restart(rig, tmp_pat
     again.end()
 
 
+@pytest.mark.slow
 def test_the_last_episode_of_a_recorder_that_is_stopped_is_announced(rig, tmp_path):
     root = tmp_path / 'bags'
     learner = Learner(rig.node)
@@ -135,6 +137,7 @@ def test_the_last_episode_of_a_recorder_that_is_stopped_is_announced(rig, tmp_pa
     learner.end()
 
 
+@pytest.mark.slow
 def test_two_recorders_announce_on_one_topic(rig, tmp_path):
     roots = tmp_path / 'left', tmp_path / 'right'
     with recorder(roots[0], *EPISODIC) as left, recorder(roots[1], *EPISODIC) as right:

@@ -63,6 +63,7 @@ def person(edge_rig) -> Person:
     return made
 
 
+@pytest.mark.slow
 def test_dagger_keeps_the_episode_in_which_a_person_commanded(edge_rig, person, tmp_path):
     root = tmp_path / 'bags'
     with recorder(root, '--strategy', 'dagger') as process:
@@ -80,6 +81,7 @@ def test_dagger_keeps_the_episode_in_which_a_person_commanded(edge_rig, person, 
     assert {LEADER, JOY} <= {each.topic for each in messages(bag)}
 
 
+@pytest.mark.slow
 def test_a_takeover_saves_a_highlight(edge_rig, person, tmp_path):
     root = tmp_path / 'bags'
     words = ('--strategy', 'highlight', '--before', '2', '--after', '0.3')
@@ -95,6 +97,7 @@ def test_a_takeover_saves_a_highlight(edge_rig, person, tmp_path):
     assert (sources[0], 'person' in sources) == ('policy', True)
 
 
+@pytest.mark.slow
 def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_rig, tmp_path):
     camera = f'{{topic: {CAMERA_TOPIC}, max_age_s: 0.5}}'
     edge_rig.robot = robot_yaml(cameras=f'{{observation.images.front: {camera}}}')

@@ -164,6 +164,7 @@ def test_an_unknown_live_robot_is_answered_with_the_nearest(edge_rig, tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_a_bag_leaves_a_whole_file(tmp_path, number):
     scene = Scene()

@@ -239,6 +239,7 @@ def test_noise_without_a_seed_is_refused(tmp_path):
         load(LoadOptions(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [rig.exported, rig.as_onnx])
 def test_a_network_of_the_usual_parts_answers_as_it_did(tmp_path, make):
     torch.manual_seed(1)

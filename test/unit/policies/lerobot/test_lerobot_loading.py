@@ -227,6 +227,7 @@ def test_the_loader_does_not_import_lerobot():
     subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_though_its_operators_do_not_load():
     # without the start file of a development environment, which declares them too
     code = (

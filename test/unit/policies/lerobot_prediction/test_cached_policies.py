@@ -109,6 +109,7 @@ draws = st.builds(
 sequences = st.lists(st.lists(draws, min_size=1, max_size=4), min_size=2, max_size=5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(sequence=sequences, cache_bytes=st.sampled_from([AMPLE_BYTES, SCARCE_BYTES]))
 def test_no_sequence_of_requests_changes_an_answer(sequence, cache_bytes):

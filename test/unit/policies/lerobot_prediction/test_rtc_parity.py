@@ -60,6 +60,7 @@ def run(loops: Parity, scripts: int) -> Counter:
     return had
 
 
+@pytest.mark.slow
 def test_a_robot_plays_what_lerobots_loop_plays(loops):
     had = run(loops, SCRIPTS)
     assert set(had) == {*RULES, *HORIZONS, 'guided'}

@@ -82,6 +82,7 @@ def test_an_outage_of_both_blames_neither():
         assert guarded.see(*both) == ''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('kind', 'total', 'share', 'step', 'looks'),
     [

@@ -30,6 +30,7 @@ def forecast(world, share: int):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('share', [5, 50])
 def test_the_forecast_is_kept(share):
     told = forecast(seen(share, success=40, failure=10), share)

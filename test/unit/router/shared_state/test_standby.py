@@ -41,6 +41,7 @@ def site(tmp_path, primary, standby):
     made.close()
 
 
+@pytest.mark.slow
 def test_the_standby_takes_over_with_all_decisions(site, primary, standby, monkeypatch):
     monkeypatch.setattr(following, 'AWAY_S', 0.05)
     first, second = site.start(), site.start()
@@ -70,6 +71,7 @@ def test_the_standby_takes_over_with_all_decisions(site, primary, standby, monke
         assert router.core.table.placements.find('meanwhile')
 
 
+@pytest.mark.slow
 def test_a_standby_is_not_taken_for_the_database(primary, standby):
     url = primary.new_database()
     database = url.rpartition('/')[2]

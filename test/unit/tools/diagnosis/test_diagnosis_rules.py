@@ -138,6 +138,7 @@ def test_parameters_are_those_of_the_window(tmp_path):
     assert not story_of(made, tmp_path).causes
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_lies_outside_of_the_window(tmp_path):
     def peak_of(folder: Path, copies: int) -> int:
         made = scene()

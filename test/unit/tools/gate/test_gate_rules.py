@@ -216,6 +216,7 @@ def test_success_is_shown_by_evidence_and_not_by_rates_alone():
     assert gate_of('success', figures(tasks={'': many})).state is GateState.PASSED
 
 
+@pytest.mark.slow
 def test_the_evidence_that_one_is_not_worse_is_valid():
     """Exactly at the null, the candidate worse by the margin: at most 5 % ever reach 20 : 1."""
     rng, wrong = np.random.default_rng(5), 0

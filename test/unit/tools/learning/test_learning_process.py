@@ -146,6 +146,7 @@ def niceness_of_session(pid: int) -> int:
         return 19
 
 
+@pytest.mark.slow
 def test_it_has_the_lowest_priority_and_ends_on_request_with_its_children(start, tmp_path):
     step = start(training(tmp_path))
     child = child_of(tmp_path)
@@ -161,6 +162,7 @@ def test_it_has_the_lowest_priority_and_ends_on_request_with_its_children(start,
     assert not (tmp_path / 'output').exists()
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_end_is_killed(start, tmp_path):
     step = start(training(tmp_path))
     child_of(tmp_path)
@@ -171,6 +173,7 @@ def test_a_step_that_does_not_end_is_killed(start, tmp_path):
     assert not is_alive(step.pid)
 
 
+@pytest.mark.slow
 def test_a_killed_step_is_a_failure_with_its_signal(start, tmp_path):
     step = start(training(tmp_path))
     child_of(tmp_path)

@@ -132,6 +132,7 @@ def test_a_limit_that_is_too_low_is_named(limit, words):
     assert max(point.servers for point in planned.points) == limit
 
 
+@pytest.mark.slow
 def test_what_holds_by_luck_does_not_count():
     """12 servers happen to hold, 13 do not: who is with the one that dies decides."""
     planned = find_server_count(
