@@ -62,7 +62,7 @@ class TraceStats:
         # role -> slots over time
         self.begun: dict[str, TimeSeries[Proportion]] = {}
         self.latency: dict[str, TimeSeries[QuantileSketch]] = {}
-        self.success: TimeSeries[Proportion] = TimeSeries(Proportion)
+        self.success: dict[str, TimeSeries[Proportion]] = {}
         self.divergence: TimeSeries[QuantileSketch] = TimeSeries(QuantileSketch)
 
     def tally(self, key: GroupKey) -> GroupStats:
@@ -228,7 +228,8 @@ class _RunCollector:
         counts = tally.helped if is_helped else tally.outcomes
         count_bounded(counts, outcome if outcome in EPISODE_OUTCOMES else OTHER)
         if not is_helped:
-            self._stats.success.at(self._time_s, slot).add(outcome == 'success')
+            success = self._stats.success.setdefault(self._role, TimeSeries(Proportion))
+            success.at(self._time_s, slot).add(outcome == 'success')
 
     def _drop(self, record: DropRecord) -> None:
         placement = self._client(record).placement if record.client_id else ('', '')

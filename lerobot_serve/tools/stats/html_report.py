@@ -61,10 +61,16 @@ def html_report(stats: TraceStats) -> str:
 
 
 def success(stats: TraceStats) -> dict[str, Points]:
-    """Return the success rate of ended episodes [%]."""
+    """
+    Return the success rate of ended episodes [%], from edges if there are any: routers record the
+    same outcomes, and do not know where a person commanded.
+    """
+    timeline = first_available(stats.success, ('edge', 'router'))
+    if timeline is None:
+        return {}
     return {
         slot_label(slot): [(time_s, 100 * each.part / each.of) for time_s, each in line]
-        for slot, line in _lines(stats.success).items()
+        for slot, line in _lines(timeline).items()
     }
 
 

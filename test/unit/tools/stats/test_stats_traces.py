@@ -22,7 +22,7 @@ from lerobot_serve.tools.cli.verbs import stats as verb
 from lerobot_serve.tools.stats import time_series
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.group import GroupKey
-from lerobot_serve.tools.stats.html_report import html_report
+from lerobot_serve.tools.stats.html_report import html_report, success
 from lerobot_serve.tools.stats.report import as_json, as_text, figures_of
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
@@ -170,6 +170,32 @@ def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
         '2, 0 of 1 with an outcome and without a person succeeded',
     )
     assert ('by a person', '1 commands; outcomes success 1') in figures_of(tally)
+
+
+def test_the_chart_of_success_counts_an_episode_once_and_without_a_person(tmp_path):
+    """The router records the outcomes of the edge once more, and knows of no person."""
+    made = Drive()
+    for tick, (episode, rung, outcome) in enumerate(
+        (
+            *(('good', 'policy', 'success'), ('bad', 'policy', 'failure')),
+            *(('helped', 'policy', ''), ('helped', 'person', 'success')),
+        )
+    ):
+        ids = RecordIds('robot_1', 3, tick, episode)
+        made.edge.append(
+            {'kind': 'executed', 'mono_ns': tick, 'rung': rung, 'slot': 'a'} | ids._asdict()
+        )
+        if outcome:
+            made.edge.append(
+                {'kind': 'outcome', 'mono_ns': tick, 'outcome': outcome} | ids._asdict()
+            )
+            made.router.append(
+                records.reported_outcome(tick, episode, outcome, slot='a', policy='')
+            )
+    edge, router = made.write(tmp_path)
+    wanted = {(edge,): 50.0, (router,): pytest.approx(66.7, abs=0.1), (edge, router): 50.0}
+    for files, percent in wanted.items():
+        assert [value for _, value in success(collect_stats(files))['slot a']] == [percent]
 
 
 def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
