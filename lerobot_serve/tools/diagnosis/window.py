@@ -31,7 +31,7 @@ from lerobot_serve.tools.traces.record_views import (
     RequestRecord,
     StateRecord,
 )
-from lerobot_serve.tools.traces.stalls import StallDetector
+from lerobot_serve.tools.traces.stalls import Stall, StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
 # time after the window in which the edge may record the end of a request
@@ -46,8 +46,9 @@ def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> Wi
     """Gather the facts about a window. Raises TraceError."""
     facts = WindowFacts(client, begin_s, end_s)
     known: set[JoinKey] = set()
-    for run in found.edges:
-        _read_edge(run, facts, known)
+    seen = [stall for run in found.edges for stall in _read_edge(run, facts, known)]
+    # the survey has the longest stalls only, and those whole
+    _add_stalls(facts, [*seen, *found.stalls])
     for run in found.others:
         if run.role == 'edge':
             _read_other_edge(run, facts)
@@ -57,7 +58,8 @@ def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> Wi
     return facts
 
 
-def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> None:
+def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[Stall]:
+    """Read a run of the robot's edge; return the stalls that begin in or around the window."""
     facts.has_edge = True
     changes: Record = {}
     stalls, steps = StallDetector(), _StepTracker()
@@ -88,10 +90,16 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> None:
         # of two runs, use the one with commands in the window
         facts.parameters = run.header_parameters | changes
     facts.is_edge_complete &= not run.is_lossy
-    for stall in stalls.longest:
-        if stall.end_s >= begin_s and stall.begin_s <= end_s:
+    return stalls.longest
+
+
+def _add_stalls(facts: WindowFacts, stalls: list[Stall]) -> None:
+    """Add the stalls of the window and of the minute before it; of two the last one counts."""
+    by_begin = {stall.begin_s: stall for stall in stalls}
+    for _, stall in sorted(by_begin.items()):
+        if stall.begin_s <= facts.end_s and stall.end_s >= facts.begin_s:
             facts.stalls.append(stall)
-        elif stall.end_s < begin_s:
+        elif facts.begin_s - BEFORE_S <= stall.end_s < facts.begin_s:
             facts.earlier_stalls.append(stall)
 
 

@@ -15,7 +15,10 @@ from lerobot_serve.tools.traces.record_views import ExecutedRecord, RecordView, 
 # number of longest stalls kept
 STALLS_KEPT = 200
 # suffixes of the reason of an intended end of execution
-INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared', 'person_lost')
+INTENDED_ENDS = (
+    *('paused', 'no_episode', 'given_up', 'cleared'),
+    *('person_lost', 'latched', 'stopped'),
+)
 # a person who commands ends a stall as a policy does
 PLAYING_RUNGS = ('policy', 'person')
 
@@ -23,8 +26,8 @@ PLAYING_RUNGS = ('policy', 'person')
 @dataclass(frozen=True, slots=True)
 class Stall:
     """
-    The period from the first command without a chunk to the next one with a chunk; `is_open`: the
-    trace ends before.
+    The period from the first command without a chunk to the next one with a chunk, or to an
+    intended end of execution; `is_open`: the trace ends before.
     """
 
     begin_s: float
@@ -76,14 +79,13 @@ class StallDetector:
         if not rung:
             return False
         was_playing, self.is_playing = self.is_playing, rung in PLAYING_RUNGS
-        if self.is_playing:
+        if self.is_playing or reason.endswith(INTENDED_ENDS):
             if self._begin_s is not None:
                 self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))
             return False
-        is_begin = was_playing and not reason.endswith(INTENDED_ENDS)
-        if is_begin:
+        if was_playing:
             self._begin_s, self._reason = time_s, reason
-        return is_begin
+        return was_playing
 
     def _add(self, stall: Stall) -> None:
         self._begin_s = None

@@ -10,6 +10,7 @@ from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.report import outcome
 from lerobot_serve.tools.diagnosis.time_of_day import (
     DAY_S,
     format_utc,
@@ -141,6 +142,24 @@ def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end()
     assert [(s.begin_s, s.end_s, s.is_open) for s in playing.longest] == [(6.0, 7.0, True)]
 
 
+@pytest.mark.parametrize('why', ['paused', 'no_episode', 'latched', 'stopped'])
+def test_a_stall_ends_where_a_person_or_the_end_of_the_episode_ends_the_playing(why):
+    playing = StallDetector()
+    told = [
+        (0.0, change('policy')),
+        (1.0, change('ramp', 'ramp: nothing_to_play')),
+        (1.3, change('hold', f'hold: {why}')),
+        (601.0, change('policy')),
+        # an end of playing that is intended is none
+        (602.0, change('ramp', f'ramp: {why}')),
+        (900.0, change('policy')),
+    ]
+    for time_s, record in told:
+        playing.add_record(time_s, record)
+    playing.finish()
+    assert [(s.begin_s, s.end_s, s.is_open) for s in playing.longest] == [(1.0, 1.3, False)]
+
+
 def test_of_many_stalls_the_longest_are_kept_and_all_are_counted():
     playing = StallDetector(kept=3)
     for number in range(20):
@@ -174,6 +193,31 @@ def test_without_a_time_it_is_the_longest_stall(tmp_path):
     story = diagnose([tmp_path], 'robot_1')
     assert story.facts.stalls == [story.survey.longest_stall]
     assert story.survey.longest_stall.begin_s == pytest.approx(WALL_S + STALL_S[0])
+
+
+def test_a_time_in_the_middle_of_a_long_stall_is_of_that_stall(tmp_path):
+    """The server is away for ten minutes; the window has no command of before."""
+    made = Scene()
+    for time_s in range(720):
+        is_stall = 60 <= time_s < 660
+        rung, why = ('hold', 'hold: nothing_to_play') if is_stall else ('policy', '')
+        executed = records.executed(
+            0,
+            RecordIds('robot_1'),
+            control_step=time_s,
+            cage_result='pass',
+            rung=rung,
+            raw=None,
+            commanded=None,
+            reason=why,
+        )
+        made.add('robot_1', float(time_s), executed)
+    made.write(tmp_path)
+    story = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:06:00'))
+    assert [stall.length_s for stall in story.facts.stalls] == [600.0]
+    assert outcome(story) == 'no_evidence'
+    later = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:11:30'))
+    assert (later.facts.stalls, len(later.facts.earlier_stalls)) == ([], 1)
 
 
 def test_the_other_robot_has_no_stall_and_is_told_apart(tmp_path):
