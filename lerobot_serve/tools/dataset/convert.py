@@ -28,8 +28,8 @@ from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed
 from lerobot_serve.tools.dataset.frame_shapes import camera_shapes
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import (
-    all_messages,
     bag_bytes,
+    BagBegin,
     BagIndex,
     index_bags,
 )
@@ -37,6 +37,7 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.filters import is_selected
 from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
+from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.settings import Report, Result, Settings
 from lerobot_serve.tools.dataset.staging import Staging
@@ -107,7 +108,7 @@ class _Conversion:
                 plans, planned.shapes, self._there, self._settings, self._note
             )
             names = [self._staged_name(plan, features) for plan in plans]
-            unusable = self._write(plans, names, features, planned.shapes)
+            unusable = self._write(plans, names, features, planned.shapes, begins_of(indexes))
             if not unusable:
                 self._note_unusable()
                 return self._join(plans, names) if self._settings.joins else self._result
@@ -173,20 +174,17 @@ class _Conversion:
         except (RobotFileError, UnicodeDecodeError) as error:
             raise DatasetError(str(error)) from error
         plans: list[EpisodePlan] = []
-        numbers: dict[str, int] = {}
         if not self._noted and not self._unusable:
             self._check_robot(robot, indexes)
-        for bag, index in zip(self._bags, indexes, strict=True):
+        for bag, index, begin in zip(self._bags, indexes, begins_of(indexes), strict=True):
             plans += plan_sampled(
                 index,
                 robot,
                 bag_name=bag.path.stem,
                 task=self._settings.task,
-                first_numbers=dict(numbers),
+                first_numbers=begin.first_numbers,
                 unusable=self._unusable,
             )
-            for topic, found in index.topics.items():
-                numbers[topic] = numbers.get(topic, 0) + len(found.received_ns)
         return plans
 
     def _check_robot(self, robot: RecordedRobot, indexes: list[BagIndex]) -> None:
@@ -249,6 +247,7 @@ class _Conversion:
         names: Sequence[str],
         features: Features,
         shapes: dict[str, dict[str, FrameShape]],
+        begins: Sequence[BagBegin],
     ) -> Mapping[MessageKey, str]:
         """Write the episodes; return the messages that cannot be used, whose episodes are not."""
         waiting = {
@@ -263,14 +262,10 @@ class _Conversion:
             return {}
         count = self._report.begin('converting', bag_bytes(self._bags))
         sink = EpisodeSink(self._staging, waiting, features, self._settings.vcodec)
-        feed = RowFeed(
-            [plan for plan in plans if plan.digest in waiting],
-            shapes,
-            self._values,
-            is_labelled=SUCCESS in features,
-        )
+        needed = [plan for plan in plans if plan.digest in waiting]
+        feed = RowFeed(needed, shapes, self._values, is_labelled=SUCCESS in features)
         try:
-            feed.run(all_messages(self._bags, count), sink)
+            feed.run(inputs_of(needed, self._bags, begins, count), sink)
         finally:
             sink.close()
         if sink.left and not feed.unusable:

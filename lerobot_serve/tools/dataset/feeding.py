@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The second pass over bags: gives each planned row its messages, in order. One thread.
+Gives each planned row its messages, in order, in the second pass over bags. One thread.
 
 A message is kept from its reading until the last row that needs it, so memory holds what is in
 flight, not an episode.
@@ -25,7 +25,6 @@ from lerobot_serve.tools.dataset.features import (
     row_values,
     shape_of,
 )
-from lerobot_serve.tools.dataset.plans.bag_index import numbered
 from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
 from lerobot_serve.wire.errors import Malformed
@@ -101,12 +100,12 @@ class RowFeed:
                 self._uses.update(row.messages)
             self._wait(_Open(plan, columns))
 
-    def run(self, messages: Iterable[BagMessage], sink: RowSink) -> None:
+    def run(self, messages: Iterable[tuple[int, BagMessage]], sink: RowSink) -> None:
         """
         Give all rows to the sink. An episode with an unusable message is given up; its other
         messages are decoded all the same, to find all of those. Raises what the sink raises.
         """
-        for number, message in numbered(messages):
+        for number, message in messages:
             key = MessageKey(message.topic, number)
             uses = self._uses.get(key, 0)
             if not uses:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, UTC
 
@@ -59,7 +59,7 @@ def plan_sampled(
     *,
     bag_name: str,
     task: str = '',
-    first_numbers: dict[str, int],
+    first_numbers: Mapping[str, int],
     unusable: Set[MessageKey] = frozenset(),
 ) -> Iterator[EpisodePlan]:
     """
@@ -109,7 +109,7 @@ def _received(
     index: BagIndex,
     topics: tuple[str, ...],
     max_age_ns: int | None,
-    first_numbers: dict[str, int],
+    first_numbers: Mapping[str, int],
     unusable: Set[MessageKey],
     bag_name: str,
 ) -> _Received:
@@ -141,7 +141,7 @@ def _episode(
     rows: list[PlannedRow],
     task: str,
     why: str,
-    first_numbers: dict[str, int],
+    first_numbers: Mapping[str, int],
 ) -> EpisodePlan:
     return EpisodePlan(
         robot.description.name,

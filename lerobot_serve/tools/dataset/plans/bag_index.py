@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -95,10 +95,21 @@ class RecordedEpisode:
     followed: bool = False
 
 
+class BagBegin(NamedTuple):
+    """
+    When the first input of a bag was received, 0 without any, and how many messages of each topic
+    the bags before it hold.
+    """
+
+    received_ns: int
+    first_numbers: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class BagIndex:
-    """What all bags hold together."""
+    """What all bags hold together; `begins` has one for each bag."""
 
+    begins: list[BagBegin] = field(default_factory=list)
     topics: dict[str, TopicMessages] = field(default_factory=dict)
     episodes: dict[EpisodeId, RecordedEpisode] = field(default_factory=dict)
     tasks: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -116,23 +127,17 @@ def has_usable_stamps(message: BagMessage) -> bool:
     return 0 <= message.stamp_ns < STAMP_END and 0 <= message.sent_ns < STAMP_END
 
 
-def numbered(messages: Iterable[BagMessage]) -> Iterator[tuple[int, BagMessage]]:
+def numbered(
+    messages: Iterable[BagMessage], first_numbers: Mapping[str, int]
+) -> Iterator[tuple[int, BagMessage]]:
     """Yield each input with its number in its topic; the index has as many of them."""
-    counts: dict[str, int] = {}
+    counts = dict(first_numbers)
     for message in messages:
         if not is_input(message):
             continue
         number = counts.get(message.topic, 0)
         counts[message.topic] = number + 1
         yield number, message
-
-
-def all_messages(bags: Iterable[Bag], count_bytes: CountBytes) -> Iterator[BagMessage]:
-    """Yield the messages of all bags, one bag after the other. Raises BagError."""
-    for bag in bags:
-        for message in bag.read():
-            count_bytes(len(message.data))
-            yield message
 
 
 def index_bags(bags: Iterable[Bag], count_bytes: CountBytes) -> BagIndex:
@@ -190,6 +195,8 @@ class _Indexing:
     def begin(self, path: Path) -> None:
         """Begin a bag. An edge that began again may have another robot file."""
         self._path = str(path)
+        counts = {topic: len(found.sent_ns) for topic, found in self.index.topics.items()}
+        self.index.begins.append(BagBegin(0, counts))
         for latest in self._latest.values():
             latest.in_bag = False
         self._files_in_bag.clear()
@@ -218,6 +225,8 @@ class _Indexing:
             if known is None:
                 known = index.topics[message.topic] = TopicMessages(kind)
             known.add(message)
+            if not index.begins[-1].received_ns:
+                index.begins[-1] = index.begins[-1]._replace(received_ns=message.stamp_ns)
             index.has_source_stamps &= message.sent_ns != 0
         elif kind == message_decoding.EXECUTED_TYPE:
             self._add_executed(message)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import cv2
@@ -11,8 +12,10 @@ import pytest
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
-from benchmarks.recording.example_bag import EdgeBag, image
+from benchmarks.recording.example_bag import EdgeBag, image, Step
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.features import FrameShape
 from lerobot_serve.tools.dataset.feeding import RowFeed
 from lerobot_serve.tools.dataset.frame_shapes import camera_shapes
@@ -20,6 +23,7 @@ from lerobot_serve.tools.dataset.plans.bag_index import index_bags
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.frame_heads import head_of
+from lerobot_serve.tools.dataset.plans.merging import begins_of, groups_of, inputs_of
 from lerobot_serve.tools.dataset.ros import message_values
 
 FRONT = 'observation.images.front'
@@ -50,7 +54,7 @@ def fed(folder: Path, unusable=frozenset()) -> tuple[RowFeed, ListSink]:
     plans = list(plan_recorded(index, unusable=unusable))
     shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], message_values)}
     feed, sink = RowFeed(plans, shapes, message_values, is_labelled=False), ListSink()
-    feed.run(Bag(folder).read(), sink)
+    feed.run(inputs_of(plans, [Bag(folder)], index.begins, lambda _: None), sink)
     return feed, sink
 
 
@@ -123,6 +127,87 @@ def test_a_camera_without_any_frame_is_refused(tmp_path):
     index = index_bags([Bag(bag.close())], lambda _: None)
     with pytest.raises(DatasetError, match='its frames cannot be read'):
         camera_shapes(next(plan_recorded(index)), [index], message_values)
+
+
+def copied(folder: Path, messages: Iterable[BagMessage]) -> Bag:
+    part = EdgeBag(folder, robot_file='')
+    for message in messages:
+        part.writer.add_topic(BagTopic(message.topic, message.type))
+        part.writer.write(
+            message.topic, message.data, received_ns=message.stamp_ns, sent_ns=message.sent_ns
+        )
+    return Bag(part.close())
+
+
+class HeldSink(ListSink):
+    """Notes how many messages are in flight."""
+
+    feed: RowFeed
+    most = 0
+
+    def add(self, plan: EpisodePlan, row: dict) -> None:
+        super().add(plan, row)
+        self.most = max(self.most, len(self.feed._held))
+
+
+@pytest.mark.parametrize('cameras_first', [True, False])
+def test_of_two_recorders_of_one_robot_only_what_is_in_flight_is_held(tmp_path, cameras_first):
+    bag = EdgeBag(tmp_path / 'all')
+    for number in range(3):
+        bag.episode(f'episode_{number}', 20)
+    messages = list(Bag(bag.close()).read())
+    bags = [
+        copied(tmp_path / 'cameras', (m for m in messages if 'camera' in m.topic)),
+        copied(tmp_path / 'others', (m for m in messages if 'camera' not in m.topic)),
+    ]
+    bags = bags if cameras_first else bags[::-1]
+    index = index_bags(bags, lambda _: None)
+    plans = list(plan_recorded(index))
+    assert groups_of(plans, index.begins) == [[0, 1]]
+    shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], message_values)}
+    sink = HeldSink()
+    sink.feed = feed = RowFeed(plans, shapes, message_values, is_labelled=False)
+    feed.run(inputs_of(plans, bags, index.begins, lambda _: None), sink)
+    assert sink.ended == [f'episode_{number}' for number in range(3)]
+    assert [len(steps) for steps in sink.rows.values()] == [20] * 3
+    # of 180 messages of inputs
+    assert sink.most <= 6
+
+
+def silent(step: Step) -> None:
+    step.commanded = step.commanded[:0]
+
+
+def test_bags_of_one_episode_are_opened_one_by_one_and_others_apart(tmp_path, monkeypatch):
+    bags = []
+    for number, name in enumerate(('continued', 'continued', 'other', 'without_a_row')):
+        bag = EdgeBag(tmp_path / f'bag_{number}')
+        bag.clock_ns += number * 10**9
+        bag._control_step = 100 * number
+        bag.episode(name, 5, **({'change': silent} if number == 3 else {}))
+        bags.append(Bag(bag.close()))
+    index = index_bags(bags, lambda _: None)
+    plans = [plan for plan in plan_recorded(index) if plan.rows]
+    assert groups_of(plans, index.begins) == [[0, 1], [2]]
+    assert begins_of([index]) == index.begins
+    # as with --robot: each bag has an index of its own
+    alone = [index_bags([bag], lambda _: None) for bag in bags]
+    assert begins_of(alone) == index.begins
+    read, opened = Bag.read, []
+
+    def note(bag):
+        opened.append(bag.path.name)
+        return read(bag)
+
+    monkeypatch.setattr(Bag, 'read', note)
+    found = []
+    for number, message in inputs_of(plans, bags, index.begins, lambda _: None):
+        assert index.topics[message.topic].received_ns[number] == message.stamp_ns
+        found.append((message.stamp_ns, len(opened)))
+    assert opened == ['bag_0', 'bag_1', 'bag_2']
+    assert found == sorted(found)
+    second_ns = index.begins[1].received_ns
+    assert {count for stamp_ns, count in found if stamp_ns < second_ns} == {1}
 
 
 @pytest.mark.parametrize('ending', ['.jpg', '.png'])

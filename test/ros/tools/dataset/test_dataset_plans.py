@@ -408,7 +408,7 @@ def test_both_passes_give_a_message_the_same_number(tmp_path):
 
     index = index_bags([Bagged()], lambda _: None)
     assert len(index.damage) == 2 and camera in index.damage[0]
-    numbers = {(m.topic, n): m for n, m in numbered(messages)}
+    numbers = {(m.topic, n): m for n, m in numbered(messages, {})}
     assert numbers[camera, 0] is first
     for topic, known in index.topics.items():
         found = [numbers[topic, n].stamp_ns for n in range(len(known.received_ns))]
