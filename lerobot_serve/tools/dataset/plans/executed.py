@@ -134,6 +134,7 @@ def _plan(
         ((row, message_decoding.decode_executed(row.data)) for row in recorded.rows),
         key=lambda pair: pair[1].control_step,
     )
+    _check_one_attempt([executed for _, executed in ordered], key, recorded.bags)
     for row, executed in ordered:
         _check_size(executed, robot, key)
         if rows.cut:
@@ -203,6 +204,19 @@ def _cut(rows: _Rows, one: RobotInput, why: str, *, count: bool = True) -> None:
     rows.left_out[f'{one.topics[0]}: {why}'] += int(count)
     if rows.planned:
         rows.cut = f'cut after row {len(rows.planned)}: {one.name} ({one.topics[0]}): {why}'
+
+
+def _check_one_attempt(rows: list[ExecutedAction], key: EpisodeId, bags: list[str]) -> None:
+    """Raise DatasetError for rows of two attempts, which would alternate in one episode."""
+    for before, after in pairwise(rows):
+        # a second recording of a row has the same bytes, and is no row of its own
+        if after.control_step == before.control_step or after.stamp_ns < before.stamp_ns:
+            raise DatasetError(
+                f'{key.client_id!r} episode {key.episode_id!r} has rows of two attempts, or its '
+                f'clock was set back: control step {after.control_step} does not follow '
+                f'{before.control_step}, in {" and ".join(bags)}; an id is for one attempt: '
+                'convert the bags into a dataset each, or leave one out'
+            )
 
 
 def _check_size(executed: ExecutedAction, robot: RecordedRobot, key: EpisodeId) -> None:

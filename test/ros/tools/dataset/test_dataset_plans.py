@@ -167,6 +167,24 @@ def test_rows_of_overlapping_recordings_are_in_order_and_only_once(tmp_path):
     assert plan.digest == plans_of(tmp_path / 'all')[0].digest
 
 
+@pytest.mark.parametrize('first_step', [0, 2, 9])
+def test_an_id_of_two_attempts_is_refused_with_both_bags(tmp_path, first_step):
+    """A caller names its episodes, and does so again after a restart of the edge."""
+    monday = EdgeBag(tmp_path / 'monday')
+
+    def number(step):
+        step.action.control_step += first_step
+
+    monday.episode('ep_1', 7, change=number)
+    tuesday = EdgeBag(tmp_path / 'tuesday')
+    tuesday.clock_ns = monday.clock_ns + 24 * 3600 * 10**9
+    tuesday.episode('ep_1', 7, target_xy=(0.2, -0.1))
+    bags = monday.close(), tuesday.close()
+    with pytest.raises(DatasetError, match=r"'arm' episode 'ep_1' .*/monday and .*/tuesday;"):
+        plans_of(*bags)
+    assert len(plans_of(bags[0])[0].rows) == 7
+
+
 def test_the_bag_of_a_killed_recorder_gives_its_rows_without_an_end(tmp_path):
     bag = EdgeBag(tmp_path / 'bag')
     bag.episode('one', 5)
@@ -359,8 +377,9 @@ def test_an_episode_is_the_same_with_an_outcome_and_an_end_of_a_later_bag(tmp_pa
 
 
 def test_an_episode_that_is_there_with_other_rows_is_refused_with_its_name(tmp_path):
-    killed_in_an_episode(tmp_path / 'before')
+    before = killed_in_an_episode(tmp_path / 'before')
     after = EdgeBag(tmp_path / 'after')
+    after.clock_ns = before.clock_ns
 
     def number(step):
         step.action.control_step += 5
