@@ -24,6 +24,7 @@ from lerobot_serve.tools.traces.record_views import (
 )
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
+UNCOVERED = 'episodes changed slot; no router trace has them'
 # largest offset between the files of one client, in episodes
 EPISODES_KEPT = 64
 SlotRecord = ExecutedRecord | RequestRecord | PlacementRecord
@@ -59,6 +60,11 @@ class EpisodeSlots:
     left: dict[int, tuple[str, int]] = field(default_factory=dict)
     moved: dict[str, set[int]] = field(default_factory=dict)
     suspects: dict[tuple[int, str], SlotSighting] = field(default_factory=dict)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether a router has recorded it, which then has the decisions about it, too."""
+        return any(sighting.run.role == 'router' for sighting in self.firsts.values())
 
 
 class StickySlotCheck:
@@ -103,7 +109,7 @@ class StickySlotCheck:
         self._clients = {}
         why_not = why_inconclusive(runs)
         for tally in self._tallies.values():
-            if tally.violations and why_not:
+            if why_not and (tally.violations or tally.limitation):
                 tally.retract(why_not)
 
     def _episode(self, client: str, episode_id: str) -> EpisodeSlots:
@@ -144,13 +150,17 @@ class StickySlotCheck:
         for sighting in episode.firsts.values():
             sighting.expected = origin
             if sighting.slot != origin and not episode.moved.get(sighting.slot):
-                self._add_violations(sighting)
+                self._accuse(episode, sighting)
         for sighting in episode.suspects.values():
             if not episode.moved.get(sighting.slot, set()) - {sighting.run.number}:
-                self._add_violations(sighting)
+                self._accuse(episode, sighting)
 
-    def _add_violations(self, sighting: SlotSighting) -> None:
+    def _accuse(self, episode: EpisodeSlots, sighting: SlotSighting) -> None:
         tally = self._tallies[sighting.run.number]
+        if not episode.is_covered:
+            # the trace of another router, or of an earlier run of this one, may have the move
+            tally.limitation = UNCOVERED
+            return
         for position in sighting.positions:
             tally.add_violation(
                 f'the episode is in slot {sighting.slot}, was in {sighting.expected}, and no '

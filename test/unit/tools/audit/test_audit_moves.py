@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from support.tools.audit_rig import accusations, POLICY, write
 
-from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
+from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import TraceRun
@@ -112,3 +112,15 @@ def test_what_a_server_answers_for_a_trial_or_in_shadow_is_no_move(tmp_path):
     _, result = sticky(tmp_path)
     assert result.outcome is CheckStatus.HOLDS
     assert result.judged == 2
+
+
+def test_an_episode_that_no_router_trace_has_is_not_accused(tmp_path):
+    """The router was started again, and the trace of before is away."""
+    edge = [asked(13, 1, 'a'), played(14, 1, 0, 'a'), asked(33, 2, 'b'), played(36, 2, 0, 'b')]
+    other = [record | {'episode_id': 'episode-2'} for record in ROUTER[:2]]
+    write(tmp_path, 'edge', 'edge', edge, {}, 0)
+    write(tmp_path, 'router', 'router', other, {}, 0)
+    found, result = sticky(tmp_path)
+    assert result.outcome is CheckStatus.HOLDS_AS_RECORDED
+    assert result.why_not == UNCOVERED
+    assert not [each for each in accusations(found) if each[0] == 'sticky']
