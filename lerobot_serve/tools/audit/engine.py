@@ -141,10 +141,13 @@ def run_audit(
             observe(record)
         sticky.observe(run, record)
         uncaged.observe(record)
-    for check in (each for of_run in checks.values() for each in of_run):
+    # an empty file, as of a power failure, has no first record
+    checks |= {r.number: checks_for(r, show) for r in query.runs if r.number not in checks}
+    judging = [each for of_run in checks.values() for each in of_run]
+    for check in judging:
         check.finish()
     sticky.finish(query.runs)
-    tallies = [tally for of_run in checks.values() for each in of_run for tally in each.tallies]
+    tallies = [tally for each in judging for tally in each.tallies]
     tallies += sticky.tallies
     results = [combine(name, [t for t in tallies if t.check == name], show) for name in CHECKS]
     return AuditResult(

@@ -59,18 +59,21 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
         """
         position = self.run.position
         if self._footer is None or self._footer_position != position:
-            how = (
-                'last line torn, process killed'
-                if self._torn_position
-                else 'process killed or still running'
-            )
-            self._add_missing(f'no footer: {how}', position)
+            self._add_missing(f'no footer: {self._ending}', position)
         elif self._footer.end_reason != 'closed':
             self._add_missing(
                 'the run continues after its last part, or the process was killed', position
             )
         else:
             self._compare_losses(self._footer)
+
+    @property
+    def _ending(self) -> str:
+        if not self.run.lines:
+            return 'the file is empty'
+        if self._torn_position:
+            return 'last line torn, process killed'
+        return 'process killed or still running'
 
     def _on_damage(self, record: DamagedRecord) -> None:
         if record.reason == 'torn':

@@ -159,3 +159,16 @@ def test_a_violation_is_no_less_one_because_the_trace_is_incomplete(tmp_path):
     without_footer(edge)
     found = run_audit([tmp_path])
     assert found.outcome is CheckStatus.VIOLATED
+
+
+def test_an_empty_file_is_incomplete_and_named(tmp_path):
+    drive(SEED).write(tmp_path)
+    empty = tmp_path / 'robot_7.jsonl'
+    empty.touch()
+    found = run_audit([tmp_path])
+    assert found.outcome is CheckStatus.INCOMPLETE
+    (result,) = [each for each in found.results if each.check == 'whole']
+    assert [(v.file, v.text) for v in result.shown] == [
+        (str(empty), 'no footer: the file is empty')
+    ]
+    assert [run.path.name for run in found.runs if not run.is_complete] == [empty.name]
