@@ -24,7 +24,10 @@ from lerobot_serve.tools.audit.checks.one_in_flight import OneInFlightCheck
 from lerobot_serve.tools.audit.checks.prefix_policy import PrefixPolicyCheck
 from lerobot_serve.tools.audit.checks.request_ends import RequestEndCheck
 from lerobot_serve.tools.audit.checks.rollouts.gate_admission import GateAdmissionCheck
-from lerobot_serve.tools.audit.checks.rollouts.promotion_evidence import PromotionEvidenceCheck
+from lerobot_serve.tools.audit.checks.rollouts.promotion_evidence import (
+    judge_promotions,
+    PromotionEvidenceCheck,
+)
 from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.audit.checks.trace_integrity import TraceIntegrityCheck
 from lerobot_serve.tools.audit.checks.uncaged_sessions import (
@@ -146,6 +149,7 @@ def run_audit(
     judging = [each for of_run in checks.values() for each in of_run]
     for check in judging:
         check.finish()
+    judge_promotions([each for each in judging if isinstance(each, PromotionEvidenceCheck)])
     sticky.finish(query.runs)
     tallies = [tally for each in judging for tally in each.tallies]
     tallies += sticky.tallies

@@ -166,6 +166,58 @@ def test_a_canary_of_before_the_recorded_part_is_not_judged(tmp_path):
     assert result.outcome is CheckStatus.HOLDS
 
 
+SITE = {'state_url': 'postgresql://fleet@hub/fleet', 'state_site': 'north'}
+PASSED = event('passed', 10, **EVIDENCE)
+
+
+def judge_site(tmp_path: Any, **made: Sequence[Record]) -> CheckResult:
+    """Judge the traces of routers that share a state."""
+    for node, content in made.items():
+        write(tmp_path, node, 'router', list(content), SITE, 0)
+    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'evidence']
+    return result
+
+
+def test_outcomes_that_another_router_of_the_site_received_are_evidence(tmp_path):
+    leader = [*BEGUN, *MEASURED[:2], PASSED, event('promoted', 100)]
+    alone = judge_site(tmp_path, leader=leader)
+    assert alone.outcome is CheckStatus.NOT_JUDGED
+    assert alone.why_not == promotion_evidence.OTHERS_MISSING
+    # in any order: clocks of two machines are not compared
+    assert judge_site(tmp_path, second=MEASURED[2:]).outcome is CheckStatus.HOLDS
+
+
+def test_too_many_outcomes_are_none_of_the_site_either(tmp_path):
+    leader = [*BEGUN, *MEASURED[:2], PASSED, event('promoted', 100)]
+    result = judge_site(tmp_path, leader=leader, second=MEASURED[3:])
+    assert result.outcome is CheckStatus.VIOLATED
+    assert [each.text for each in result.shown] == ['candidate_failures is 1, and 0 are recorded']
+
+
+def test_a_router_may_promote_what_another_one_has_compared(tmp_path):
+    """The operator plans at one router; the other one leads, and ends."""
+    planned = [event('planned', 0), event('promoted', 100)]
+    assert judge_site(tmp_path, second=planned).outcome is CheckStatus.NOT_JUDGED
+    leader = [*BEGUN, *MEASURED, PASSED]
+    assert judge_site(tmp_path, leader=leader).outcome is CheckStatus.HOLDS
+
+
+def test_a_comparison_of_another_policy_explains_no_promotion(tmp_path):
+    planned = [event('planned', 0) | {'policy': V2}, event('promoted', 100) | {'policy': V2}]
+    leader = [*BEGUN, *MEASURED, PASSED | {'policy': V3}]
+    result = judge_site(tmp_path, second=planned, leader=leader)
+    assert result.outcome is CheckStatus.VIOLATED
+
+
+def test_a_trace_that_lost_records_proves_no_promotion_wrong(tmp_path):
+    lost = records.drop(0, 'trace_overflow', count=3, item='canary')
+    result, found = judge(tmp_path, 'evidence', [*BEGUN, lost, event('promoted', 100)])
+    assert result.outcome is CheckStatus.NOT_JUDGED
+    assert result.why_not == promotion_evidence.INCOMPLETE
+    # the loss itself is not in the footer
+    assert found.outcome is CheckStatus.VIOLATED
+
+
 def test_a_fleet_without_a_rollout_is_judged_by_its_driving_alone(tmp_path):
     drive(1).write(tmp_path)
     found = run_audit([tmp_path])

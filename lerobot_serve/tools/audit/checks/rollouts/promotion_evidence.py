@@ -3,12 +3,17 @@
 Checks that a candidate gets all episodes after a comparison that it passed, or by an operator.
 
 The numbers of the comparison are compared with the outcomes that the router recorded since its
-step began. One thread.
+step began. Routers with one shared state (`state_url`, `state_site`) run one rollout: outcomes are
+in the trace of the router that received them, a comparison in that of the one that led. So an
+accusation is judged when all runs are read. Clocks of two machines are not compared: of the other
+routers all outcomes and all passed comparisons count. One thread.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.traces.fields import number
@@ -32,10 +37,29 @@ COUNTED = {
     'champion_failures': ('a', 'failure'),
 }
 STARTED_BEFORE = 'the canary began before the recorded part'
+OTHERS_MISSING = 'the traces of the other routers with this state_url are missing'
+INCOMPLETE = 'the trace of a router is incomplete, and may have the evidence'
+Counted = tuple[str, str]
+
+
+class UnprovenFigure(NamedTuple):
+    """More outcomes than this run recorded, at its line."""
+
+    position: LinePosition
+    name: str
+    claimed: float
+    recorded: int
+
+
+class UnprovenPromotion(NamedTuple):
+    """A promotion of a policy without a comparison and a command in this run, at its line."""
+
+    position: LinePosition
+    policy: str
 
 
 class PromotionEvidenceCheck(RunCheck[CanaryRecord | CommandRecord | ReportedOutcomeRecord]):
-    """See the module."""
+    """See the module; `judge_promotions` ends it."""
 
     CHECKS = ('evidence',)
     RECORDS = (CanaryRecord, CommandRecord, ReportedOutcomeRecord)
@@ -46,13 +70,25 @@ class PromotionEvidenceCheck(RunCheck[CanaryRecord | CommandRecord | ReportedOut
         super().__init__(run, show=show)
         # whether this run recorded how the canary began, and whether a comparison was passed since
         self._is_known = self._has_passed = False
-        self._outcomes: Counter[tuple[str, str]] = Counter()
+        # since the step began, and in the whole run
+        self._outcomes: Counter[Counted] = Counter()
+        self._all_outcomes: Counter[Counted] = Counter()
+        self._passed: set[str] = set()
         # a promotion without a comparison, until the command behind it is read
-        self._unexplained: LinePosition | None = None
+        self._unexplained: UnprovenPromotion | None = None
+        self._unproven: list[UnprovenFigure | UnprovenPromotion] = []
+
+    @property
+    def site(self) -> tuple[Any, Any] | None:
+        """What the routers of one rollout have in common, None without a shared state."""
+        values = self.run.header_parameters
+        url = values.get('state_url')
+        return (url, values.get('state_site')) if url else None
 
     def observe(self, record: CanaryRecord | CommandRecord | ReportedOutcomeRecord) -> None:
         if isinstance(record, ReportedOutcomeRecord):
             self._outcomes[record.slot, record.outcome] += 1
+            self._all_outcomes[record.slot, record.outcome] += 1
         elif isinstance(record, CommandRecord):
             if record.name == PROMOTE_COMMAND:
                 self._unexplained = None
@@ -60,24 +96,25 @@ class PromotionEvidenceCheck(RunCheck[CanaryRecord | CommandRecord | ReportedOut
             self._on_event(record)
 
     def _on_event(self, record: CanaryRecord) -> None:
-        self._report_unexplained()
+        self.finish()
         if record.event in BEGIN:
             self._is_known, self._has_passed = True, False
         if record.event == PASSED:
             self._check_figures(record)
             self._has_passed = True
+            self._passed.add(record.policy)
         if record.event == PROMOTED and record.share_percent == ALL_EPISODES:
-            self._judge()
+            self._judge(record)
         if record.event in (*BEGIN, PROMOTED):
             self._outcomes.clear()
 
-    def _judge(self) -> None:
+    def _judge(self, record: CanaryRecord) -> None:
         if not (self._is_known or self._has_passed):
             self.tally.limitation = self.tally.why_not = STARTED_BEFORE
             return
         self.tally.judged += 1
         if not self._has_passed:
-            self._unexplained = self.run.position
+            self._unexplained = UnprovenPromotion(self.run.position, record.policy)
 
     def _check_figures(self, record: CanaryRecord) -> None:
         evidence = record.evidence
@@ -85,19 +122,57 @@ class PromotionEvidenceCheck(RunCheck[CanaryRecord | CommandRecord | ReportedOut
         if reached is None or level is None or reached < level:
             self.tally.add_violation(f'a comparison passed with {reached} of {level} (log10)')
         for name, counted in COUNTED.items():
-            claimed = number(evidence, name) or 0
+            claimed, recorded = number(evidence, name) or 0, self._outcomes[counted]
             # outcomes from before this run are in another trace
-            if self._is_known and claimed > self._outcomes[counted]:
-                self.tally.add_violation(
-                    f'{name} is {claimed:g}, and {self._outcomes[counted]} are recorded'
-                )
-
-    def _report_unexplained(self) -> None:
-        if self._unexplained:
-            self.tally.add_violation(
-                'promoted without a passed comparison and without a command', self._unexplained
-            )
-            self._unexplained = None
+            if self._is_known and claimed > recorded:
+                figure = UnprovenFigure(self.run.position, name, claimed, recorded)
+                self._unproven.append(figure)
 
     def finish(self) -> None:
-        self._report_unexplained()
+        """Note a promotion that no command followed."""
+        if self._unexplained:
+            self._unproven.append(self._unexplained)
+            self._unexplained = None
+
+    def judge(self, others: Sequence[PromotionEvidenceCheck]) -> None:
+        """Accuse of what is in this run alone, unless `others` of its site explain it."""
+        if not self.tally.judged and any(each.tally.judged for each in others):
+            # one router of a site promotes
+            self.tally.why_not = self.tally.limitation
+        texts = [(each.position, self._accusation(each, others)) for each in self._unproven]
+        accusations = [(position, text) for position, text in texts if text]
+        why_not = self._why_not(others) if accusations else ''
+        if why_not:
+            self.tally.judged, self.tally.why_not = 0, why_not
+            return
+        for position, text in accusations:
+            self.tally.add_violation(text, position)
+
+    def _accusation(
+        self,
+        unproven: UnprovenFigure | UnprovenPromotion,
+        others: Sequence[PromotionEvidenceCheck],
+    ) -> str:
+        if isinstance(unproven, UnprovenPromotion):
+            is_explained = any(unproven.policy in each._passed for each in others)
+            why = 'promoted without a passed comparison and without a command'
+            return '' if is_explained else why
+        counted = COUNTED[unproven.name]
+        recorded = unproven.recorded + sum(each._all_outcomes[counted] for each in others)
+        if unproven.claimed <= recorded:
+            return ''
+        return f'{unproven.name} is {unproven.claimed:g}, and {recorded} are recorded'
+
+    def _why_not(self, others: Sequence[PromotionEvidenceCheck]) -> str:
+        if self.site and {each.run.node for each in others} <= {self.run.node}:
+            return OTHERS_MISSING
+        if self.run.is_damaged or not all(each.run.is_complete for each in others):
+            return INCOMPLETE
+        return ''
+
+
+def judge_promotions(checks: Sequence[PromotionEvidenceCheck]) -> None:
+    """Judge the promotions of all routers; call when all runs are read and finished."""
+    for check in checks:
+        of_site = [each for each in checks if check.site and each.site == check.site]
+        check.judge([each for each in of_site if each is not check])
