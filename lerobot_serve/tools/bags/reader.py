@@ -33,10 +33,13 @@ def is_bag(path: Path) -> bool:
 
 
 def split_bags_and_traces(paths: Iterable[Path | str]) -> tuple[list[Path], list[Path]]:
-    """Return the paths that have the form of a bag, and the others."""
+    """
+    Return the paths that have the form of a bag, and those to read as traces: the others, and
+    folders of a bag with traces beside it.
+    """
     given = [Path(path) for path in paths]
     bags = [path for path in given if is_bag(path)]
-    return bags, [path for path in given if path not in bags]
+    return bags, [path for path in given if path not in bags or any(path.rglob('*.jsonl'))]
 
 
 class Bag:

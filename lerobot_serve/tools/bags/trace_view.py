@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Presents a bag as trace records: each robot is the run of an edge, each router a run of its own.
+Presents a bag as trace records: each robot is the run of an edge, or several where its edge was
+started again; each router is a run of its own.
 
 Times are the recorder's, nanoseconds since 1970. A bag does not record parameters and may lack
 messages, so the audit of a bag holds for the recorded part only. One thread.
@@ -50,15 +51,28 @@ class BagRun(TraceRun):
         super().__init__(path, number)
         self.role, self.node = role, node
         self.header_parameters = self.parameters = parameters
+        self._control_step = 0
 
     def header(self, now_ns: int) -> Record:
         """Return the equivalent of the header of a trace."""
         return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
 
-    def set_position(self, number: int) -> None:
-        """Set the message of the next record."""
+    def continues(self, record: Record) -> bool:
+        """
+        Return whether a record is of this process: an edge that is started or configured again
+        counts its control steps anew.
+        """
+        if record['kind'] != 'executed':
+            return True
+        control_step: int = record['control_step']
+        return control_step >= self._control_step
+
+    def set_next(self, number: int, record: Record) -> None:
+        """Set the next record, and the number of its message."""
         self._line = number
         self.lines += 1
+        if record['kind'] == 'executed':
+            self._control_step = record['control_step']
 
 
 class BagTrace:
@@ -93,14 +107,14 @@ class BagTrace:
             latest_ns = max(latest_ns, message.stamp_ns)
             for role, name, record in self._records_of(message):
                 run = self._runs.get((role, name))
-                if run is None:
+                if run is None or not run.continues(record):
                     run = self._begin(role, name, first_number + len(self.runs))
                     yield Entry(latest_ns / 1e9, run, view_of(run.header(message.stamp_ns)))
-                run.set_position(number)
+                run.set_next(number, record)
                 yield Entry(latest_ns / 1e9, run, view_of(record))
-        for run in self._runs.values():
+        for each in self.runs:
             # the recorder may have missed messages of an edge
-            run.is_damaged = run.role == 'edge' or not self._bag.is_complete
+            each.is_damaged = each.role == 'edge' or not self._bag.is_complete
 
     def _begin(self, role: str, name: str, number: int) -> BagRun:
         run = BagRun(

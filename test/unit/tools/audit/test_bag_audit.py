@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, replace
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tools.audit_rig import drive
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes
 
@@ -16,6 +18,7 @@ from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
+from lerobot_serve.tools.cli.verbs import audit as verb
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.wire import chunk as wire_chunk
@@ -188,6 +191,37 @@ def test_robots_are_judged_one_by_one(scene, tmp_path):
     assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
     roles = sorted((run.role, run.node) for run in found.runs)
     assert roles == [('edge', 'robot_1'), ('edge', 'robot_2'), ('router', '/policy_router')]
+
+
+@pytest.mark.parametrize('epoch', [5, 2**31 + 500])
+def test_an_edge_that_was_started_again_is_another_run(tmp_path, epoch):
+    """Its epochs begin at any number, which is earlier than before for one half of them."""
+    scene = Scene([])
+    scene.decide('prod')
+    for session_epoch in (1000, epoch):
+        for tick in range(1, 11):
+            scene.execute(control_step=tick, chunk_row=tick, session_epoch=session_epoch)
+    found = scene.judge(tmp_path)
+    assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
+    edges = [run for run in found.runs if run.role == 'edge']
+    assert [(run.node, run.lines, run.is_complete) for run in edges] == [
+        ('robot_1', 10, False),
+        ('robot_1', 10, False),
+    ]
+
+
+def test_traces_beside_a_bag_are_judged_too(scene, tmp_path, capsys):
+    """The folder of an incident: a bag, and the traces of another robot and its router."""
+    old = drive(4)
+    old.edge[old.index('edge', 'executed', 0, rung='policy')]['age_s'] = 9.0
+    folder = write(tmp_path / 'incident', scene.messages)
+    edge, router = old.write(folder)
+    options = argparse.Namespace(
+        paths=[str(folder)], max_action_age=None, robot=None, show=5, json=True
+    )
+    assert verb.main(options) == 3
+    runs = json.loads(capsys.readouterr().out)['runs']
+    assert sorted(run['file'] for run in runs) == sorted(map(str, [folder, folder, edge, router]))
 
 
 # requests
