@@ -51,28 +51,29 @@ class BagRun(TraceRun):
         super().__init__(path, number)
         self.role, self.node = role, node
         self.header_parameters = self.parameters = parameters
-        self._control_step = 0
+        # by topic: two edges with one name are no edge that was started again
+        self._control_steps: dict[str, int] = {}
 
     def header(self, now_ns: int) -> Record:
         """Return the equivalent of the header of a trace."""
         return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
 
-    def continues(self, record: Record) -> bool:
+    def continues(self, record: Record, topic: str) -> bool:
         """
         Return whether a record is of this process: an edge that is started or configured again
-        counts its control steps anew.
+        counts its control steps from 0 again.
         """
         if record['kind'] != 'executed':
             return True
         control_step: int = record['control_step']
-        return control_step >= self._control_step
+        return control_step >= self._control_steps.get(topic, 0)
 
-    def set_next(self, number: int, record: Record) -> None:
-        """Set the next record, and the number of its message."""
+    def set_next(self, number: int, record: Record, topic: str) -> None:
+        """Set the next record, and the number and topic of its message."""
         self._line = number
         self.lines += 1
         if record['kind'] == 'executed':
-            self._control_step = record['control_step']
+            self._control_steps[topic] = record['control_step']
 
 
 class BagTrace:
@@ -107,10 +108,10 @@ class BagTrace:
             latest_ns = max(latest_ns, message.stamp_ns)
             for role, name, record in self._records_of(message):
                 run = self._runs.get((role, name))
-                if run is None or not run.continues(record):
+                if run is None or not run.continues(record, message.topic):
                     run = self._begin(role, name, first_number + len(self.runs))
                     yield Entry(latest_ns / 1e9, run, view_of(run.header(message.stamp_ns)))
-                run.set_next(number, record)
+                run.set_next(number, record, message.topic)
                 yield Entry(latest_ns / 1e9, run, view_of(record))
         for each in self.runs:
             # the recorder may have missed messages of an edge

@@ -210,6 +210,16 @@ def test_an_edge_that_was_started_again_is_another_run(tmp_path, epoch):
     ]
 
 
+def test_two_edges_with_one_name_are_one_robot(scene, tmp_path):
+    for tick in range(1, 11):
+        scene.execute(control_step=500 + tick, chunk_row=tick, seq=2)
+        scene.execute(control_step=tick, chunk_row=tick)
+        scene.messages[-1] = scene.messages[-1]._replace(topic='/other/executed_action')
+    found = scene.judge(tmp_path)
+    assert outcome(found, 'rows') is CheckStatus.VIOLATED
+    assert [run.role for run in found.runs] == ['router', 'edge']
+
+
 def test_traces_beside_a_bag_are_judged_too(scene, tmp_path, capsys):
     """The folder of an incident: a bag, and the traces of another robot and its router."""
     old = drive(4)

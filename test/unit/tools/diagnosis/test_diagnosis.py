@@ -145,7 +145,7 @@ def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end()
 @pytest.mark.parametrize('why', ['paused', 'no_episode', 'latched', 'stopped'])
 def test_a_stall_ends_where_a_person_or_the_end_of_the_episode_ends_the_playing(why):
     playing = StallDetector()
-    told = [
+    seen = [
         (0.0, change('policy')),
         (1.0, change('ramp', 'ramp: nothing_to_play')),
         (1.3, change('hold', f'hold: {why}')),
@@ -154,7 +154,7 @@ def test_a_stall_ends_where_a_person_or_the_end_of_the_episode_ends_the_playing(
         (602.0, change('ramp', f'ramp: {why}')),
         (900.0, change('policy')),
     ]
-    for time_s, record in told:
+    for time_s, record in seen:
         playing.add_record(time_s, record)
     playing.finish()
     assert [(s.begin_s, s.end_s, s.is_open) for s in playing.longest] == [(1.0, 1.3, False)]
