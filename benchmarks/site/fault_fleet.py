@@ -82,7 +82,7 @@ class FaultFleet:
 
     def start_all(self) -> None:
         """Start everything, and wait until all robots play."""
-        # without multicast Fast DDS finds the first four processes of a machine: the routers
+        # robots and servers wait for nothing
         self._start(LINKS, self._has_links)
         self._start(ROUTERS, self._has_routers)
         for name in (*SERVERS, *ROBOTS, *WITNESSES, *(f'{robot}_arm' for robot in ROBOTS)):
