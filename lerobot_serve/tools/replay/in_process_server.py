@@ -19,7 +19,8 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.tools.replay.sources import ReplayError
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Envelope, read_envelope
+from lerobot_serve.wire.header import Envelope
+from lerobot_serve.wire.observation import check_type, read_queue_remaining
 from lerobot_serve.wire.schema import StateClass, Status
 from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
@@ -61,7 +62,9 @@ class InProcessServer:
         key = str(info.get('session_id') or '')
         if key.startswith(ONE_SHOT_PREFIX):
             return self._reply_one_shot(key, raw)
-        start = read_envelope(raw)
+        # what a server drops without a reply would be waited for without end
+        start, _ = read_queue_remaining(raw)
+        check_type(start.header.msg_type)
         session = self._session(start, info)
         if self._episodes.get(session.session_id) != start.header.episode:
             self._episodes[session.session_id] = start.header.episode

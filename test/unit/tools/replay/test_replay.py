@@ -29,7 +29,8 @@ from lerobot_serve.tools.replay.report import as_json, as_text
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.wire.header import FLAGS_AT, read_envelope
+from lerobot_serve.wire.schema import Flag, MsgType, Status
 
 
 def changed(raw: bytes, **changes: object) -> bytes:
@@ -214,6 +215,30 @@ def test_a_request_without_a_session_is_replayed(tmp_path):
     file = tmp_path / 'x.safetensors'
     incident_file.write_incident(file, [incident_file.RecordedExchange(*pairs[0], info)])
     assert counts(replay(file)) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize('damage', ['type', 'cut'])
+@pytest.mark.limit_s(20)
+def test_a_damaged_request_is_noted_and_the_others_compared(tmp_path, damage):
+    pairs = answered(episodes(1))
+    raw, reply = pairs[1]
+    # a capture has no checksum; the header ends with the type and the flags
+    type_at = FLAGS_AT - 1
+    names_end = raw.index(b'episode_0') + len(b'episode_0\0')
+    assert read_envelope(raw[:names_end])
+    damaged = {
+        'type': raw[:type_at] + bytes([MsgType.CHUNK]) + raw[type_at + 1 :],
+        'cut': raw[:names_end],
+    }
+    pairs[1] = damaged[damage], reply
+    file = tmp_path / 'x.safetensors'
+    incident_file.write_incident(
+        file, [incident_file.RecordedExchange(*pair, {}) for pair in pairs]
+    )
+    result = replay(file)
+    assert counts(result) == (3, 0, 0, 0)
+    (note,) = result.notes
+    assert note.startswith('a request or a reply cannot be read: ')
 
 
 @pytest.mark.parametrize(
