@@ -72,24 +72,23 @@ def check_keys(facts: LinkFacts) -> list[Finding]:
 
 def check_endpoints(survey: LinkSurvey, endpoints: tuple[str, ...]) -> list[Finding]:
     """Return one finding for each endpoint to connect to."""
-    missed = [endpoint for endpoint in endpoints if endpoint not in survey.reached]
-    problems = dict(zip(missed, survey.problems, strict=True))
     return [
-        failed(endpoint, problems[endpoint])
-        if endpoint in problems
+        failed(endpoint, survey.problems[endpoint])
+        if endpoint in survey.problems
         else ok(endpoint, 'reached, and opens a Zenoh session')
         for endpoint in endpoints
     ]
 
 
 def check_servers(survey: LinkSurvey) -> list[Finding]:
-    """Return one finding for each server and router, with its clients."""
+    """Return one finding for each server and router, with its clients, and each conflict."""
     name = 'servers'
     if not survey.reached:
         return [skipped(name, 'no endpoint is reached')]
+    conflicts = [failed(name, conflict) for conflict in survey.conflicts]
     if not survey.servers:
-        return [failed(name, survey.failure)]
-    return [check_server(each, survey) for each in survey.servers]
+        return [failed(name, survey.failure), *conflicts]
+    return [*(check_server(each, survey) for each in survey.servers), *conflicts]
 
 
 def check_server(server: Participant, survey: LinkSurvey) -> Finding:

@@ -48,7 +48,7 @@ def as_text(survey: LinkSurvey) -> str:
 
 
 def problem_lines(survey: LinkSurvey) -> list[str]:
-    return ['', *map(printable, survey.problems)] if survey.problems else []
+    return ['', *map(printable, survey.problem_texts)] if survey.problem_texts else []
 
 
 def as_json(survey: LinkSurvey) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def as_json(survey: LinkSurvey) -> dict[str, Any]:
         'site': survey.site,
         'duration_s': round(survey.duration_s, 3),
         'reached': list(survey.reached),
-        'problems': list(survey.problems),
+        'problems': survey.problem_texts,
         'failure': survey.failure,
         'participants': [_participant(each, survey) for each in survey.participants],
         'keys': [

@@ -29,17 +29,26 @@ class ServerAnswers:
 
 @dataclass(frozen=True, slots=True)
 class LinkSurvey:
-    """`problems` has a sentence with a remedy for each endpoint that was not reached."""
+    """
+    `problems` has a sentence with a remedy for each endpoint that was not reached, `conflicts` one
+    for each name that several servers have.
+    """
 
     site: str
     duration_s: float
     reached: tuple[str, ...]
-    problems: tuple[str, ...]
+    problems: dict[str, str]
+    conflicts: tuple[str, ...] = ()
     # with a liveliness token, and those whose messages were seen without one
     alive: frozenset[Participant] = frozenset()
     seen: frozenset[Participant] = frozenset()
     answers: dict[str, ServerAnswers] = field(default_factory=dict)
     rates: Sequence[KeyRate] = ()
+
+    @property
+    def problem_texts(self) -> list[str]:
+        """All problems and conflicts."""
+        return [*self.problems.values(), *self.conflicts]
 
     @property
     def participants(self) -> list[Participant]:
@@ -55,7 +64,7 @@ class LinkSurvey:
     def failure(self) -> str:
         """Why nothing was found, with the remedy; empty when a server responds."""
         if not self.reached:
-            return '; '.join(self.problems)
+            return '; '.join(self.problems.values())
         if not self.servers:
             return self._nobody()
         if any(self.answers[server.server].round_trips_ms for server in self.servers):

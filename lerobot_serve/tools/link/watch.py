@@ -57,7 +57,7 @@ class LinkWatch:
         """
         configuration(settings)
         self._settings, self._client, self._servers = settings, client, servers
-        self._problems: list[str] = []
+        self._problems: dict[str, str] = {}
         self._endpoints: list[Endpoint] = []
         self._answers: dict[str, ServerAnswers] = {}
         self._stack = ExitStack()
@@ -91,7 +91,8 @@ class LinkWatch:
             self._settings.site,
             watched_s,
             tuple(endpoint.name for endpoint in self._endpoints),
-            (*self._problems, *self._conflicts()),
+            dict(self._problems),
+            tuple(self._conflicts()),
             frozenset(self._alive()),
             frozenset(each for each in seen if each is not None),
             dict(self._answers),
@@ -107,7 +108,7 @@ class LinkWatch:
                     self._watch(endpoint, ZenohLink(settings))
                     continue
                 problem = session_problem(endpoint, bool(settings.keys))
-            self._problems.append(problem)
+            self._problems[endpoint] = problem
         if self._settings.listen:
             settings = replace(self._settings, connect=())
             self._watch(', '.join(settings.listen), ZenohLink(settings))

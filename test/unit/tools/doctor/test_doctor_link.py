@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
@@ -17,6 +19,9 @@ from lerobot_serve.tools.keys.site import make_site, opened_site
 from lerobot_serve.tools.link.participants import Participant
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
 from lerobot_serve.zenoh.credentials import check_credentials, Credentials
+from lerobot_serve.zenoh.keys import ServerKeys
+from lerobot_serve.zenoh.link import ZenohLink
+from lerobot_serve.zenoh.server_name import conflict_text
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
@@ -30,11 +35,14 @@ ANSWERS = ServerAnswers([2.0, 1.0, 3.0], policy='act@1')
 def survey(
     *,
     reached: tuple[str, ...] = (HERE,),
-    problems: tuple[str, ...] = (),
+    problems: dict[str, str] | None = None,
+    conflicts: tuple[str, ...] = (),
     alive: frozenset[Participant] = frozenset({SERVER, ROBOT}),
     answers: ServerAnswers = ANSWERS,
 ) -> LinkSurvey:
-    return LinkSurvey('lab', 2.0, reached, problems, alive, answers={'policy_server': answers})
+    return LinkSurvey(
+        'lab', 2.0, reached, problems or {}, conflicts, alive, answers={'policy_server': answers}
+    )
 
 
 def found_by_name(facts: LinkFacts) -> dict[str, Finding]:
@@ -63,7 +71,7 @@ def test_a_server_that_responds_is_named_with_its_clients():
 
 
 def test_one_endpoint_of_two_that_is_not_reached_is_named_with_its_remedy():
-    facts = LinkFacts(NOW, (THERE, HERE), survey=survey(problems=(GONE,)))
+    facts = LinkFacts(NOW, (THERE, HERE), survey=survey(problems={THERE: GONE}))
     found = found_by_name(facts)
     assert found[THERE].verdict is FindingLevel.FAILURE
     assert found[THERE].found == f'nothing listens on {THERE}'
@@ -71,8 +79,38 @@ def test_one_endpoint_of_two_that_is_not_reached_is_named_with_its_remedy():
     assert found[HERE].verdict is found['policy_server'].verdict is FindingLevel.OK
 
 
+@pytest.mark.parametrize('problems', [{}, {THERE: GONE}])
+def test_two_servers_of_one_name_are_a_failure_that_names_both(problems):
+    processes = {'desk.41.ab', 'rack.42.cd'}
+    conflict = conflict_text(ServerKeys('lab', 'policy_server'), processes)
+    facts = LinkFacts(NOW, (HERE, THERE), survey=survey(problems=problems, conflicts=(conflict,)))
+    found = found_by_name(facts)
+    assert found['servers'].verdict is FindingLevel.FAILURE
+    assert 'desk.41, rack.42' in found['servers'].found
+    assert 'stop all but one' in found['servers'].remedy
+    failed = {name for name, each in found.items() if each.verdict is FindingLevel.FAILURE}
+    assert failed == {'servers', *problems}
+
+
+def test_two_servers_of_one_name_are_found_on_a_link():
+    endpoint, keys = free_endpoint(), ServerKeys('lab', '/policy_server')
+    with closing(ZenohLink(ZenohSettings(listen=(endpoint,)))) as link:
+        shown = (keys.alive, keys.instance('desk.41.ab'), keys.instance('rack.42.cd'))
+        tokens = [link.declare_alive(key) for key in shown]
+        settings = ZenohSettings('lab', connect=(endpoint, free_endpoint()))
+        found = check_link(probe_link(settings, 'doctor', 0.5))
+        for token in tokens:
+            token.undeclare()
+    verdicts = [finding.verdict is FindingLevel.OK for finding in found]
+    # the endpoints, the server that does not respond, and the conflict
+    assert verdicts == [True, False, False, False]
+    assert 'desk.41, rack.42' in found[-1].found
+
+
 def test_where_no_endpoint_is_reached_servers_are_not_judged():
-    found = found_by_name(LinkFacts(NOW, (THERE,), survey=survey(reached=(), problems=(GONE,))))
+    found = found_by_name(
+        LinkFacts(NOW, (THERE,), survey=survey(reached=(), problems={THERE: GONE}))
+    )
     assert found['servers'].verdict is FindingLevel.SKIPPED
 
 

@@ -22,7 +22,7 @@ def survey(**found: object) -> LinkSurvey:
     """Return a survey in which one server is there and responds."""
     given = {
         'reached': (ADDRESS,),
-        'problems': (),
+        'problems': {},
         'alive': frozenset({SERVER, ROBOT}),
         'answers': {'policy_server': ServerAnswers([2.0, 1.0, 3.0], policy='act@1')},
         **found,
@@ -90,7 +90,10 @@ def test_a_server_that_responds_is_no_failure():
 @pytest.mark.parametrize(
     ('found', 'parts'),
     [
-        ({'reached': (), 'problems': ('nothing listens on X', 'Y')}, ['nothing listens on X; Y']),
+        (
+            {'reached': (), 'problems': {'X': 'nothing listens on X', 'Y': 'Y'}},
+            ['nothing listens on X; Y'],
+        ),
         ({'alive': frozenset()}, [ADDRESS, 'no server or router', 'zenoh_listen']),
         ({'alive': frozenset({ROBOT})}, ['no server or router']),
         (
@@ -132,6 +135,12 @@ def test_the_columns_of_the_text_are_aligned():
     server = next(line for line in lines if line.startswith('policy_server'))
     assert server.index('act@1') == heads[0].index('policy')
     assert lines[-1].index('10.0') == heads[1].index('messages/s')
+
+
+def test_problems_and_conflicts_are_lines_of_their_own():
+    found = survey(problems={'X': 'nothing listens on X'}, conflicts=('2 servers have a name',))
+    assert as_text(found).splitlines()[-2:] == ['nothing listens on X', '2 servers have a name']
+    assert as_json(found)['problems'] == ['nothing listens on X', '2 servers have a name']
 
 
 def test_text_of_a_peer_cannot_steer_the_terminal():
