@@ -251,13 +251,14 @@ class ServerCore:
     def session_limit(self, chunk_s: float, now_ns: int) -> int:
         """Return how many sessions are admitted if clients execute a chunk for `chunk_s`."""
         most = self.sessions.rules.max_sessions
-        service_s = self._statistics.service_s()
+        statistics, service_s = self._statistics, self._statistics.service_s()
         if not (self.admission_settings.is_measured and service_s > 0 and chunk_s > 0):
             return most
         demand = admission.Demand(
             self._request_rate_hz(chunk_s, now_ns), chunk_s, self.admission_settings.network_s
         )
-        return min(most, admission.max_robots(service_s, demand))
+        batch, single_s = statistics.batch_size(), statistics.warm_up_s()
+        return min(most, admission.max_robots(service_s, demand, batch, single_s))
 
     def _chunk_duration_s(self, request: SessionRequest | None) -> float:
         """Return how long a client executes a chunk; without a client, at the trained rate."""

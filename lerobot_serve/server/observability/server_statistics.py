@@ -54,7 +54,11 @@ class ServerStatistics:
     _inference_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _service_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
+    # requests of each batch of `_service_s`
+    _batch_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _service_median_s: float = 0.0
+    _batch_median: float = 1.0
+    _warm_up_s: float = 0.0
     _since_median: int = 0
     _busy: deque[tuple[int, int]] = field(default_factory=deque)
     _busy_ns: int = 0
@@ -66,8 +70,10 @@ class ServerStatistics:
         with self.lock:
             for durations in (self._inference_ms, self._wait_ms, self._service_s, self._busy):
                 durations.clear()
+            self._batch_sizes.clear()
             self._busy_ns = 0
-            self._service_median_s = service_s
+            self._service_median_s = self._warm_up_s = service_s
+            self._batch_median = 1.0
 
     def record_drop(self, reason: str, *, has_request_record: bool = False) -> None:
         """Count a drop; `has_request_record` if the trace has a record of the request."""
@@ -103,7 +109,8 @@ class ServerStatistics:
             if predicted:
                 self.batches.add(predicted)
                 self._service_s.append((now_ns - begin_ns) / 1e9 / predicted)
-                self._update_service_median()
+                self._batch_sizes.append(predicted)
+                self._update_medians()
             self._expire(now_ns)
 
     def record_chunk(
@@ -162,6 +169,14 @@ class ServerStatistics:
         """
         return self._service_median_s
 
+    def batch_size(self) -> float:
+        """Return the requests of a batch, the median of those of `service_s`."""
+        return self._batch_median
+
+    def warm_up_s(self) -> float:
+        """Return how long the last inference of the warm-up took, of one request."""
+        return self._warm_up_s
+
     def optimistic_service_s(self) -> float:
         """Return the smaller of the last service time and the median."""
         with self.lock:
@@ -183,11 +198,12 @@ class ServerStatistics:
         with self.lock:
             return self.drops - self._drops_with_record
 
-    def _update_service_median(self) -> None:
-        """Update the median every MEDIAN_PERIOD_REQUESTS requests; each request reads it."""
+    def _update_medians(self) -> None:
+        """Update the medians every MEDIAN_PERIOD_REQUESTS requests; each request reads it."""
         count = len(self._service_s)
         if count < MEDIAN_PERIOD_REQUESTS or self._since_median == MEDIAN_PERIOD_REQUESTS:
             self._service_median_s = float(np.median(self._service_s))
+            self._batch_median = float(np.median(self._batch_sizes))
             self._since_median = 0
         self._since_median += 1
 

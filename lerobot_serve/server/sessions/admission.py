@@ -24,13 +24,31 @@ class Demand:
     network_s: float
 
 
-def max_robots(service_s: float, demand: Demand) -> int:
-    """Return how many clients are admitted; at least 1."""
+def max_robots(service_s: float, demand: Demand, batch: float = 1.0, single_s: float = 0.0) -> int:
+    """
+    Return how many clients are admitted; at least 1. `service_s` was measured per request in
+    batches of `batch`; `single_s` is that of a request alone, 0 where it is not known.
+    """
     if service_s <= 0:
         raise ValueError(f'service_s must be above 0, got {service_s}')
     by_load = MAX_UTILIZATION / (demand.rate_hz * service_s)
-    by_delay = (demand.chunk_s / 2 - demand.network_s) / service_s
+    by_delay = _served_at_once(demand.chunk_s / 2 - demand.network_s, service_s, batch, single_s)
     return max(1, math.floor(min(by_load, by_delay)))
+
+
+def _served_at_once(budget_s: float, service_s: float, batch: float, single_s: float) -> float:
+    """
+    Return how many clients that send at once are served within a time. The last batch is seldom
+    full, and takes almost as long as a full one.
+    """
+    batch_s = batch * service_s
+    single_s = min(max(single_s, service_s), batch_s)
+    if batch <= 1 or single_s == service_s:
+        return budget_s / service_s
+    batches, left_s = divmod(budget_s, batch_s)
+    if left_s < single_s:
+        return batches * batch
+    return batches * batch + 1 + (left_s - single_s) * (batch - 1) / (batch_s - single_s)
 
 
 def expected_rate_hz(chunk_s: float) -> float:

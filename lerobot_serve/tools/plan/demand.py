@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 import math
 
@@ -80,8 +81,21 @@ class ServiceTime:
         together = min(self.batch, max(1, robots))
         return self.batch_time_s(together) / together
 
+    def time_at_once_s(self, robots: int) -> float:
+        """Return the time until all `robots` are answered that send at once."""
+        full, rest = divmod(robots, self.batch)
+        return full * self.batch_time_s(self.batch) + (self.batch_time_s(rest) if rest else 0.0)
+
+    def robots_at_once(self, budget_s: float) -> int:
+        """Return the number of robots that may send at once, with a reply within `budget_s`."""
+        most = self.batch * (1 + whole_number(budget_s / self.batch_time_s(self.batch)))
+        return bisect_right(range(1, most + 1), budget_s + ROUNDING, key=self.time_at_once_s)
+
     def robots_within(self, budget_s: float) -> int:
-        """Return the number of robots that a server can answer once each within `budget_s`."""
+        """
+        Return the number of robots that a server can answer once each within `budget_s`, on
+        average: where batches are full, a batch may go on beyond it.
+        """
         robots = whole_number(budget_s / self.request_time_s(self.batch))
         if robots >= self.batch or budget_s < self.first_s:
             return robots if robots >= self.batch else 0

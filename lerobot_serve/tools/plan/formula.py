@@ -46,7 +46,7 @@ class FormulaResult:
 def apply_formula(fleet: FleetDemand, service: ServiceTime, busy_share: float) -> FormulaResult:
     """Return the number of servers with all terms of the formula."""
     by_load = service.robots_within(busy_share * fleet.period_s)
-    by_delay = service.robots_within(fleet.playable_s / 2 - fleet.network_s)
+    by_delay = service.robots_at_once(fleet.playable_s / 2 - fleet.network_s)
     most = service.robots_within(fleet.period_s)
     per_server = max(1, min(by_load, by_delay))
     request_time_s = service.request_time_s(per_server)

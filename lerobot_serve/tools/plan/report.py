@@ -146,6 +146,7 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
     lines = [
         f'{with_noun(plan.servers, "server")}, including one spare',
         formula_comparison(plan, found),
+        f'buy the larger number: {max(plan.servers, found.servers)}',
     ]
     for point in plan.points:
         if point.servers == plan.servers - 1:

@@ -90,8 +90,10 @@ def test_the_service_time_is_that_of_the_warm_up_until_there_is_a_better_one():
 
 def test_in_a_batch_each_takes_its_share():
     statistics = ServerStatistics()
+    statistics.reset_for_policy(1.0)
     busy(statistics, 0, 2 * S, predicted=4)
-    assert statistics.service_s() == 0.5
+    assert (statistics.service_s(), statistics.batch_size()) == (0.5, 4)
+    assert statistics.warm_up_s() == 1.0
 
 
 def test_a_new_policy_begins_with_durations_of_its_own_and_all_counts():
@@ -100,7 +102,7 @@ def test_a_new_policy_begins_with_durations_of_its_own_and_all_counts():
     statistics.record_arrival(0, superseded=True)
     statistics.record_drop('bad_jpeg')
     statistics.reset_for_policy(0.25)
-    assert statistics.service_s() == 0.25
+    assert (statistics.service_s(), statistics.batch_size()) == (0.25, 1)
     assert statistics.load(4 * S) == 0.0
     assert statistics.percentile_ms('wait', 50) == statistics.percentile_ms('inference', 50) == 0
     assert (statistics.requests, statistics.superseded, statistics.chunks) == (1, 1, 1)

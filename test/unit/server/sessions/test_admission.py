@@ -55,6 +55,26 @@ def test_a_longer_chunk_or_a_faster_network_is_never_worse(service_s, demand, mo
     assert max_robots(service_s, replace(demand, network_s=demand.network_s + more_s)) <= base
 
 
+@pytest.mark.parametrize(
+    ('single_s', 'robots'),
+    [
+        # 16 requests take 0.3 s together; the next batch has 0.2 s
+        (0.15, 22),
+        (0.21, 16),
+        # longer than a batch, and not known
+        (9.0, 16),
+        (0.0, 26),
+    ],
+)
+def test_a_batch_that_is_not_full_takes_almost_as_long(single_s, robots):
+    assert max_robots(0.3 / 16, Demand(0.01, 1.0, 0.0), 16, single_s) == robots
+
+
+@given(seconds, demands, st.floats(1.0, 64.0), seconds)
+def test_with_batches_no_more_are_admitted(service_s, demand, batch, single_s):
+    assert 1 <= max_robots(service_s, demand, batch, single_s) <= max_robots(service_s, demand)
+
+
 @pytest.mark.parametrize('service_s', [0.0, -0.1])
 def test_without_a_service_time_there_is_no_answer(service_s):
     with pytest.raises(ValueError, match=f'must be above 0, got {service_s}'):

@@ -67,6 +67,14 @@ def test_the_service_time_is_measured_on():
     assert rig.core.session_limit(CHUNK_S, 0) == 66
 
 
+def test_a_batch_is_measured_as_a_whole():
+    # alone 1 s, sixteen together 1.6 s; half of the chunk leaves 1.17 s
+    rig = rig_with(1.0, AdmissionSettings(True, 0.5))
+    rig.statistics.record_batch_start(0, 16)
+    rig.statistics.record_batch_end(S * 8 // 5, 16)
+    assert rig.core.session_limit(CHUNK_S, 0) == 5
+
+
 def ask_often(rig: Rig, rate_hz: int, begin_s: int, end_s: int) -> None:
     for i in range(begin_s * rate_hz, end_s * rate_hz):
         rig.core.enqueue(request(), i * S // rate_hz)

@@ -42,12 +42,23 @@ def test_people_get_the_formula_the_curve_and_the_verdict(capsys):
         '| enough',
         '| no spare',
         '\n3 servers, including one spare\nthe formula gives 4: it keeps 20% of each server idle',
+        'as headroom\nbuy the larger number: 4\n',
         '\n2 are not enough:\n  after the loss of a server, ',
         '\n  after the loss of a server, overload',
     ):
         assert words in text
     assert text.isascii()
     assert max(map(len, text.splitlines())) < 140
+
+
+def test_where_the_simulation_needs_more_its_number_is_the_one_to_buy(capsys):
+    batches = ('--inference-ms', '150', '--batch', '16', '--per-more-ms', '10')
+    chunks = ('--chunk-rows', '30', '--rate-hz', '2', '--network-ms', '0', '--failover-s', '0.1')
+    assert run('--robots', '20', '--seconds', '10', *batches, *chunks) == 0
+    text = capsys.readouterr().out
+    assert '  latency    22 robots per server' in text
+    assert '\n5 servers, including one spare\nthe formula gives 2: it ignores' in text
+    assert '\nbuy the larger number: 5\n' in text
 
 
 def test_programs_get_one_object(capsys):

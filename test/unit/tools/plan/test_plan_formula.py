@@ -75,6 +75,54 @@ def test_a_server_can_answer_so_many_in_its_time_and_not_one_more(first_s, more,
     assert (robots + 1) * service.request_time_s(robots + 1) > budget_s - 1e-6
 
 
+@pytest.mark.parametrize(
+    ('service', 'budget_s', 'robots'),
+    [
+        (ServiceTime(0.15, 0.01, 16), 0.5, 22),
+        (ServiceTime(0.15, 0.01, 16), 0.45, 17),
+        (ServiceTime(0.4, 0.02, 8), 0.7, 8),
+        (ServiceTime(0.3, 0.01, 8), 0.7, 12),
+        (ServiceTime(0.3, 0.0, 8), 0.7, 16),
+        (ServiceTime(0.1), 0.8, 8),
+        (ServiceTime(0.1), 0.09, 0),
+    ],
+)
+def test_of_robots_that_send_at_once_the_last_batch_is_not_full(service, budget_s, robots):
+    fleet = fleet_demand(100, rate_hz=0.01, chunk_s=2 * budget_s, network_s=0.0)
+    assert apply_formula(fleet, service, 0.8).by_delay == robots
+
+
+def at_once_s(service: ServiceTime, robots: int) -> float:
+    """Return when the last of so many is answered, batch by batch."""
+    took_s = 0.0
+    while robots > 0:
+        together = min(robots, service.batch)
+        took_s += service.batch_time_s(together)
+        robots -= together
+    return took_s
+
+
+@given(TIMES_S, st.floats(0, 1), st.integers(1, 64), st.integers(1, 5000))
+def test_so_many_may_send_at_once_and_not_one_more(first_s, more, batch, budget_ms):
+    service, budget_s = ServiceTime(first_s, more * first_s, batch), budget_ms / 1e3
+    robots = service.robots_at_once(budget_s)
+    assert at_once_s(service, robots) <= budget_s + 1e-6
+    assert at_once_s(service, robots + 1) > budget_s - 1e-6
+
+
+@given(TIMES_S, st.floats(0.01, 1), st.integers(2, 64), st.integers(1, 5000))
+def test_a_server_that_measures_full_batches_admits_as_many(first_s, more, batch, budget_ms):
+    service, budget_s = ServiceTime(first_s, more * first_s, batch), budget_ms / 1e3
+    planned = service.robots_at_once(budget_s)
+    # what rounding decides may go either way
+    times_s = at_once_s(service, planned), at_once_s(service, planned + 1)
+    assume(all(abs(took_s - budget_s) > 1e-6 for took_s in times_s))
+    # requests so seldom that the load decides nothing
+    demand = Demand(1e-6, 2 * budget_s, 0.0)
+    measured_s = service.request_time_s(batch)
+    assert max_robots(measured_s, demand, batch, first_s) == max(1, planned)
+
+
 def test_a_further_request_costs_no_more_than_the_first():
     with pytest.raises(
         ParameterError, match=r'not take longer than a single one \(10 ms\), got 20'
