@@ -139,37 +139,41 @@ def domain(text: str) -> Finding:
 
 
 def discovery(variables: Mapping[str, str]) -> Finding:
-    """Check whether nodes on other machines are discovered."""
-    name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
-    is_localhost_only = variables.get('ROS_LOCALHOST_ONLY') == '1'
+    """Check whether nodes on other machines are discovered, in the order in which ROS decides."""
+    name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
+    peers = variables.get('ROS_STATIC_PEERS', '')
+    ignored = ', and ROS_STATIC_PEERS is ignored' if peers else ''
     if variables.get('ROS_DISCOVERY_SERVER'):
         return discovery_server(variables)
-    if variables.get('ROS_STATIC_PEERS'):
-        return ok(name, f'static peers: {variables["ROS_STATIC_PEERS"]}')
+    if variables.get('ROS_LOCALHOST_ONLY') == '1':
+        return only_this_machine('ROS_LOCALHOST_ONLY', '1', ignored)
     if reach == 'OFF':
         return failure(
             name,
-            'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: nodes do not discover each other',
-            'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or list the machines in ROS_STATIC_PEERS',
+            f'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: nodes do not discover each other{ignored}',
+            'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or set it to LOCALHOST and list the machines in '
+            'ROS_STATIC_PEERS',
         )
-    if reach == 'LOCALHOST' or is_localhost_only:
-        what = (
-            'ROS_LOCALHOST_ONLY is 1'
-            if is_localhost_only
-            else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
-        )
-        return warning(
-            name,
-            f'{what}: robots and servers on other machines are not discovered',
-            f'unset {what.partition(" ")[0]}, unless all nodes run on this machine',
-        )
+    if peers:
+        return ok(name, f'static peers: {peers}')
+    if reach == 'LOCALHOST':
+        return only_this_machine('ROS_AUTOMATIC_DISCOVERY_RANGE', reach)
     if reach and reach not in RANGES:
         return warning(
             name,
-            f'ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}, which is not a valid value',
+            f'ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}, which is not a valid value: ROS takes '
+            'LOCALHOST',
             'set it to SUBNET, LOCALHOST or OFF, or unset it',
         )
     return ok(name, 'nodes in the same network are discovered')
+
+
+def only_this_machine(variable: str, value: str, ignored: str = '') -> Finding:
+    return warning(
+        'discovery',
+        f'{variable} is {value}: robots and servers on other machines are not discovered{ignored}',
+        f'unset {variable}, unless all nodes run on this machine',
+    )
 
 
 def discovery_server(variables: Mapping[str, str]) -> Finding:

@@ -75,7 +75,7 @@ TROUBLES = [
     (variables(ROS_DOMAIN_ID='150'), 'ROS_DOMAIN_ID', 'warning', 'ports', 'ROS_DOMAIN_ID=N'),
     (variables(ROS_LOCALHOST_ONLY='1'), 'discovery', 'warning', 'other', 'unset ROS_LOCALHOST'),
     (
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='localhost'),
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST'),
         'discovery',
         'warning',
         'other machines',
@@ -86,7 +86,36 @@ TROUBLES = [
         'discovery',
         'failure',
         'nodes do not discover each other',
-        'unset ROS_AUTOMATIC',
+        'or set it to LOCALHOST and list the machines in ROS_STATIC_PEERS',
+    ),
+    (
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF', ROS_STATIC_PEERS='10.0.0.7'),
+        'discovery',
+        'failure',
+        'ROS_STATIC_PEERS is ignored',
+        'or set it to LOCALHOST',
+    ),
+    (
+        variables(ROS_LOCALHOST_ONLY='1', ROS_STATIC_PEERS='10.0.0.7'),
+        'discovery',
+        'warning',
+        'ROS_STATIC_PEERS is ignored',
+        'unset ROS_LOCALHOST_ONLY',
+    ),
+    (
+        variables(ROS_LOCALHOST_ONLY='1', ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
+        'discovery',
+        'warning',
+        'ROS_LOCALHOST_ONLY is 1',
+        'unset ROS_LOCALHOST_ONLY',
+    ),
+    (
+        # ROS compares the case, too
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='subnet'),
+        'discovery',
+        'warning',
+        "'subnet', which is not a valid value: ROS takes LOCALHOST",
+        'SUBNET',
     ),
     (
         variables(ROS_DISCOVERY_SERVER='10.0.0.5:11811'),
@@ -219,8 +248,9 @@ def test_domains_that_are_well(text):
     assert environment.domain(text).verdict is FindingLevel.OK
 
 
-def test_named_peers_are_found_whatever_the_range():
-    machine = variables(ROS_STATIC_PEERS='10.0.0.2', ROS_AUTOMATIC_DISCOVERY_RANGE='OFF')
+@pytest.mark.parametrize('reach', ['', 'LOCALHOST', 'SUBNET', 'SYSTEM_DEFAULT'])
+def test_named_peers_are_found_unless_discovery_is_off(reach):
+    machine = variables(ROS_STATIC_PEERS='10.0.0.2', ROS_AUTOMATIC_DISCOVERY_RANGE=reach)
     assert wrong(machine) == {}
 
 
