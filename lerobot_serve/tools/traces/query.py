@@ -51,7 +51,8 @@ class TraceQuery:
         """Find the runs below `paths`. Raises TraceError."""
         reader = LineReader(with_actions=with_actions, on_bytes_read=on_bytes_read)
         self._files = [
-            TraceRun(path, number, reader) for number, path in enumerate(find_runs(paths))
+            TraceRun(parts[0], number, reader, parts)
+            for number, parts in enumerate(find_runs(paths))
         ]
         self._sources = tuple(sources)
 

@@ -7,7 +7,7 @@ An invalid line becomes a record of the kind `damaged`, which most tools skip. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.trace.format.encoding import decode
-from lerobot_serve.trace.format.run_files import parts_of
+from lerobot_serve.trace.format.run_files import later_parts, parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
 SHOWN_BYTES = 200
@@ -51,9 +51,13 @@ class LineReader:
     with_actions: bool = True
     on_bytes_read: ReportBytes | None = None
 
-    def read(self, path: Path) -> Iterator[TraceLine]:
-        """Yield the lines of the run of a file. Raises TraceError."""
-        lines = self._read_parts(parts_of(path))
+    def read(self, path: Path, known: Sequence[Path] = ()) -> Iterator[TraceLine]:
+        """
+        Yield the lines of the run of a file; its `known` parts save a listing of the folder.
+        Raises TraceError.
+        """
+        parts = known or parts_of(path)
+        lines = self._read_parts([*parts, *(later_parts(parts[-1]) if parts else ())])
         return _reporting(lines, self.on_bytes_read) if self.on_bytes_read else lines
 
     def _read_parts(self, parts: list[Path]) -> Iterator[TraceLine]:

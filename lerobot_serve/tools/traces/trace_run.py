@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -65,9 +65,16 @@ class TraceRun:
     no_age_reason = 'the header has no max_action_age_s'
     no_limits_reason = 'the header names no limits'
 
-    def __init__(self, path: Path, number: int, reader: LineReader = ALL_ACTIONS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        number: int,
+        reader: LineReader = ALL_ACTIONS,
+        parts: Sequence[Path] = (),
+    ) -> None:
+        """`parts` are those of the run of `path` that are known; without any they are listed."""
         self.path, self.number = path, number
-        self._reader = reader
+        self._reader, self._known_parts = reader, parts
         self.is_damaged = False
         self._restart()
 
@@ -95,7 +102,7 @@ class TraceRun:
     def read(self) -> Iterator[Entry]:
         """Yield all records in the order of the file. Raises TraceError."""
         self._restart()
-        for line in self._reader.read(self.path):
+        for line in self._reader.read(self.path, self._known_parts):
             if line.number == 1:
                 self.previous_part_position = self.position if self.lines else None
             self._part, self._line = line.part, line.number

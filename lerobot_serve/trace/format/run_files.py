@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 import re
 
@@ -50,12 +50,35 @@ def parts_of(path: Path) -> list[Path]:
 
     The file itself may be missing, since the oldest parts of a long run are removed.
     """
-    given = PART.fullmatch(path.name)
-    if not given:
-        return [path] if path.is_file() else []
-    found = {}
-    for file in path.parent.glob('*.jsonl'):
-        match = PART.fullmatch(file.name)
-        if match and match['stem'] == given['stem'] and file.is_file():
-            found[int(match['number'] or 0)] = file
-    return [file for _, file in sorted(found.items())]
+    first = first_part(path)
+    siblings = (file for file in path.parent.glob('*.jsonl') if first_part(file) == first)
+    return group_parts({path, *siblings}).get(first, [])
+
+
+def group_parts(files: Iterable[Path]) -> dict[Path, list[Path]]:
+    """Return those of the files that are there by the name of the first part, oldest first."""
+    runs: dict[Path, list[Path]] = {}
+    for file in files:
+        if file.is_file():
+            runs.setdefault(first_part(file), []).append(file)
+    return {first: sorted(parts, key=_part_number) for first, parts in runs.items()}
+
+
+def first_part(file: Path) -> Path:
+    """Return the name of the first part of the run of a file; it may have been removed."""
+    match = PART.fullmatch(file.name)
+    return file.with_name(part_name(match['stem'], 0)) if match else file
+
+
+def later_parts(part: Path) -> Iterator[Path]:
+    """Yield the parts behind the last known one, which the node has begun since."""
+    match = PART.fullmatch(part.name)
+    if not match:
+        return
+    names = (part_name(match['stem'], number) for number in count(_part_number(part) + 1))
+    yield from takewhile(Path.is_file, map(part.with_name, names))
+
+
+def _part_number(file: Path) -> int:
+    match = PART.fullmatch(file.name)
+    return int(match['number'] or 0) if match else 0

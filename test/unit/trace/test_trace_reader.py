@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import tracemalloc
 
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ import pytest
 from support.tools.trace_rig import header, Trace
 
 from lerobot_serve.tools.traces import reader as module
+from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.schema import TraceError
@@ -67,6 +69,43 @@ def test_a_part_that_goes_while_it_is_read_is_left_out(tmp_path):
     (tmp_path / 'edge.1.jsonl').unlink()
     heads = [record['part'] for _, record in items if record['kind'] == 'header']
     assert heads[0] == 2
+
+
+@pytest.mark.parametrize('is_folder', [True, False])
+def test_a_folder_is_listed_once_however_many_runs_it_has(tmp_path, monkeypatch, is_folder):
+    names = [f'edge-{number}{part}' for number in range(50) for part in ('', '.1')]
+    # its first part was removed
+    names += ['edge-99.3', 'edge-99.4']
+    for name in names:
+        (tmp_path / f'{name}.jsonl').write_bytes(HEADER)
+    listed = []
+    for method in ('glob', 'rglob'):
+        plain = getattr(Path, method)
+        monkeypatch.setattr(Path, method, lambda *given, of=plain: listed.append(1) or of(*given))
+    query = TraceQuery([tmp_path] if is_folder else sorted(tmp_path.iterdir()))
+    for _ in range(2):
+        assert sum(1 for _ in query.by_run()) == len(names)
+    assert len(query.runs) == 51
+    assert len(listed) <= 2
+
+
+def test_a_part_that_was_begun_since_is_read_too(tmp_path, file):
+    file.write_bytes(HEADER)
+    query = TraceQuery([file])
+    for number in (1, 2):
+        (tmp_path / f'edge.{number}.jsonl').write_bytes(HEADER)
+    assert sum(1 for _ in query.by_run()) == 3
+
+
+def test_a_run_is_read_once_however_it_is_named(tmp_path, file):
+    for path in (file, tmp_path / 'edge.1.jsonl'):
+        path.write_bytes(HEADER)
+    links = tmp_path / 'links'
+    links.mkdir()
+    (links / 'today.jsonl').symlink_to(tmp_path / 'edge.1.jsonl')
+    query = TraceQuery([links, file, tmp_path / 'edge.1.jsonl', tmp_path])
+    assert [run.path for run in query.runs] == [file]
+    assert sum(1 for _ in query.by_run()) == 2
 
 
 def test_a_file_of_another_name_is_read_alone(tmp_path, file):
