@@ -24,6 +24,7 @@ PINS = {
     'grpc_reflection': 'grpcio-reflection==1.76.0',
     'huggingface_hub': 'huggingface-hub==0.35.3',
     'lerobot': 'lerobot==0.4.4',
+    'lz4': 'lz4==4.4.5',
     'mcap': 'mcap==1.6.0',
     'msgpack': 'msgpack==1.2.4',
     'numpy': 'numpy==2.2.6',
@@ -44,6 +45,7 @@ PINS = {
     'yaml': 'PyYAML==6.0.3',
     'zenoh': 'eclipse-zenoh==1.10.2',
     'zmq': 'pyzmq==27.3.0',
+    'zstandard': 'zstandard==0.25.0',
 }
 # the pins that are others from Python 3.12 on, where LeRobot is 0.6
 PYTHON_OF_LEROBOT_0_6 = (3, 12)

@@ -8,17 +8,19 @@ records are skipped and reported. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 import struct
 from typing import BinaryIO, NamedTuple
+import zlib
 
+from lz4.frame import LZ4FrameDecompressor
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, McapRecord, Schema
 from mcap.records import Message as McapMessage
-from mcap.stream_reader import breakup_chunk
+import zstandard
 
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 
@@ -30,6 +32,9 @@ RECORD_LIMIT = 1 << 30
 CUT = 'its recorder was killed or is still writing'
 # an uncompressed chunk: its length is that of its records and of what it has before them
 CHUNK_HEAD = struct.Struct('<QQQIIQ')
+
+# records with messages, and with what these need
+DECODED = (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE)
 
 ReportDamage = Callable[[str], None]
 
@@ -73,14 +78,7 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[S
     channels: dict[int, tuple[Channel, Schema | None]] = {}
     unnamed_channels: set[int] = set()
     for at, opcode, data in _records(file, path, on_damage):
-        try:
-            found = _open(opcode, data)
-        except Exception as error:
-            # decoding damaged data may raise any error
-            words = f'{type(error).__name__}: {error}'[:200]
-            on_damage(f'{path}: the record at byte {at} is damaged ({words}) and skipped')
-            continue
-        for record in found:
+        for record in _opened(opcode, data, f'{path}: the record at byte {at}', on_damage):
             if isinstance(record, Schema):
                 schemas[record.id] = record
             elif isinstance(record, Channel):
@@ -120,7 +118,7 @@ def _records(
             if at + HEAD.size + length + len(MAGIC) != size:
                 on_damage(f'{path} has a footer at byte {at} of {size}; the rest is skipped')
             return
-        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE, Opcode.CHUNK):
+        if opcode in (*DECODED, Opcode.CHUNK):
             yield at, opcode, file.read(length)
         else:
             file.seek(length, 1)
@@ -145,14 +143,64 @@ def _part(file: BinaryIO) -> Callable[[], bytes]:
     return lambda: file.read(1 << 16)
 
 
-def _open(opcode: int, data: bytes) -> Sequence[McapRecord]:
-    """Return the content of a record. May raise any error for a damaged one."""
+def _opened(opcode: int, data: bytes, name: str, on_damage: ReportDamage) -> Iterator[McapRecord]:
+    """Yield the records of a record: those of a chunk, or itself; report damage by its name."""
     stream = ReadDataStream(BytesIO(data))
-    if opcode == Opcode.CHUNK:
-        chunk = Chunk.read(stream)
-        if chunk.uncompressed_size > RECORD_LIMIT:
-            raise ValueError(f'{chunk.uncompressed_size} bytes in one chunk')
-        return breakup_chunk(chunk, validate_crc=True)
+    try:
+        if opcode == Opcode.CHUNK:
+            yield from _split(_content(Chunk.read(stream)))
+        else:
+            yield _decoded(opcode, stream, len(data))
+    except Exception as error:
+        # decoding damaged data may raise any error
+        words = f'{type(error).__name__}: {error}'[:200]
+        on_damage(f'{name} is damaged ({words}); what is left of it is skipped')
+
+
+def _split(content: bytes) -> Iterator[McapRecord]:
+    """
+    Yield the records of a chunk, one by one: many small ones take much more memory than it has.
+    """
+    stream = ReadDataStream(BytesIO(content))
+    while stream.count < len(content):
+        opcode, length = stream.read1(), stream.read8()
+        if opcode in DECODED:
+            yield _decoded(opcode, stream, length)
+        else:
+            stream.read(length)
+
+
+def _content(chunk: Chunk) -> bytes:
+    """Return the bytes of a chunk, unpacked and compared with its checksum."""
+    if chunk.uncompressed_size > RECORD_LIMIT:
+        raise ValueError(f'{chunk.uncompressed_size} bytes in one chunk')
+    content = _unpacked(chunk.compression, chunk.data, chunk.uncompressed_size)
+    if chunk.uncompressed_crc and zlib.crc32(content) != chunk.uncompressed_crc:
+        raise ValueError('wrong checksum')
+    return content
+
+
+def _unpacked(compression: str, data: bytes, size: int) -> bytes:
+    """Unpack no more than `size` bytes. Raises ValueError, and any error for damaged data."""
+    wrong = ValueError(f'it should have {size} bytes unpacked')
+    if compression == 'zstd':
+        # of a frame that names its size, as many bytes are allocated; -1: it names none
+        if zstandard.frame_content_size(data) not in (-1, size):
+            raise wrong
+        data = zstandard.decompress(data, size)
+    elif compression == 'lz4':
+        data = LZ4FrameDecompressor().decompress(data, max_length=size + 1)
+    else:
+        return data
+    if len(data) != size:
+        raise wrong
+    return data
+
+
+def _decoded(opcode: int, stream: ReadDataStream, length: int) -> McapRecord:
+    record: McapRecord
     if opcode == Opcode.MESSAGE:
-        return [McapMessage.read(stream, len(data))]
-    return [Schema.read(stream) if opcode == Opcode.SCHEMA else Channel.read(stream)]
+        record = McapMessage.read(stream, length)
+    else:
+        record = Schema.read(stream) if opcode == Opcode.SCHEMA else Channel.read(stream)
+    return record

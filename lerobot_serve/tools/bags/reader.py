@@ -120,6 +120,8 @@ def _compression(folder: Path) -> str:
     """Return the compression mode of the metadata, empty for none."""
     try:
         content = yaml.safe_load((folder / metadata.METADATA_FILE).read_text())
-        return str(content[metadata.METADATA_ROOT]['compression_mode'])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        mode = content[metadata.METADATA_ROOT]['compression_mode']
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
         return ''
+    # aliases within one another make the text of a few lines endless
+    return mode if isinstance(mode, str) else ''

@@ -28,6 +28,7 @@ MISSING_EFFECTS = {
     'grpc_health': 'a gateway without the door of PolicyService',
     'grpc_reflection': 'a gateway without the door of PolicyService',
     'huggingface_hub': 'policies of the Hugging Face hub cannot be downloaded',
+    'lz4': 'bags cannot be recorded or read',
     'mcap': 'bags cannot be recorded or read',
     'msgpack': 'a gateway without the doors of openpi and GR00T',
     'onnxruntime': 'policy servers cannot run ONNX programs',
@@ -36,6 +37,7 @@ MISSING_EFFECTS = {
     'rich': 'the demo has no live view',
     'zmq': 'a gateway without the door of GR00T',
     'zenoh': 'no link over Zenoh (link:=zenoh)',
+    'zstandard': 'bags cannot be recorded or read',
 }
 # 7400 + 250 ports per domain; Linux uses 32768 to 60999 for outgoing connections
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)

@@ -116,7 +116,11 @@ def _read(file: BinaryIO, size: int) -> Incident:
     if not all(isinstance(info, dict) for info in infos):
         raise IncidentError('is damaged: the list of requests is invalid')
     begin = LENGTH.size + length
-    blocks = [_block(file, entries.get(name), begin, size) for name in block_names(len(infos))]
+    spans = [_span(entries.get(name), size - begin) for name in block_names(len(infos))]
+    # blocks that overlap would take more memory than the file has
+    if sum(last - first for first, last in spans) > size - begin:
+        raise IncidentError('is damaged: its requests and replies overlap')
+    blocks = [_block(file, begin + first, begin + last) for first, last in spans]
     pairs = [
         RecordedExchange(request, answer, info)
         for request, answer, info in zip(blocks[::2], blocks[1::2], infos, strict=True)
@@ -124,15 +128,19 @@ def _read(file: BinaryIO, size: int) -> Incident:
     return Incident(_json(metadata.get('about', ''), dict), pairs)
 
 
-def _block(file: BinaryIO, entry: Any, begin: int, size: int) -> bytes:
-    """Return the bytes of one block, with all offsets checked. Raises IncidentError."""
+def _span(entry: Any, size: int) -> tuple[int, int]:
+    """Return begin and end of a block, both within the file. Raises IncidentError."""
     match entry:
         case {'dtype': 'U8', 'data_offsets': [int(first), int(last)]} if (
-            0 <= first <= last <= size - begin
+            0 <= first <= last <= size
         ):
-            file.seek(begin + first)
-            return file.read(last - first)
+            return first, last
     raise IncidentError('is damaged: a request or a reply is missing')
+
+
+def _block(file: BinaryIO, first: int, last: int) -> bytes:
+    file.seek(first)
+    return file.read(last - first)
 
 
 def _json(text: Any, kind: type) -> Any:

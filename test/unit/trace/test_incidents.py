@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import struct
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +125,26 @@ def test_nothing_is_read_from_outside_the_file(tmp_path, offsets):
     path.write_bytes(struct.pack('<Q', len(head)) + head + b'some bytes')
     with pytest.raises(IncidentError, match='is damaged'):
         read_exchanges(path)
+
+
+def test_requests_that_name_the_same_bytes_are_refused(tmp_path):
+    path, size = tmp_path / 'one.safetensors', 100_000
+    entry = {'dtype': 'U8', 'shape': [size], 'data_offsets': [0, size]}
+    metadata = {
+        'format': incident_file.FORMAT,
+        'version': '2',
+        'exchanges': json.dumps([{}] * 300),
+        'about': '{}',
+    }
+    entries = dict.fromkeys(incident_file.block_names(300), entry)
+    head = json.dumps({'__metadata__': metadata, **entries}).encode()
+    path.write_bytes(struct.pack('<Q', len(head)) + head + bytes(size))
+    tracemalloc.start()
+    with pytest.raises(IncidentError, match='its requests and replies overlap'):
+        read_exchanges(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * size
 
 
 def test_a_file_that_is_not_there_is_an_incident_error(tmp_path):

@@ -6,16 +6,23 @@ from __future__ import annotations
 from pathlib import Path
 import shutil
 import tempfile
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import lz4.frame
+from mcap.data_stream import RecordBuilder
 from mcap.opcode import Opcode
 from mcap.reader import make_reader
+from mcap.records import Channel, Chunk, Schema
+from mcap.records import Message as McapMessage
 from mcap.writer import CompressionType, Writer
 import pytest
 from support.tools.bag_rig import begin, texts, write, write_sqlite
 import yaml
+import zstandard
 
+from lerobot_serve.tools.bags.mcap_file import MAGIC
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
@@ -265,6 +272,83 @@ def test_messages_that_are_compressed_one_by_one(tmp_path):
     (tmp_path / 'metadata.yaml').write_text(text)
     with pytest.raises(BagError, match='ros2 bag convert'):
         Bag(tmp_path)
+
+
+# sizes that a file names, and those that it has
+
+
+@pytest.mark.parametrize('size', [10, 0])
+@pytest.mark.parametrize('compression', ['zstd', 'zstd without a size', 'lz4'])
+def test_a_chunk_is_unpacked_to_the_size_that_it_names_and_no_further(tmp_path, compression, size):
+    content = bytes(10_000_000)
+    packed = {
+        'zstd': zstandard.compress,
+        'zstd without a size': zstandard.ZstdCompressor(write_content_size=False).compress,
+        'lz4': lz4.frame.compress,
+    }[compression](content)
+    file = chunk_file(tmp_path / 'x.mcap', compression.split()[0], packed, size)
+    # whatever imports while it reads
+    read_all(file)
+    tracemalloc.start()
+    found, damage = read_all(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not found
+    assert 'is damaged' in damage[0]
+    assert peak < 2 * len(packed) + 1_000_000
+
+
+def test_many_small_messages_of_a_chunk_are_not_held_at_once(tmp_path):
+    builder = RecordBuilder()
+    Schema(data=b'', encoding='', id=1, name='a/msg/B').write(builder)
+    Channel(id=1, message_encoding='cdr', metadata={}, schema_id=1, topic='/a').write(builder)
+    for number in range(10_000):
+        McapMessage(1, number, b'', number, number).write(builder)
+    content = builder.end()
+    packed = zstandard.compress(content)
+    file = chunk_file(tmp_path / 'x.mcap', 'zstd', packed, len(content))
+    tracemalloc.start()
+    assert sum(1 for _ in Bag(file).read()) == 10_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * len(content)
+
+
+def chunk_file(path: Path, compression: str, packed: bytes, size: int) -> Path:
+    """Write a file with one chunk that names this size."""
+    builder = RecordBuilder()
+    chunk = Chunk(
+        compression=compression,
+        data=packed,
+        message_end_time=0,
+        message_start_time=0,
+        uncompressed_crc=0,
+        uncompressed_size=size,
+    )
+    chunk.write(builder)
+    path.write_bytes(MAGIC + builder.end())
+    return path
+
+
+@pytest.mark.parametrize('text', ['[' * 2000, '{"a": ' * 2000], ids=['list', 'table'])
+def test_metadata_that_is_nested_without_end_says_nothing(tmp_path, text):
+    write_sqlite(tmp_path / 'bag_0.db3', texts(2))
+    (tmp_path / 'metadata.yaml').write_text(text)
+    assert len(list(Bag(tmp_path).read())) == 2
+
+
+def test_metadata_whose_text_would_be_endless_says_nothing(tmp_path):
+    write_sqlite(tmp_path / 'bag_0.db3', texts(2))
+    # each name stands for ten of the one before
+    names = ['x', *(f'[{", ".join([f"*a{number}"] * 10)}]' for number in range(7))]
+    lines = [f'n{number}: &a{number} {value}' for number, value in enumerate(names)]
+    lines += ['rosbag2_bagfile_information: {compression_mode: *a7}']
+    (tmp_path / 'metadata.yaml').write_text('\n'.join(lines))
+    tracemalloc.start()
+    assert len(list(Bag(tmp_path).read())) == 2
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 @pytest.mark.parametrize('compression', list(CompressionType))
