@@ -56,7 +56,8 @@ class LineReader:
         Yield the lines of the run of a file; its `known` parts save a listing of the folder.
         Raises TraceError.
         """
-        parts = known or parts_of(path)
+        # a running node may have removed all of them
+        parts = known if known and known[-1].is_file() else parts_of(path)
         lines = self._read_parts([*parts, *(later_parts(parts[-1]) if parts else ())])
         return _reporting(lines, self.on_bytes_read) if self.on_bytes_read else lines
 

@@ -97,6 +97,15 @@ def test_a_part_that_was_begun_since_is_read_too(tmp_path, file):
     assert sum(1 for _ in query.by_run()) == 3
 
 
+def test_parts_that_are_gone_are_listed_again(tmp_path, file):
+    file.write_bytes(HEADER)
+    query = TraceQuery([file])
+    file.unlink()
+    for number in (7, 8):
+        (tmp_path / f'edge.{number}.jsonl').write_bytes(HEADER)
+    assert sum(1 for _ in query.by_run()) == 2
+
+
 def test_a_run_is_read_once_however_it_is_named(tmp_path, file):
     for path in (file, tmp_path / 'edge.1.jsonl'):
         path.write_bytes(HEADER)
