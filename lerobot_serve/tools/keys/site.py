@@ -73,12 +73,7 @@ class Site:
 
     def find(self, given: str) -> KeyRecord:
         """Return the key of a name, with or without its role. Raises UserError."""
-        wanted = given.strip('/').replace('/', '.')
-        found = [
-            each
-            for each in self.valid()
-            if wanted in (each.identity.name, each.identity.folder, each.identity.common_name)
-        ]
+        found = _named(given, self.valid())
         if len(found) == 1:
             return found[0]
         known = found or self.valid()
@@ -141,16 +136,27 @@ class Site:
         return record.identity
 
     def revoke(self, given: str) -> Identity:
-        """Take a key out of all access files and remove its folder. Raises UserError."""
-        record = self.find(given)
+        """
+        Mark a key as revoked and remove its folder; `write_access` takes it out of the access
+        files. Raises UserError. One that is revoked already may have been interrupted there.
+        """
+        revoked = [] if _named(given, self.valid()) else _named(given, self.records)
+        record = revoked[-1] if revoked else self.find(given)
         self._replace(record, replace(record, is_revoked=True))
-        shutil.rmtree(self.folder / record.identity.folder, ignore_errors=True)
+        folder = record.identity.folder
+        # the name may have another key by now
+        if all(each.identity.folder != folder for each in self.valid()):
+            shutil.rmtree(self.folder / folder, ignore_errors=True)
         return record.identity
 
     def write_access(self) -> list[str]:
-        """Bring the access files up to date; return the folders in which one changed."""
+        """
+        Bring the access files up to date; return the folders in which one changed. Raises
+        UserError at its end for those that cannot be written.
+        """
         others = [each.identity for each in self.valid()]
-        changed = []
+        changed: list[str] = []
+        failed: list[str] = []
         for record in self.valid():
             if not record.identity.role.may_listen:
                 continue
@@ -158,9 +164,19 @@ class Site:
             is_hub = record.identity.role == KeyRole.HUB
             path = self.folder / record.identity.folder / (HUB_FILE if is_hub else ACCESS)
             content = json.dumps(_hub_configuration(rules, others) if is_hub else rules, indent=1)
-            if not path.exists() or path.read_text() != content:
-                write_private(path, content.encode())
-                changed.append(record.identity.folder)
+            try:
+                if not path.exists() or path.read_text() != content:
+                    write_private(path, content.encode())
+                    changed.append(record.identity.folder)
+            except OSError as error:
+                failed.append(f'{path}: {error.strerror}')
+        if failed:
+            raise UserError(
+                f'{"; ".join(failed)}. What is written there still admits the keys of before: '
+                'remove the cause, then run `lerobot-serve keys revoke` again with the same name, '
+                f'or `keys rotate` for a new key. Written: {", ".join(changed) or "none"}; copy '
+                'these folders again'
+            )
         return changed
 
     def _make_pair(self, record: KeyRecord, days: int) -> KeyPair:
@@ -279,6 +295,16 @@ def _record(given: dict[str, object]) -> KeyRecord:
         given['direct'] is True,
         given['is_revoked'] is True,
     )
+
+
+def _named(given: str, records: Sequence[KeyRecord]) -> list[KeyRecord]:
+    """Return the keys of a name, with or without its role."""
+    wanted = given.strip('/').replace('/', '.')
+    return [
+        each
+        for each in records
+        if wanted in (each.identity.name, each.identity.folder, each.identity.common_name)
+    ]
 
 
 def _check_hosts(role: KeyRole, hosts: tuple[str, ...]) -> None:

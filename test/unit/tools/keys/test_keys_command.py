@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+import errno
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from lerobot_serve.access import private_files
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.keys import site as site_module
 
 
 @pytest.fixture
@@ -164,6 +166,44 @@ def test_a_revoked_key_leaves_all_access_files_and_its_name_gets_another(run, si
     run('robot', 'robot_1')
     assert subjects(router) == {'robot.robot_1~2', 'server.policy_server'}
     assert certificate(site / 'robot.robot_1').subject.rfc4514_string() == 'CN=robot.robot_1~2'
+
+
+def test_a_revocation_that_was_interrupted_is_run_again(run, site, monkeypatch):
+    """The list is written first: what is listed as revoked must not stay admitted."""
+    for name in ('one', 'two'):
+        run('router', f'/{name}/policy_router', '--host', 'localhost')
+    run('robot', 'robot_1')
+    routers = [site / f'router.{name}.policy_router' for name in ('one', 'two')]
+    write = site_module.write_private
+
+    def full_disk(path: Path, content: bytes) -> None:
+        if path.parent == routers[0] and path.name == 'access.json':
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site_module, 'write_private', full_disk)
+        status, _, said = run('revoke', 'robot_1')
+    assert status == 1
+    assert f'{routers[0]}/access.json: No space left on device' in said
+    # the second folder is written, and must be copied
+    assert 'run `lerobot-serve keys revoke` again' in said
+    assert f'Written: {routers[1].name};' in said
+    assert [subjects(each) for each in routers] == [{'robot.robot_1'}, set()]
+    assert 'revoked' in run('list')[1]
+    status, out, _ = run('revoke', 'robot_1')
+    assert status == 0 and str(routers[0]) in out
+    assert subjects(routers[0]) == set()
+
+
+def test_a_revoked_name_leaves_the_key_of_its_successor_alone(run, site):
+    for _ in range(2):
+        run('robot', 'robot_1')
+        run('revoke', 'robot_1')
+    run('robot', 'robot_1')
+    status, out, _ = run('revoke', 'robot.robot_1~2')
+    assert status == 0 and 'robot.robot_1~2 is revoked' in out
+    assert certificate(site / 'robot.robot_1').subject.rfc4514_string() == 'CN=robot.robot_1~3'
 
 
 def test_a_server_made_with_direct_knows_robots(run, site):
