@@ -11,12 +11,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 import os
 from pathlib import Path
+import re
 import stat
 from typing import NamedTuple
 from urllib.parse import quote
 
 from lerobot_serve.server.observability.capture_files import CAPTURE_FILE_NAME
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+from lerobot_serve.trace.format.incident_file import SUFFIX
 from lerobot_serve.wire.names import file_name
 
 AROUND_S, SHOWN = 120.0, 50
@@ -48,14 +50,7 @@ class Captures:
             if when is not None and abs((when - at).total_seconds()) <= AROUND_S:
                 found.append((abs(when - at), entry))
         nearest = sorted(found, key=lambda each: (each[0], each[1].name))[:SHOWN]
-        return [
-            {
-                'name': entry.name,
-                'bytes': entry.stat(follow_symlinks=False).st_size,
-                'url': f'/api/captures?name={quote(entry.name)}',
-            }
-            for _, entry in nearest
-        ]
+        return list(filter(None, (_row(entry) for _, entry in nearest)))
 
     def _entries(self) -> list[os.DirEntry[str]]:
         """Return the captures that are files; none when the folder is not there."""
@@ -85,6 +80,16 @@ class Captures:
         return OpenCapture(handle, found.st_size)
 
 
+def _row(entry: os.DirEntry[str]) -> dict[str, object] | None:
+    """Return what the page shows of a capture; None for one that its server has removed."""
+    try:
+        size_bytes = entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return None
+    url = f'/api/captures?name={quote(entry.name)}'
+    return {'name': entry.name, 'bytes': size_bytes, 'url': url}
+
+
 def is_capture_name(name: str) -> bool:
     """Return whether a policy server gives this name to a capture that is complete."""
     is_plain = name.isascii() and name.isprintable() and '/' not in name
@@ -94,7 +99,9 @@ def is_capture_name(name: str) -> bool:
 def written_at(name: str, client: str) -> datetime | None:
     """Return when a capture was made; None for one of another robot."""
     moment, _, rest = name.partition('-')
-    if not rest.startswith((f'{file_name(client)}-', f'{ALL}-')):
+    # the whole name: that of another robot may begin with this one and a dash
+    own = rf'({re.escape(file_name(client))}|{ALL})-\d+-[a-z_]+{re.escape(SUFFIX)}'
+    if not re.fullmatch(own, rest):
         return None
     try:
         return datetime.strptime(moment.removesuffix('Z'), WHEN).replace(tzinfo=timezone.utc)

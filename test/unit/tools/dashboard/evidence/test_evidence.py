@@ -97,6 +97,27 @@ def test_the_captures_of_an_incident_are_those_of_its_robot_around_its_time(tmp_
     assert Captures(tmp_path / 'none').of_incident(PLACE) == []
 
 
+def test_the_captures_of_a_robot_are_not_those_of_one_with_a_longer_name(tmp_path):
+    names = [NAME.replace('robot_7', client) for client in ('arm', 'arm-2', 'arm-2-3', 'all')]
+    for name in names:
+        (tmp_path / name).touch()
+    captures = Captures(tmp_path)
+    for client, name in zip(('arm', 'arm-2', 'arm-2-3'), names, strict=False):
+        found = captures.of_incident(IncidentPlace(client, PLACE.instant))
+        assert {each['name'] for each in found} == {name, names[-1]}
+
+
+def test_a_capture_that_its_server_removes_meanwhile_is_left_out(tmp_path, monkeypatch):
+    gone = NAME.replace('12', '13')
+    for name in (NAME, gone):
+        (tmp_path / name).touch()
+    captures = Captures(tmp_path)
+    entries = captures._entries()
+    (tmp_path / gone).unlink()
+    monkeypatch.setattr(captures, '_entries', lambda: entries)
+    assert [each['name'] for each in captures.of_incident(PLACE)] == [NAME]
+
+
 def test_a_capture_that_is_a_link_or_a_pipe_is_not_opened(tmp_path):
     os.symlink('/etc/passwd', tmp_path / NAME)
     os.mkfifo(tmp_path / NAME.replace('12', '13'))
