@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import itertools
 import queue
 import threading
 
@@ -21,6 +22,7 @@ from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 AGE_LIMIT = 'max_action_age_s'
 # a router whose plan changes publishes another state, at which it is asked at once
 RETRY_S, REFRESH_S = 30.0, 60.0
+ROUTER_RANK, ROBOT_RANK = 0, 1
 WAIT_S = 0.5
 
 
@@ -29,7 +31,11 @@ class ParameterReader:
 
     def __init__(self, open_client: Callable[[], FleetClient]) -> None:
         self._open_client = open_client
-        self._asked: queue.Queue[tuple[str, bool]] = queue.Queue()
+        # routers first, then in the order in which they were asked for: rank, number, node
+        self._asked: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        # is asked for, or is being read: a read of a node that hangs lasts longer than a period
+        self._waiting: set[str] = set()
         self._due_s: dict[str, float] = {}
         self._states: dict[str, object] = {}
         self._settings: dict[str, RolloutSettings] = {}
@@ -42,18 +48,22 @@ class ParameterReader:
         if self._states.get(router) != state:
             self._states[router] = state
             self._due_s[router] = now_s
-        if now_s >= self._due_s.get(router, 0.0):
-            self._due_s[router] = now_s + REFRESH_S
-            self._asked.put((router, True))
+        self._ask(ROUTER_RANK, router, now_s, REFRESH_S)
         return self._settings.get(router) or RolloutSettings()
 
     def age_limit_s(self, robot: str, now_s: float) -> float | None:
         """Return the staleness bound of a robot; None while it is unknown."""
         limit = self._limits.get(robot)
-        if limit is None and now_s >= self._due_s.get(robot, 0.0):
-            self._due_s[robot] = now_s + RETRY_S
-            self._asked.put((robot, False))
+        if limit is None:
+            self._ask(ROBOT_RANK, robot, now_s, RETRY_S)
         return limit
+
+    def _ask(self, rank: int, node: str, now_s: float, period_s: float) -> None:
+        """Ask for a node that is due, unless it is asked for already."""
+        if now_s >= self._due_s.get(node, 0.0) and node not in self._waiting:
+            self._due_s[node] = now_s + period_s
+            self._waiting.add(node)
+            self._asked.put((rank, next(self._numbers), node))
 
     def forget(self, node: str) -> None:
         for known in (self._due_s, self._states, self._settings, self._limits):
@@ -66,10 +76,11 @@ class ParameterReader:
         with self._open_client() as client:
             while not stop.is_set():
                 try:
-                    node, is_router = self._asked.get(timeout=WAIT_S)
+                    rank, _, node = self._asked.get(timeout=WAIT_S)
                 except queue.Empty:
                     continue
-                self._read(client, node, is_router=is_router)
+                self._read(client, node, is_router=rank == ROUTER_RANK)
+                self._waiting.discard(node)
 
     def _read(self, client: FleetClient, node: str, *, is_router: bool) -> None:
         # what fails is asked again; until then the page shows no value
