@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Requests and replies of robots over Zenoh, while the view of such a robot is open.
+Requests and replies of robots over Zenoh, while the view of a robot is open.
 
 The link is opened with the first viewer and closed with the last: what passes it costs bandwidth.
 Threads of Zenoh deposit; the thread `robots` opens, polls and closes.
@@ -20,7 +20,7 @@ from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
 from lerobot_serve.tools.dashboard.ros.newest_messages import decoded
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.names import is_over_zenoh, node_name
+from lerobot_serve.wire.names import node_name
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -40,8 +40,11 @@ class ZenohFeed:
         self._retry_s = 0.0
 
     def poll(self, messages: RobotMessages, client_id: str, server: str, now_ms: int) -> None:
-        """Take what arrived of a robot; one that is served over ROS 2 needs no link."""
-        if not is_over_zenoh(server):
+        """
+        Take what arrived of a robot. Its server does not show the link: that of a robot whose
+        `link` is zenoh has no prefix.
+        """
+        if not server:
             self.remove(messages)
             return
         with self._lock:

@@ -12,9 +12,12 @@ import pytest
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from support.processes.stopped_process import halt
 
+from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import EdgeState
 
 ROBOT = '/robot_1/edge_controller'
+# in the state of the robot, whatever its link
+SERVER = '/policy_server'
 pytestmark = pytest.mark.long
 STATE = QoSProfile(
     history=HistoryPolicy.KEEP_LAST,
@@ -79,6 +82,23 @@ def test_one_robot_is_followed_only_while_somebody_looks(edge_rig, start_dashboa
     with dashboard_watch_ends(edge_rig, dashboard):
         viewer.close()
         dashboard._viewers.remove(viewer)
+
+
+@pytest.mark.parametrize('link', ['zenoh'])
+def test_the_plan_and_the_requests_of_a_robot_over_zenoh_are_heard(edge_rig, start_dashboard):
+    edge_rig.start_server()
+    edge_rig.start()
+    endpoint = edge_rig.fleet.links.endpoint('/policy_server')
+    dashboard = start_dashboard(zenoh=ZenohSettings(connect=(endpoint,)))
+    dashboard.view().wait_for_robot(ROBOT, 'it streams', state='STREAMING', server=SERVER)
+    viewer = dashboard.view_robot(ROBOT)
+
+    def found(key: str):
+        events = list(viewer.events)
+        return next((data[key] for name, data in events if name == 'append' and key in data), None)
+
+    assert edge_rig.wait(lambda: found('plan'), 'its plan')['actions']
+    assert edge_rig.wait(lambda: found('images'), 'its images')['seq'] >= 1
 
 
 class dashboard_watch_ends:
