@@ -31,7 +31,6 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
 from lerobot_serve.tools.operate.message_views import learner_view, router_view, shadow_view
 from lerobot_serve.tools.operate.service_calls import OUTCOMES
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EpisodeOutcome,
@@ -136,7 +135,8 @@ class FleetPoll:
                 self._recorder.on_learner(learner_view(node, state), now_s)
             else:
                 self._recorder.on_server(node, deserialize_message(raw, ServerStatus), now_s)
-        except (Malformed, RuntimeError):
+        except Exception:
+            # whatever one source sends ends no dashboard
             self.malformed += 1
             return
         source.heard.on_message(now_s)

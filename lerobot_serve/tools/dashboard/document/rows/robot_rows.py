@@ -7,7 +7,12 @@ from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nul
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded, whole
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
 from lerobot_serve.tools.operate.fleet_state import RobotView
-from lerobot_serve.tools.operate.fleet_table import is_stopped, MOVING_RUNG, SEVERITY
+from lerobot_serve.tools.operate.fleet_table import (
+    is_stopped,
+    MOVING_RUNG,
+    SEVERITY,
+    UNKNOWN_SEVERITY,
+)
 
 SILENT_RANK, STOPPED_RANK, FIRST_RANK = 0, 1, 2
 # change with every message; a row takes them at most once per NOISY_PERIOD_S
@@ -66,7 +71,8 @@ def rank(robot: RobotView) -> int:
     """Return the place among the robots, 0 the worst: the order of `lerobot-serve robots`."""
     if is_stopped(robot):
         return STOPPED_RANK
-    return FIRST_RANK + 2 * SEVERITY[robot.state] + (robot.rung == MOVING_RUNG)
+    severity = SEVERITY.get(robot.state, UNKNOWN_SEVERITY)
+    return FIRST_RANK + 2 * severity + (robot.rung == MOVING_RUNG)
 
 
 def silent_row(row: Json, silent_since_ms: int) -> Json:
