@@ -12,6 +12,7 @@ from typing import Any
 
 from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import GetParameters, SetParametersAtomically
+from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
@@ -24,6 +25,7 @@ from lerobot_serve.ros.contract.service_call import (
 from lerobot_serve.tools.operate.message_views import server_view
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.swap.server_view import ServerView
+from lerobot_serve.wire.names import node_name
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
@@ -70,7 +72,7 @@ class ServiceCalls:
             command=getattr(ControlSlot.Request, command),
             slot=slot,
             move_running_episodes=at_once,
-            reason=reason[:REASON_LIMIT],
+            reason=_utf8(reason)[:REASON_LIMIT],
             split_percent=split_percent,
             plan=list(plan),
         )
@@ -86,7 +88,7 @@ class ServiceCalls:
             episode_id=episode_id,
             outcome=OUTCOMES[outcome],
             score=float('nan'),
-            text=text,
+            text=_utf8(text),
         )
         request = ReportOutcome.Request(outcome=message)
         reply = self._call(ReportOutcome, f'{router}/report_outcome', request)
@@ -168,7 +170,13 @@ class ServiceCalls:
         idempotent: bool = False,
     ) -> Any:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        client = self._node.create_client(kind, service)
+        try:
+            # a state names a server over Zenoh with its link; its services are those of ROS 2
+            client = self._node.create_client(kind, node_name(service))
+        except NameValidationException as error:
+            # its further lines point at the place in the name
+            reason = str(error).partition('\n')[0].rstrip(':')
+            raise NotReached(f'{service} is no name of a service ({reason})') from error
         try:
             find_s = self.timeout_s if find_s is None else min(find_s, self.timeout_s)
             if not client.wait_for_service(timeout_sec=find_s):
@@ -176,10 +184,17 @@ class ServiceCalls:
             if not idempotent:
                 wait_until_discovered(self._node, client, min(limit_s, DISCOVERED_S))
             return call_service(client, request, limit_s, idempotent=idempotent)
+        except UnicodeEncodeError as error:
+            raise NotReached(f'{error.object!r} is no UTF-8 text; nothing was sent') from error
         except ServiceCallFailed as error:
             raise ResultUnknown(str(error)) from error
         finally:
             self._node.destroy_client(client)
+
+
+def _utf8(text: str) -> str:
+    """Return a text of a command line, whose bytes may be of another encoding, as UTF-8."""
+    return text.encode('utf-8', 'replace').decode()
 
 
 def _parameter(name: str, value: object) -> Any:

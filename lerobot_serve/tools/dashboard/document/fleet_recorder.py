@@ -46,6 +46,7 @@ from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
+from lerobot_serve.wire.names import node_name
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
@@ -135,7 +136,7 @@ class FleetRecorder:
         self._episodes.on_robot(old, new, self._time_of_day())
         self._document.replace_section('episodes', self._episodes.rows)
         if new.episode_id and new.server:
-            self._placed[new.episode_id] = new.server
+            self._placed[new.episode_id] = node_name(new.server)
         if len(self._placed) > 2 * len(self._episodes.rows) + 10:
             self._placed = {k: v for k, v in self._placed.items() if k in self._episodes.rows}
 

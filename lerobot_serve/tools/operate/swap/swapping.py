@@ -15,6 +15,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.names import nearest_name
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.swap.server_view import ServerView, SwapPhase
+from lerobot_serve.wire.names import node_name
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -24,7 +25,7 @@ POLL_S = 0.2
 
 def find_server(client: FleetClient, given: str) -> ServerView:
     """Return the state of a server of a full name. Raises UserError."""
-    name = f'/{given.strip("/")}'
+    name = f'/{node_name(given).strip("/")}'
     try:
         return client.server(name)
     except NotReached as error:

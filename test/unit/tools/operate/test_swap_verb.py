@@ -110,3 +110,12 @@ def test_a_wrong_server_is_answered_with_those_that_there_are():
     assert 'did you mean /a/policy_server?' in str(refused.value)
     assert '/a/policy_server, /b/policy_server' in str(refused.value)
     assert swapping.find_server(Client(SERVED), 'policy_server') == SERVED
+
+
+def test_a_server_is_found_by_the_name_in_a_state_of_its_router():
+    asked: list[str] = []
+    client = Client(SERVED)
+    client.server = asked.append
+    for given in ('zenoh:/b/policy_server', '/b/policy_server', 'b/policy_server'):
+        swapping.find_server(client, given)
+    assert asked == ['/b/policy_server'] * 3

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
@@ -20,19 +21,22 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SERVER,
     SETTLED_S,
 )
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
+from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample, EdgeStateReader
 from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
+from lerobot_serve.tools.dashboard.document.rows.robot_rows import FIRST_RANK
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     RobotView,
     RouterView,
     SlotView,
+    unknown_name,
     UnknownPhase,
 )
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.message_views import EDGE_NAMES
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
-from lerobot_serve_interfaces.msg import RouterState, ServerStatus, SlotState
+from lerobot_serve_interfaces.msg import EdgeState, RouterState, ServerStatus, SlotState
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
 PLAYS = RobotView(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
@@ -134,6 +138,17 @@ def test_numbers_alone_change_a_row_once_a_period(seen):
     assert seen.rows(ROBOT)[NODE] != first
 
 
+@pytest.mark.parametrize('state', range(256))
+def test_a_robot_in_any_state_has_a_rank(seen, state):
+    reader = EdgeStateReader(NODE)
+    sample = reader.read(encode(EdgeState(client_id='robot_7', state=state)))
+    seen.recorder.on_robot(NODE, sample, 0.8, 0.0)
+    row = seen.rows(ROBOT)[NODE]
+    assert row['rank'] >= FIRST_RANK
+    if state not in EDGE_NAMES:
+        assert row['state'] == unknown_name(state)
+
+
 def test_a_stall_of_a_robot_is_an_incident_once_its_episode_has_settled(seen):
     seen.robot()
     seen.robot(replace(PLAYS, state='STALLED', stalls=1), now_s=SETTLED_S + 1)
@@ -147,6 +162,9 @@ def test_an_episode_leads_to_its_router(seen):
     seen.robot()
     seen.router()
     assert seen.recorder.router_of_episode('e1') == NODE_OF_ROUTER
+    # the same one over the other link
+    seen.robot(replace(PLAYS, server=f'zenoh:{NODE_OF_ROUTER}', episode_id='e0'))
+    assert seen.recorder.router_of_episode('e0') == NODE_OF_ROUTER
     with pytest.raises(UserError, match='episode'):
         seen.recorder.router_of_episode('e2')
     for number in range(500):
