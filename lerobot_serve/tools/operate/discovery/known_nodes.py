@@ -31,10 +31,11 @@ class KnownNodes:
         self._file = file
 
     def seen(self, kind: str) -> dict[str, float]:
-        """Return the nodes with the time at which each was found last."""
+        """Return the nodes with the time at which each was found last; none of the future."""
         now_s = time.time()
         found = self._read().get(kind, {})
-        return {node: at_s for node, at_s in found.items() if now_s - at_s <= KEEP_S}
+        # a clock that was ahead would keep a node until that time
+        return {node: at_s for node, at_s in found.items() if 0 <= now_s - at_s <= KEEP_S}
 
     def add(self, kind: str, nodes: Iterable[str]) -> None:
         """Remember that these nodes are found now."""

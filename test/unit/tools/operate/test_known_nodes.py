@@ -37,6 +37,14 @@ def test_nodes_are_remembered_with_the_time_at_which_each_was_found_last(tmp_pat
     assert again.seen(KIND) == {} and again.seen('RouterState') == {}
 
 
+def test_a_time_of_the_future_is_of_a_clock_that_was_ahead(tmp_path, now):
+    known = KnownNodes(tmp_path / 'domain_0.json')
+    now[0] += 3_456_000.0
+    known.add(KIND, ['/r1'])
+    now[0] = 1000.0
+    assert known.seen(KIND) == {}
+
+
 NO_NODES = (
     *('', '[1]', '{"EdgeState": 1}'),
     *('{"EdgeState": {"/r1": "x"}}', '{"EdgeState": {"/r": NaN}}'),
