@@ -79,15 +79,17 @@ def shadow(context: ActContext) -> Figures:
     )
     context.run_verb('rollout', 'status')
     seen = context.shadow()
-    context.add_event(f'v2 in shadow: {seen.samples} requests, {seen.divergence:.3f} rad apart')
+    # both are known once there are samples
+    divergence, latency_ms = seen.divergence or 0.0, seen.latency_ms_p95 or 0.0
+    context.add_event(f'v2 in shadow: {seen.samples} requests, {divergence:.3f} rad apart')
     return {
         'shown': board.placed_after('v2', 0.0) == 0,
         'policy': seen.policy,
         'episodes': seen.episodes,
         'samples': seen.samples,
-        'divergence_rad': round(seen.divergence, 4),
+        'divergence_rad': round(divergence, 4),
         'would_trip_the_cage': seen.cage_trips,
-        'latency_ms_p95': round(seen.latency_ms_p95, 1),
+        'latency_ms_p95': round(latency_ms, 1),
     }
 
 

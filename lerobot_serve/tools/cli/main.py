@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+import errno
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from lerobot_serve.entry_points import missing_package_text, SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
 from lerobot_serve.tools.cli.topics import listed_by_topic
+from lerobot_serve.tools.output.standard_output import end_output, flush_output, prepare_output
 from lerobot_serve.tools.output.text import without_controls
 
 NO_VERB = 'none'
@@ -130,8 +132,11 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
     options, unknown = top.parse_known_args(arguments)
     if unknown:
         refuse_unknown(getattr(options, 'parser', top), unknown)
+    prepare_output()
     try:
         status: int = options.main(options)
+        # Python reports an error of its own flush at the end with a status of its own
+        flush_output()
         return status
     except _user_errors() as error:
         print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
@@ -141,7 +146,13 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
         return 130
     except BrokenPipeError:
         # the reader of the output has ended, for example `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        end_output()
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        end_output()
+        print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
         return 1
 
 

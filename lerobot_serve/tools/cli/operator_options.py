@@ -14,12 +14,15 @@ import sys
 from typing import Any, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
+from lerobot_serve.tools.output.json_text import json_text
+from lerobot_serve.tools.output.standard_output import end_output, flush_output
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
+    from lerobot_serve.tools.operate.rule import Rule
 
 TIMEOUT_S, TIMEOUT_LIMIT_S = 5.0, 3600.0
 COMPLETION_S = 3.0
@@ -90,15 +93,44 @@ def find_router(client: FleetClient, options: argparse.Namespace) -> RouterView:
     return client.router(resolve_router(given, client.find_routers(given)))
 
 
-def confirm(options: argparse.Namespace, node: str, text: str, *, asks: bool) -> None:
+def confirmed(
+    options: argparse.Namespace,
+    client: FleetClient,
+    before: RouterView,
+    verb: str,
+    rule_of: Callable[[RouterView], Rule],
+) -> tuple[RouterView, Rule] | None:
     """
-    Print what the verb will do, and ask once when it moves traffic. Raises UserError without
-    a yes, WrongCommandLine without --yes where nobody can be asked.
+    Ask for what the verb would do by the rule of the state `before`. Return the state of after the
+    question and its rule, which is the confirmed one; None when there is nothing to do, which is
+    printed. The main thread. Raises UserError without a yes, or when the verb would do something
+    else now.
+    """
+    from lerobot_serve.tools.operate.operations import checked
+    from lerobot_serve.tools.operate.rule import changed_text
+
+    now, rule = before, rule_of(before)
+    if checked(rule) and confirm(options, before.name, rule.text, asks=rule.asks):
+        # the question has no time limit, and a rollout goes on meanwhile
+        shown, now = rule.text, client.last_router(before.name) or before
+        rule = rule_of(now)
+        if checked(rule) and (refusal := changed_text(shown, rule.text)):
+            raise UserError(refusal)
+    if checked(rule):
+        return now, rule
+    nothing_to_do(options, verb, before.name, rule.text)
+    return None
+
+
+def confirm(options: argparse.Namespace, node: str, text: str, *, asks: bool) -> bool:
+    """
+    Print what the verb will do, and ask once when it moves traffic; return whether it asked.
+    Raises UserError without a yes, WrongCommandLine without --yes where no answer can be given.
     """
     print(without_controls(f'{node}: will {text}'), file=sys.stderr)
     if options.yes or not asks:
-        return
-    if not sys.stdin.isatty():
+        return False
+    if sys.stdin is None or not sys.stdin.isatty():
         raise WrongCommandLine(
             'this moves episodes or a robot, and there is no terminal to ask on: add --yes. '
             'Nothing was changed'
@@ -106,19 +138,25 @@ def confirm(options: argparse.Namespace, node: str, text: str, *, asks: bool) ->
     print('Continue? [y/N] ', end='', file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
         raise UserError('not confirmed; nothing was changed')
+    return True
 
 
 def print_result(options: argparse.Namespace, result: Result) -> int:
-    """Print what was changed and by whom; return 0."""
-    print_found(options, result.as_json(), result.as_text)
+    """Print what was changed and by whom; return 0, also when it cannot be printed."""
+    try:
+        print_found(options, result.as_json(), result.as_text)
+        flush_output()
+    except OSError as error:
+        # a script would take another status for a command that changed nothing
+        end_output()
+        text = f'done; the result cannot be printed: {error.strerror}'
+        print(f'lerobot-serve {options.verb}: {text}', file=sys.stderr)
     return 0
 
 
 def print_found(options: argparse.Namespace, found: Any, text: Callable[[], str]) -> None:
     """Print an object, as JSON with --json."""
-    import json
-
-    print(json.dumps(found, indent=2) if options.json else text())
+    print(json_text(found, indent=2) if options.json else text())
 
 
 def nothing_to_do(options: argparse.Namespace, verb: str, node: str, text: str) -> int:

@@ -148,15 +148,18 @@ class RouterView:
 
 @dataclass(frozen=True, slots=True)
 class ShadowView:
-    """The comparison of a shadow with the live policy; `unmet` is what the candidate lacks."""
+    """
+    The comparison of a shadow with the live policy, None for what is not known yet; `unmet` is
+    what the candidate lacks.
+    """
 
     policy: str = ''
     hours: float = 0.0
     episodes: int = 0
     samples: int = 0
-    divergence: float = 0.0
+    divergence: float | None = None
     cage_trips: int = 0
-    latency_ms_p95: float = 0.0
+    latency_ms_p95: float | None = None
     unmet: str = ''
 
 

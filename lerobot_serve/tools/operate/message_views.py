@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_state import (
@@ -141,11 +141,16 @@ def shadow_view(message: ShadowSummary) -> ShadowView:
         hours=message.hours_in_shadow,
         episodes=message.episodes,
         samples=message.samples,
-        divergence=message.divergence_mean,
+        divergence=_known(message.divergence_mean),
         cage_trips=message.cage_trips,
-        latency_ms_p95=message.latency_ms_p95,
+        latency_ms_p95=_known(message.latency_ms_p95),
         unmet=message.unmet_requirements,
     )
+
+
+def _known(value: float) -> float | None:
+    """Return a number of a message; None before the first sample."""
+    return value if isfinite(value) else None
 
 
 def robot_view(node: str, message: EdgeState) -> RobotView:

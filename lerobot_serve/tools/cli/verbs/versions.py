@@ -274,7 +274,7 @@ def _confirm(options: argparse.Namespace, entry: Entry) -> None:
     """Ask once. Raises UserError without a yes, WrongCommandLine without a terminal."""
     if options.yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise WrongCommandLine('there is no terminal to ask on: add --yes. Nothing was changed')
     print(f'Delete {entry.id} of {options.store}? [y/N] ', end='', file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ('y', 'yes'):

@@ -11,21 +11,21 @@ CUT = '...'
 NUMBER_LIMIT = 1e15
 
 
-def rounded(value: float, digits: int) -> float | None:
+def rounded(value: float | None, digits: int) -> float | None:
     """Return a number with so many decimals; None for NaN, infinity and what is out of range."""
-    if not math.isfinite(value) or abs(value) > NUMBER_LIMIT:
+    if value is None or not math.isfinite(value) or abs(value) > NUMBER_LIMIT:
         return None
     # adding 0.0 turns -0.0 into 0.0
     return round(value, digits) + 0.0
 
 
-def whole(value: float) -> int | None:
+def whole(value: float | None) -> int | None:
     """Return a number without decimals; None for NaN, infinity and what is out of range."""
     found = rounded(value, 0)
     return None if found is None else int(found)
 
 
-def significant(value: float, digits: int = 3) -> float | None:
+def significant(value: float | None, digits: int = 3) -> float | None:
     """Return a number with so many significant digits; None for what is no number."""
     found = rounded(value, 9)
     return None if found is None else float(f'{found:.{digits}g}')

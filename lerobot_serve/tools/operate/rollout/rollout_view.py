@@ -189,18 +189,19 @@ def shadow_lines(shadow: ShadowView | None) -> list[str]:
     """Return what a shadow has shown, and what slot b still lacks."""
     if shadow is None:
         return []
+    apart = '' if shadow.divergence is None else f', {shadow.divergence:.3g} apart'
     lines = [
         f'  shadow {shadow.policy or "without a policy"}: {shadow.samples} requests of '
-        f'{shadow.episodes} episodes in {shadow.hours:.2g} h, {shadow.divergence:.3g} apart, the '
-        f'cage would change {shadow.cage_trips}, latency p95 {_milliseconds(shadow)}'
+        f'{shadow.episodes} episodes in {shadow.hours:.2g} h{apart}, the cage would change '
+        f'{shadow.cage_trips}, latency p95 {_milliseconds(shadow)}'
     ]
     lines += [f'  slot b lacks: {shadow.unmet}'] if shadow.unmet else []
     return list(map(without_controls, lines))
 
 
 def _milliseconds(shadow: ShadowView) -> str:
-    is_unknown = math.isnan(shadow.latency_ms_p95)
-    return 'not known yet' if is_unknown else f'{shadow.latency_ms_p95:.0f} ms'
+    latency_ms = shadow.latency_ms_p95
+    return 'not known yet' if latency_ms is None else f'{latency_ms:.0f} ms'
 
 
 def _trial_lines(view: RolloutView) -> list[str]:

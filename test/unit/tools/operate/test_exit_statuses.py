@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+import json
 import re
 
 import pytest
@@ -54,6 +55,15 @@ def test_every_verb_that_changes_something_names_its_statuses(name):
     from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 
     assert operator_options.EXIT_STATUSES in installed_verbs()[name].load().EXAMPLE
+
+
+def test_json_of_a_number_that_is_none_is_null(capsys):
+    found = {'a': float('nan'), 'b': [{'c': float('inf')}, (1.5,)]}
+    operator_options.print_found(Namespace(json=True), found, lambda: 'text')
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        'a': None,
+        'b': [{'c': None}, [1.5]],
+    }
 
 
 def test_json_is_one_object(capsys):

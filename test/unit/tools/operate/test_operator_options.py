@@ -50,6 +50,12 @@ def test_without_a_terminal_a_yes_is_needed(monkeypatch):
     assert raised.value.exit_status == 2
 
 
+def test_a_closed_standard_input_is_no_terminal(monkeypatch):
+    monkeypatch.setattr('sys.stdin', None)
+    with pytest.raises(WrongCommandLine, match='add --yes'):
+        confirm(Namespace(yes=False), '/policy_router', 'roll back v2', asks=True)
+
+
 @pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan', 'inf', '3601'])
 def test_a_wrong_duration(given):
     with pytest.raises(ArgumentTypeError):

@@ -18,6 +18,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     ShadowView,
     SlotView,
 )
+from lerobot_serve.tools.operate.message_views import shadow_view
 from lerobot_serve.tools.operate.rollout.rollout_view import (
     as_json,
     as_text,
@@ -29,6 +30,7 @@ from lerobot_serve.tools.operate.rollout.rollout_view import (
     rollout_view,
     RolloutSettings,
 )
+from lerobot_serve_interfaces.msg import ShadowSummary
 
 CANARY = CanaryView(
     CanaryPhase.RUNNING,
@@ -100,12 +102,22 @@ def test_only_a_rollout_on_trial_has_bars_and_guards(phase):
     assert phase.value.replace('_', ' ') in as_text(view)
 
 
+def test_a_shadow_without_a_sample_is_json_and_text():
+    nan = float('nan')
+    shadow = shadow_view(ShadowSummary(divergence_mean=nan, latency_ms_p95=nan))
+    view = rollout_view(ROUTER, SETTINGS, shadow)
+    found = json.loads(json.dumps(as_json(view), allow_nan=False))['shadow']
+    assert found['divergence'] is None and found['latency_ms_p95'] is None
+    text = as_text(view)
+    assert 'nan' not in text and 'latency p95 not known yet' in text and 'apart' not in text
+
+
 def test_a_shadow_shows_what_the_candidate_lacks():
     shadow = ShadowView('v2@2', 0.5, 12, 340, 0.0123, 3, 20.0, '38 more episodes in shadow')
     text = as_text(rollout_view(ROUTER, SETTINGS, shadow))
     assert 'shadow v2@2: 340 requests of 12 episodes in 0.5 h, 0.0123 apart' in text
     assert 'slot b lacks: 38 more episodes in shadow' in text
-    unknown = replace(shadow, latency_ms_p95=float('nan'))
+    unknown = replace(shadow, latency_ms_p95=None)
     assert 'latency p95 not known yet' in as_text(rollout_view(ROUTER, SETTINGS, unknown))
     assert 'lacks' not in as_text(rollout_view(ROUTER, SETTINGS, replace(shadow, unmet='')))
 
