@@ -7,7 +7,6 @@ The main thread; the client waits for the next state.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,15 @@ from lerobot_serve.tools.operate.learners import learner_view
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.rollout import rollout_view
+from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 DECISIONS_SHOWN, DRAW_EVERY_S = 8, 1.0
+# of the changes, on a terminal that has no room for all of the view
+LEAST_ROWS = 4
 # a router publishes its state every second
 SILENT_S = 3.0
 
@@ -61,7 +63,7 @@ class RolloutWatch:
             try:
                 while end_s is None or time.monotonic() < end_s:
                     if is_live:
-                        live.update(Text(self._screen()), refresh=True)
+                        live.update(self._screen(), refresh=True)
                     left_s = DRAW_EVERY_S if end_s is None else end_s - time.monotonic()
                     for line in self.poll(min(DRAW_EVERY_S, max(0.0, left_s))):
                         if not is_live:
@@ -69,9 +71,21 @@ class RolloutWatch:
             except KeyboardInterrupt:
                 return
 
-    def _screen(self) -> str:
+    def _screen(self) -> Text:
+        """Return what fits on the terminal: the age of the state first, the newest change last."""
+        view, changes = self._view_text(self._shadow()), '\n'.join(self._change_lines())
+        head, tail = (self._rows(text) for text in (f'{self._age_text()}\n{view}', changes))
+        tail = tail[-max(LEAST_ROWS, self._console.height - len(head)) :]
+        return Text('\n').join([*head[: self._console.height - len(tail)], *tail])
+
+    def _rows(self, text: str) -> list[Text]:
+        """Return a text as rows of the terminal."""
+        return list(Text(text).wrap(self._console, self._console.width))
+
+    def _age_text(self) -> str:
         age_s = self._last.age_s
-        return f'{self.text(self._shadow())}\nstate is {age_s:.0f} s old; Ctrl-C ends'
+        why = f': {self._last.name} was killed or hangs' if age_s > SILENT_S else ''
+        return without_controls(f'state is {age_s:.0f} s old{why}; Ctrl-C ends')
 
     def poll(self, limit_s: float) -> list[str]:
         """Wait for a change, at most so long, and return what has changed, one line each."""
@@ -104,13 +118,20 @@ class RolloutWatch:
 
     def text(self, shadow: ShadowView | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""
+        return '\n'.join([self._view_text(shadow), *self._change_lines(shown)])
+
+    def _view_text(self, shadow: ShadowView | None) -> str:
         view = rollout_view.rollout_view(self._last, self._settings, shadow)
-        latest = list(map(without_controls, self.decisions[-shown:]))
-        past = list(map(without_controls, self.past[-max(0, shown - len(latest)) :]))
-        before = ['last decisions, by the trace of the router:', *past] if past else []
-        lines = [*before, 'changes since this began:', *latest]
         learners = [learner_view.as_text(self._learners), ''] if self._learners else []
-        return '\n'.join([rollout_view.as_text(view), '', *learners, *lines])
+        return '\n'.join([rollout_view.as_text(view), '', *learners])
+
+    def _change_lines(self, shown: int = DECISIONS_SHOWN) -> list[str]:
+        """Return the newest changes, and as many decisions of before as leave `shown`."""
+        latest = list(map(without_controls, self.decisions[-shown:]))
+        left = shown - len(latest)
+        past = list(map(without_controls, self.past[-left:] if left > 0 else []))
+        before = ['last decisions, by the trace of the router:', *past] if past else []
+        return [*before, 'changes since this began:', *latest]
 
     def _shadow(self) -> ShadowView | None:
         """Return what the shadow has shown, which a rollout may wait for; without a wait."""
@@ -121,7 +142,7 @@ class RolloutWatch:
             found = rollout_view.rollout_view(self._last, self._settings, self._shadow())
             view = rollout_view.as_json(found)
             learners = learner_view.as_json(self._learners)
-            line = json.dumps({'change': line, **view, 'learners': learners})
+            line = json_text({'change': line, **view, 'learners': learners})
         print(line if self._as_json else without_controls(line), flush=True)
 
     def _state_line(self) -> str:

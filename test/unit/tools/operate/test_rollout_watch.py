@@ -10,12 +10,19 @@ import io
 import json
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.rollout import loading
 from lerobot_serve.tools.operate.commands import Verb
-from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, ShadowView, SlotView
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    GuardView,
+    RouterView,
+    ShadowView,
+    SlotView,
+)
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
@@ -102,6 +109,37 @@ def test_a_terminal_is_redrawn(capsys):
     assert 'rolled back' in file.getvalue() and 'changes since this began' in file.getvalue()
 
 
+def guarded(age_s: float) -> RouterView:
+    guards = tuple(GuardView(f'guard_{number}', value=1.0, limit=2.0) for number in range(12))
+    slots = (SlotView('a', 'v1@1'), SlotView('b', 'v2@2', text='a long text ' * 12))
+    canary = replace(RUNNING.canary, guards=guards)
+    return replace(RUNNING, slots=slots, canary=canary, age_s=age_s)
+
+
+@pytest.mark.parametrize(('age_s', 'width'), [(600.0, 80), (0.0, 80), (600.0, 40)])
+def test_a_small_terminal_shows_the_age_of_the_state_and_the_newest_change(age_s, width):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=width, height=24)
+    watch = RolloutWatch(FakeClient([]), guarded(age_s), console=console)
+    watch.past = [f'decision {number}' for number in range(8)]
+    watch.decisions = ['10:00:00 the first change', '10:00:01 the newest change']
+    watch.run()
+    # without the ends of its rows
+    shown = ' '.join(file.getvalue().split())
+    assert f'state is {age_s:.0f} s old' in shown
+    assert ('/r was killed or hangs' in shown) == (age_s > 0)
+    assert 'the newest change' in shown
+    assert len(watch._screen().plain.splitlines()) <= 24
+
+
+def test_eight_changes_leave_no_decision_of_before():
+    watch = RolloutWatch(FakeClient([]), RUNNING, console=Console(file=io.StringIO()))
+    watch.past = [f'decision {number}' for number in range(8)]
+    watch.decisions = [f'change {number}' for number in range(9)]
+    lines = watch.text(shown=8).splitlines()
+    assert 'decision' not in watch.text(shown=8) and lines[-8:] == watch.decisions[1:]
+
+
 def test_the_last_decisions_are_those_of_before_and_the_changes_since(capsys):
     watch = RolloutWatch(FakeClient([BACK]), RUNNING, console=Console(file=io.StringIO()))
     watch.past = [f'decision {number}' for number in range(9)]
@@ -164,6 +202,11 @@ def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):
 
     assert loading.run_loading(Namespace(json=False), run) == 130
     assert 'interrupted. Now /a1 serves v2; /a2 serves v1.' in capsys.readouterr().err
+
+
+def test_a_line_of_progress_controls_no_terminal(capsys):
+    loading.report('wait for robot_7: episode \x1b[2J\x1b]0;x\x07 runs in slot b')
+    assert '\x1b' not in (shown := capsys.readouterr().err) and shown.count('\n') == 1
 
 
 def test_a_verdict_without_a_plan_is_lifted_alone():
