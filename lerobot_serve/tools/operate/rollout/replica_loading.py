@@ -22,6 +22,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
+from lerobot_serve.wire.names import node_name
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -39,14 +40,16 @@ POLICY_PATH, POLICY_ROOT = 'policy_path', 'policy_root'
 POLICY_PARAMETERS = ('policy_kind', POLICY_PATH, 'policy_name')
 # a replica that serves its new policy while the others of its slot serve the old one
 LOADED_STATES = ('READY', 'POLICY_MISMATCH')
+# in the error of one step
+UNCHANGED = '. Nothing was changed'
 
 
 @dataclass(slots=True)
 class LoadProgress:
     """
-    What each server of a slot serves now, in words, in the order in which they are loaded; the
-    servers that serve the new policy, and those that do not yet. `has_changed`: a server was
-    unloaded.
+    What each server of a slot serves now, in words, in the order in which they are loaded; what
+    else was changed; the servers that serve the new policy, and those that do not yet.
+    `has_changed`: a server was unloaded, or something else was changed.
     """
 
     done: list[str] = field(default_factory=list)
@@ -58,25 +61,32 @@ class LoadProgress:
     def text(self) -> str:
         """What each server serves, and what to type."""
         if not self.has_changed:
-            return 'No server was changed'
+            return 'Nothing was changed'
         listed = '; '.join(f'{server} {what}' for server, what in self.serves.items())
         return (
             f'Now {listed}. Type the same command again to continue; a server that is restarted '
             'serves the policy of its start'
         )
 
+    def note_change(self, node: str, what: str) -> None:
+        """Note what a node does now, in words."""
+        self.has_changed = True
+        self.serves[node] = what
+
     def run(self, step: Callable[[], T]) -> T:
         """
-        Run a step. Raises PartlyDone, with what each server serves, for an error after a server
+        Run a step. Raises PartlyDone, with what each server serves, for an error after something
         was changed.
         """
         try:
             return step()
         except ResultUnknown as error:
-            raise ResultUnknown(f'{error}. {self.text}') from error
+            raise ResultUnknown(f'{error}. {self.text}' if self.has_changed else error) from error
         except UserError as error:
             kind = PartlyDone if self.has_changed else UserError
-            raise kind(f'{error}. {self.text}') from error
+            # a step that is refused changed nothing, and the steps before it may have
+            text = str(error).replace(UNCHANGED, '')
+            raise kind(f'{text}. {self.text}') from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +125,7 @@ class ServerLoader:
 
     def _change(self, server: str, transitions: Sequence[str]) -> None:
         for transition in transitions:
-            self.progress.has_changed = True
-            self.progress.serves[server] = f'is in the transition {transition}, or after it'
+            self.progress.note_change(server, f'is in the transition {transition}, or after it')
             if not self.client.change_state(server, transition, self.timeout_s):
                 text = self.client.server_status(server)[1]
                 self.progress.serves[server] = f'serves nothing: it could not {transition}'
@@ -148,18 +157,14 @@ class SlotLoader:
         """Load the policy; return the state in which the slot serves it. Raises UserError."""
         slot = now.slot(self.slot)
         assert slot
-        self.check(slot)
         for replica in slot.replicas:
             is_done = is_loaded(replica, self.fingerprint)
             (self.progress.done if is_done else self.progress.left).append(replica.server)
             self.progress.serves[replica.server] = f'serves {replica.policy or "no policy"}'
-        return self.finish_with(self._load_all)
+        return self.progress.run(lambda: self._load_all(slot))
 
-    def finish_with(self, step: Callable[[], T]) -> T:
-        """Run a step, see LoadProgress.run."""
-        return self.progress.run(step)
-
-    def _load_all(self) -> RouterView:
+    def _load_all(self, slot: SlotView) -> RouterView:
+        self.check(slot)
         for server in tuple(self.progress.left):
             self.check_may_go_on()
             self._load(server)
@@ -271,7 +276,7 @@ def wait_until_empty(
         if robot.is_silent and not is_in_slot(robot, slot):
             report(f'{robot.name} is {robot.reason}; an episode of it may run in slot {slot}')
     for robot in robots_in_slot(found, slot):
-        if robot.server != router:
+        if node_name(robot.server) != router:
             continue
         # a silent robot may still play its episode: only its way to this machine may be cut
         age = f'; it is {robot.reason}' if robot.is_silent else ''

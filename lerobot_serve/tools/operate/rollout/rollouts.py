@@ -147,21 +147,31 @@ def start(
             progress=progress,
             reason=reason,
         )
+
+    def begin() -> Result:
         check_start('', now)
+        if skips_shadow:
+            _skip_shadow(client, before.name, reason)
+            progress.note_change('slot b', 'may begin without its shadow requirements')
+        return _start_plan(client, now, plan, reason)
+
+    done = progress.run(begin)
+    after = client.last_router(before.name) or now
+    return replace(done, text=after.canary.text, changes=changes(before, after))
+
+
+def _start_plan(client: FleetClient, now: RouterView, plan: Sequence[str], reason: str) -> Result:
+    """Start the plan for the policy that slot b serves. Raises UserError, ResultUnknown."""
     candidate = resolve_slot(CANDIDATE_SLOT, now).policy
-    if skips_shadow:
-        _skip_shadow(client, before.name, reason)
 
     def accepts(state: RouterView) -> bool:
         canary = state.canary
         is_on = canary.phase is not CanaryPhase.OFF and canary.step_count == len(plan)
         return is_on and canary.planned == candidate and not canary.waits_for_start
 
-    done = run_command(
+    return run_command(
         client, now, 'CANARY_START', accepts, verb='rollout start', reason=reason, plan=plan
     )
-    after = client.last_router(before.name) or now
-    return replace(done, text=after.canary.text, changes=changes(before, after))
 
 
 def _skip_shadow(client: FleetClient, router: str, reason: str) -> None:
@@ -217,10 +227,11 @@ def _load_candidate(
         progress=progress,
     )
     loader.check(resolve_slot(CANDIDATE_SLOT, before))
-    _end(client, before, 'CANARY_STOP', 'rollout start', f'loads {folder}: {reason}'.strip(': '))
-    now = client.router(before.name)
-    wait_until_empty(client, CANDIDATE_SLOT, before.name, report)
-    return loader.run(now)
+    why = f'loads {folder}: {reason}'.strip(': ')
+    if _end(client, before, 'CANARY_STOP', 'rollout start', why).changes:
+        progress.note_change(before.name, 'has no plan and gives all new episodes to slot a')
+    progress.run(lambda: wait_until_empty(client, CANDIDATE_SLOT, before.name, report))
+    return loader.run(progress.run(lambda: client.router(before.name)))
 
 
 def check_finish(router: RouterView) -> None:
@@ -275,7 +286,12 @@ def finish(
     loader.check(resolve_slot(CHAMPION_SLOT, before))
     wait_until_empty(client, CHAMPION_SLOT, before.name, report)
     loaded = loader.run(before)
-    loader.finish_with(lambda: check_still_promoted(client, before))
-    done = _end(client, loaded, 'CANARY_FINISH', 'rollout finish', reason)
+
+    def end() -> Result:
+        check_still_promoted(client, before)
+        return _end(client, loaded, 'CANARY_FINISH', 'rollout finish', reason)
+
+    done = progress.run(end)
     text = f'slot a serves {candidate.policy} and gets all new episodes; slot b is free'
-    return replace(done, text=text, changes=changes(before, client.router(before.name)))
+    after = client.last_router(before.name) or loaded
+    return replace(done, text=text, changes=changes(before, after))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.operations import signed
-from lerobot_serve.tools.operate.outcome import NotReached, Result
+from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress, ServerLoader
 from lerobot_serve.wire.names import full_name
 
@@ -51,10 +51,11 @@ def load_shadow(
     _check_runs(loader, server, folder)
     values = {'policy_path': folder, 'policy_name': ''}
     found = progress.run(lambda: loader.load(server, values))
-    _note(client, router.name, f'loads {folder} into the shadow', reason)
+    noted = _note(client, router.name, f'loads {folder} into the shadow', reason)
     text = (
         f'{server} serves {found} in shadow: it gets copies of requests from now on and drives no '
         'robot; `lerobot-serve rollout shadow` shows the comparison'
+        f'{noted}'
     )
     return Result('rollout shadow', router.name, text, client.operator)
 
@@ -72,8 +73,8 @@ def stop_shadow(
     server = shadow_server(client, router.name)
     loader = ServerLoader(client, load_timeout_s, report, progress)
     progress.run(lambda: loader.unload(server))
-    _note(client, router.name, 'unloads the shadow', reason)
-    text = f'{server} is unloaded; what it has shown is kept'
+    noted = _note(client, router.name, 'unloads the shadow', reason)
+    text = f'{server} is unloaded; what it has shown is kept{noted}'
     return Result('rollout shadow', router.name, text, client.operator)
 
 
@@ -86,7 +87,14 @@ def _check_runs(loader: ServerLoader, server: str, folder: str) -> None:
         ) from error
 
 
-def _note(client: FleetClient, router: str, what: str, reason: str) -> None:
-    """Record in the trace of the router who did it; what was done stays done without."""
+def _note(client: FleetClient, router: str, what: str, reason: str) -> str:
+    """
+    Record in the trace of the router who did it; what was done stays done without. Return why it
+    is not recorded, empty when it is.
+    """
     text = f'{what}: {reason}' if reason else what
-    client.control_slot(router, 'NOTE', reason=signed(client.operator, text))
+    try:
+        done, reply = client.control_slot(router, 'NOTE', reason=signed(client.operator, text))
+    except (UserError, ResultUnknown) as error:
+        done, reply = False, str(error)
+    return '' if done else f'. {router} has not recorded it: {reply}'

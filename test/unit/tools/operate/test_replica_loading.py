@@ -92,7 +92,7 @@ def loader(client: FakeClient) -> SlotLoader:
 def test_an_error_before_the_first_change_is_a_refusal():
     client = FakeClient()
     client.state[FIRST] = 'configuring'
-    with pytest.raises(UserError, match='No server was changed') as raised:
+    with pytest.raises(UserError, match=r'until it is active\. Nothing was changed') as raised:
         loader(client).run(client.view)
     assert raised.value.exit_status == 1
 
@@ -218,6 +218,12 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
     Client.ends = False
     with pytest.raises(UserError, match='larger --timeout-s'):
         wait_until_empty(Client(), 'a', '/r', lines.append)
+
+
+def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
+    before = RobotView('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
+    with pytest.raises(UserError, match='ep_1 in slot a; wait'):
+        wait_until_empty(SilentFleet([before], before), 'a', '/r', lambda _: None)
 
 
 @dataclass

@@ -14,11 +14,12 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     ReplicaView,
+    RobotView,
     RouterView,
     SLOT_STATES,
     SlotView,
 )
-from lerobot_serve.tools.operate.outcome import PartlyDone
+from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.rollouts import (
@@ -88,10 +89,15 @@ class Fleet:
     """Two servers of slot a, one of b, and a router that reports them at once."""
 
     rolls_back_after: str = ''
+    loads: str = NEW
     view: RouterView = field(default_factory=router)
     operator: str = 'kim@lab'
     commands: list[tuple[str, str]] = field(default_factory=list)
-    state: dict[str, str] = field(default_factory=lambda: dict.fromkeys(('/a1', '/a2'), 'active'))
+    state: dict[str, str] = field(
+        default_factory=lambda: dict.fromkeys(('/a1', '/a2', '/b'), 'active')
+    )
+    # of commands that fail
+    replies: dict[str, Any] = field(default_factory=dict)
 
     def router(self, name: str) -> RouterView:
         return self.view
@@ -111,7 +117,7 @@ class Fleet:
         return ''
 
     def server_status(self, server: str) -> tuple[str, str]:
-        return NEW, ''
+        return self.loads, ''
 
     def change_state(self, server: str, transition: str, timeout_s: float) -> bool:
         self.state[server] = {'activate': 'active', 'cleanup': 'unconfigured'}.get(
@@ -125,13 +131,22 @@ class Fleet:
         return True
 
     def _set_policy(self, server: str) -> None:
-        a, b = self.view.slots
-        replicas = tuple(replace(r, policy=NEW) if r.server == server else r for r in a.replicas)
-        policy = NEW if all(r.policy == NEW for r in replicas) else OLD
-        self.view = replace(self.view, slots=(replace(a, policy=policy, replicas=replicas), b))
+        def loaded(slot: SlotView) -> SlotView:
+            replicas = tuple(
+                replace(r, policy=self.loads) if r.server == server else r for r in slot.replicas
+            )
+            is_whole = all(r.policy == self.loads for r in replicas)
+            policy = self.loads if is_whole else slot.policy
+            return replace(slot, policy=policy, replicas=replicas)
+
+        self.view = replace(self.view, slots=tuple(map(loaded, self.view.slots)))
 
     def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
         self.commands.append((command, reason))
+        if isinstance(reply := self.replies.get(command), Exception):
+            raise reply
+        if reply:
+            return reply
         self.view = replace(self.view, canary=CanaryView(), split_percent=values['split_percent'])
         return True, 'done'
 
@@ -169,16 +184,46 @@ def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
     assert ('/a2 serves v1@1' in text) == (server == '/a1')
 
 
+@pytest.mark.parametrize(
+    ('reply', 'kind'),
+    [
+        ((False, 'the store is not durable'), PartlyDone),
+        (NotReached('/r/control_slot is not available; nothing was sent'), PartlyDone),
+        (ResultUnknown('no reply'), ResultUnknown),
+    ],
+)
+def test_a_finish_that_fails_after_the_load_says_what_slot_a_serves(reply, kind):
+    fleet = Fleet(replies={'CANARY_FINISH': reply})
+    with pytest.raises(kind) as raised:
+        finish(fleet, LoadProgress())
+    text = str(raised.value)
+    assert f'Now /a1 serves {NEW}; /a2 serves {NEW}. Type the same command again' in text
+    assert 'Nothing was changed' not in text
+    # a second try has nothing to load
+    fleet.replies['CANARY_FINISH'] = False, 'the store is not durable'
+    with pytest.raises(UserError, match=r'durable\. Nothing was changed$') as raised:
+        finish(fleet, LoadProgress())
+    assert raised.value.exit_status == 1
+
+
 @dataclass
 class StartFleet(Fleet):
-    """A router that begins a rollout, and may not know the command that skips the shadow."""
+    """A router that begins a rollout; `robots` run episodes in slot b that do not end."""
 
-    refuses: str = ''
+    robots: list[RobotView] = field(default_factory=list)
+
+    def find_robots(self, **_: object) -> list[RobotView]:
+        return self.robots
+
+    def wait_for_robot(self, node: str, accepts: Any) -> None:
+        return None
 
     def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
+        if command in self.replies:
+            return super().control_slot(name, command, reason=reason)
         self.commands.append((command, reason))
-        if command == self.refuses:
-            return False, 'unknown command 14'
+        if command == 'CANARY_STOP':
+            self.view = replace(self.view, canary=CanaryView(), split_percent=100)
         if command == 'CANARY_START':
             candidate = self.view.slot('b').policy
             canary = CanaryView(CanaryPhase.RUNNING, step_count=2, planned=candidate)
@@ -186,11 +231,11 @@ class StartFleet(Fleet):
         return True, 'done'
 
 
-def start(fleet: StartFleet, **options: object) -> Any:
+def start(fleet: StartFleet, policy: str = '', **options: object) -> Any:
     return rollouts.start(
         fleet,
         fleet.view,
-        '',
+        policy,
         ('50', '100'),
         load_timeout_s=1.0,
         report=lambda _: None,
@@ -208,7 +253,50 @@ def test_the_shadow_is_skipped_by_name_and_reason_before_the_plan_starts():
     fleet = StartFleet()
     start(fleet)
     assert fleet.commands == [('CANARY_START', by)]
-    fleet = StartFleet(refuses='SKIP_SHADOW')
+    fleet = StartFleet(replies={'SKIP_SHADOW': (False, 'unknown command 14')})
     with pytest.raises(UserError, match=r'refuses: unknown command 14\. No plan was started'):
         start(fleet, skips_shadow=True)
     assert fleet.commands == [('SKIP_SHADOW', by)]
+
+
+BY_HAND = replace(router(CanaryPhase.OFF), canary=CanaryView(), split_percent=50)
+STOPPED = '/r has no plan and gives all new episodes to slot a'
+
+
+def test_a_start_that_ends_after_the_split_was_set_says_so():
+    robot = RobotView('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
+    fleet = StartFleet(view=BY_HAND, robots=[robot], loads=OTHER)
+    with pytest.raises(PartlyDone, match=f'Now {STOPPED}') as raised:
+        start(fleet, '/models/v2')
+    assert fleet.view.split_percent == 100
+    assert 'Nothing was changed' not in str(raised.value)
+    # now the split is what it was: a refusal
+    with pytest.raises(UserError, match=r'still runs episode ep_1.*Nothing was changed$') as again:
+        start(fleet, '/models/v2')
+    assert again.value.exit_status == 1
+
+
+@pytest.mark.parametrize('command', ['CANARY_START', 'SKIP_SHADOW'])
+def test_a_start_that_is_refused_after_the_load_says_what_slot_b_serves(command):
+    fleet = StartFleet(view=BY_HAND, loads=OTHER, replies={command: (False, 'not now')})
+    with pytest.raises(PartlyDone) as raised:
+        start(fleet, '/models/v2', skips_shadow=True)
+    text = str(raised.value)
+    assert 'refuses: not now' in text and f'Now {STOPPED}; /b serves {OTHER}' in text
+    is_skipped = 'slot b may begin without its shadow requirements' in text
+    assert is_skipped == (command == 'CANARY_START')
+    assert 'Nothing was changed' not in text
+
+
+def test_a_verdict_that_bars_what_was_loaded_ends_partly_done():
+    fleet = StartFleet(view=BY_HAND, loads=OTHER)
+    load = fleet._set_policy
+
+    def barred(server: str) -> None:
+        load(server)
+        a, b = fleet.view.slots
+        fleet.view = replace(fleet.view, slots=(a, replace(b, state='BARRED')))
+
+    fleet._set_policy = barred
+    with pytest.raises(PartlyDone, match=f'a verdict bars {OTHER}.*/b serves {OTHER}'):
+        start(fleet, '/models/v2')

@@ -11,7 +11,7 @@ import pytest
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone
+from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.shadow_loading import (
     load_shadow,
@@ -80,6 +80,22 @@ def test_a_directory_is_loaded_and_who_did_it_is_recorded():
         ('NOTE', 'kim@lab: loads /models/v2 into the shadow: before the canary')
     ]
     assert f'{SERVER} serves v2@2 in shadow' in result.text
+
+
+@pytest.mark.parametrize('reply', [NotReached('not there'), ResultUnknown('not there')])
+def test_a_load_that_no_router_records_is_done_all_the_same(reply):
+    client = FakeClient()
+
+    def fails(*_: object, **__: object) -> Any:
+        raise reply
+
+    client.control_slot = fails
+    assert load(client).text.endswith('. /cell/policy_router has not recorded it: not there')
+    client.control_slot = lambda *_, **__: (False, 'not configured')
+    text = stop_shadow(
+        client, ROUTER, load_timeout_s=1.0, report=lambda _: None, progress=LoadProgress()
+    ).text
+    assert text.endswith('has not recorded it: not configured')
 
 
 def test_the_shadow_is_unloaded():
