@@ -78,6 +78,8 @@ def run_slot_command(
     try:
         if command in CANARY_COMMANDS:
             _check_no_slot(slot_name)
+            if command == CANARY_PROMOTE:
+                _check_step(core, plan)
             text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
         elif command in ROLLOUT_COMMANDS:
             _check_no_slot(slot_name)
@@ -104,6 +106,17 @@ def run_slot_command(
 def _check_no_slot(slot_name: str) -> None:
     if slot_name:
         raise SlotCommandRejected('slot must be empty for commands of the rollout')
+
+
+def _check_step(core: RouterCore, expected: tuple[str, ...]) -> None:
+    """Raise SlotCommandRejected for a promotion of another step than the present one."""
+    canary = core.canary.canary
+    if expected not in ((), (str(canary.step),)):
+        raise SlotCommandRejected(
+            f'not promoted: the command is for CanaryState.step {", ".join(expected)}, and the '
+            f'rollout is at {canary.step}: {canary.text}. Look at the rollout, then promote it '
+            'again'
+        )
 
 
 def _run_slot_command(

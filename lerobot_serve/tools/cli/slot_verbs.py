@@ -11,6 +11,8 @@ from lerobot_serve.tools.cli import operator_options
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.commands import SlotVerb
     from lerobot_serve.tools.operate.fleet_client import FleetClient
+    from lerobot_serve.tools.operate.fleet_state import RouterView
+    from lerobot_serve.tools.operate.rule import Rule
 
 SLOTS = ('a', 'b', 'prod')
 
@@ -27,20 +29,23 @@ def run_slot_verb(options: argparse.Namespace, verb: SlotVerb, *, at_once: bool)
 
     def operation(client: FleetClient) -> int:
         from lerobot_serve.tools.operate.names import resolve_slot
-        from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
+        from lerobot_serve.tools.operate.operations import read_settings, run_rule
         from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 
+        def rule_of(state: RouterView) -> Rule:
+            slot = resolve_slot(options.slot, state)
+            return slot_steering_rule(
+                verb, slot, state, lambda: read_settings(client, state.name).plan, at_once=at_once
+            )
+
         before = operator_options.find_router(client, options)
-        slot = resolve_slot(options.slot, before)
-        rule = slot_steering_rule(
-            verb, slot, before, lambda: read_settings(client, before.name).plan, at_once=at_once
-        )
-        if not checked(rule):
-            return operator_options.nothing_to_do(options, verb.value, before.name, rule.text)
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
+        found = operator_options.confirmed(options, client, before, verb.value, rule_of)
+        if found is None:
+            return 0
+        now, rule = found
         result = run_rule(
             client,
-            before,
+            now,
             rule,
             verb=verb.value,
             slot=options.slot,

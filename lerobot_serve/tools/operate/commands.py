@@ -8,7 +8,7 @@ The tables are in rollout_rules and slot_rules; each has every verb in every sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
@@ -64,6 +64,8 @@ def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None)
         return filled(NEWER, state=canary.phase.value)
     rules = OTHER_POLICY_RULES if canary.waits_for_start else None
     rule = rules[verb] if rules else ROLLOUT_RULES[verb, canary.phase]
+    if rule.command == 'CANARY_PROMOTE':
+        rule = replace(rule, step=canary.step)
     return filled(
         rule,
         candidate=canary.candidate or 'the candidate',
@@ -72,6 +74,8 @@ def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None)
         step_number=canary.step + 1,
         step_count=canary.step_count,
         text=canary.text,
+        # without its counts, which change all the time: a person confirms this sentence
+        watched='; it is still watched' if canary.is_watched else '',
     )
 
 

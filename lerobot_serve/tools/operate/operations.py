@@ -79,6 +79,8 @@ def run_rule(
         slot=slot,
         at_once=at_once,
         reason=reason,
+        # of two operators who promote at once one does it
+        plan=[] if rule.step is None else [str(rule.step)],
     )
 
 
@@ -166,10 +168,10 @@ def confirms(rule: Rule, before: RouterView, slot: str, *, by_change: bool = Fal
             is_same = bool(found and old_slot and found.state == old_slot.state)
             return bool(found and found.state in rule.wanted and not (by_change and is_same))
         state, old = now.canary, before.canary
-        has_changed = (state.phase, state.step, state.text) != (old.phase, old.step, old.text)
-        is_step = rule.command == 'CANARY_PROMOTE'
-        if is_step and (state.phase, state.step) == (old.phase, old.step):
-            return False
+        if rule.step is None:
+            has_changed = (state.phase, state.step, state.text) != (old.phase, old.step, old.text)
+        else:
+            has_changed = state.step > rule.step
         return has_changed and state.phase.name in rule.wanted
 
     return accepts

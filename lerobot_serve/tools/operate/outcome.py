@@ -65,5 +65,5 @@ def unconfirmed_text(node: str, what: str, *, accepted: str, last: str, age_s: f
         f'UNKNOWN: {what} was sent; {reply}, so {effect}. Last known, {age_s:.1f} s ago: {last}. '
         'Read the state with `lerobot-serve rollout status`; a drain, a verdict and the split '
         'survive a restart of the router. Then run the command again: it does nothing when it is '
-        'done already'
+        'done already (but `rollout promote`, which promotes to the step after it)'
     )

@@ -60,6 +60,7 @@ class Rule:
     command       constant of ControlSlot; empty for verbs that change parameters
     wanted        names of the states that confirm it; empty: the reply confirms it
     asks          whether it moves episodes or a robot, so that the operator is asked
+    step          of a promotion: the step that the rollout must still be at, else it is refused
     """
 
     effect: Effect
@@ -67,6 +68,7 @@ class Rule:
     command: str = ''
     wanted: tuple[str, ...] = ()
     asks: bool = False
+    step: int | None = None
 
 
 def refuse(text: str) -> Rule:
@@ -77,6 +79,13 @@ def refuse(text: str) -> Rule:
 def nothing(text: str) -> Rule:
     """Return the rule of a verb that has nothing to do in a state."""
     return Rule(Effect.NOTHING, text)
+
+
+def changed_text(shown: str, now: str) -> str:
+    """Return the refusal of a verb whose text is not the one that was shown; empty if it is."""
+    if shown == now:
+        return ''
+    return f'the state has changed; now it would: {now}. Nothing was changed; look again'
 
 
 def filled(rule: Rule, **values: object) -> Rule:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.rollout.reading import print_shadow
 from lerobot_serve.tools.cli.rollout.steering import with_router
+from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
     from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+    from lerobot_serve.tools.operate.rule import Rule
 
 INTERRUPTED = 130
 SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
@@ -24,20 +26,22 @@ SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
 
 def start(options: argparse.Namespace) -> int:
     """Load the candidate if a directory is given, and start the plan."""
-    from lerobot_serve.tools.operate.operations import checked
     from lerobot_serve.tools.operate.rollout import rollouts
 
     plan = rollouts.parsed_plan(options.plan)
 
+    def rule_of(state: RouterView) -> Rule:
+        return rollouts.start_rule(state, options.policy, plan, skips_shadow=options.skip_shadow)
+
     def operation(client: FleetClient, before: RouterView) -> int:
-        rule = rollouts.start_rule(before, options.policy, plan, skips_shadow=options.skip_shadow)
-        checked(rule)
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
+        found = operator_options.confirmed(options, client, before, 'rollout start', rule_of)
+        if found is None:
+            return 0
 
         def run(progress: LoadProgress) -> Result:
             return rollouts.start(
                 client,
-                before,
+                found[0],
                 options.policy,
                 plan,
                 load_timeout_s=options.load_timeout_s,
@@ -54,21 +58,19 @@ def start(options: argparse.Namespace) -> int:
 
 def finish(options: argparse.Namespace) -> int:
     """Make the promoted policy the champion on each server of slot a."""
-    from lerobot_serve.tools.operate.operations import checked
     from lerobot_serve.tools.operate.rollout import rollouts
 
     def operation(client: FleetClient, before: RouterView) -> int:
-        rule = rollouts.finish_rule(before)
-        if not checked(rule):
-            return operator_options.nothing_to_do(
-                options, 'rollout finish', before.name, rule.text
-            )
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
+        found = operator_options.confirmed(
+            options, client, before, 'rollout finish', rollouts.finish_rule
+        )
+        if found is None:
+            return 0
 
         def run(progress: LoadProgress) -> Result:
             return rollouts.finish(
                 client,
-                before,
+                found[0],
                 load_timeout_s=options.load_timeout_s,
                 report=report,
                 progress=progress,
@@ -137,5 +139,5 @@ def run_loading(options: argparse.Namespace, run: Callable[[LoadProgress], Resul
 
 
 def report(line: str) -> None:
-    """Print one line of progress to standard error."""
-    print(f'  {line}', file=sys.stderr, flush=True)
+    """Print one line of progress, which may have texts of the network, to standard error."""
+    print(without_controls(f'  {line}'), file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from lerobot_serve.tools.cli import operator_options
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
+    from lerobot_serve.tools.operate.rule import Rule
 
 
 def with_router(
@@ -28,20 +29,30 @@ def with_router(
 def steer(options: argparse.Namespace) -> int:
     """Run a step that is one command of the router."""
     from lerobot_serve.tools.operate.commands import Verb
-    from lerobot_serve.tools.operate.operations import checked, read_settings, run_rule
-    from lerobot_serve.tools.operate.rollout.steering import steering_rule
+    from lerobot_serve.tools.operate.operations import read_settings, run_rule
+    from lerobot_serve.tools.operate.rollout.steering import steered_slot, steering_rule
 
     def operation(client: FleetClient, before: RouterView) -> int:
         step = Verb(options.step)
         verb, at_once = f'rollout {options.step}', getattr(options, 'now', False)
-        rule, slot = steering_rule(
-            step, before, lambda: read_settings(client, before.name).plan, at_once=at_once
-        )
-        if not checked(rule):
-            return operator_options.nothing_to_do(options, verb, before.name, rule.text)
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
+
+        def rule_of(state: RouterView) -> Rule:
+            return steering_rule(
+                step, state, lambda: read_settings(client, state.name).plan, at_once=at_once
+            )
+
+        found = operator_options.confirmed(options, client, before, verb, rule_of)
+        if found is None:
+            return 0
+        now, rule = found
         result = run_rule(
-            client, before, rule, verb=verb, slot=slot, at_once=at_once, reason=options.reason
+            client,
+            now,
+            rule,
+            verb=verb,
+            slot=steered_slot(step, now),
+            at_once=at_once,
+            reason=options.reason,
         )
         return operator_options.print_result(options, result)
 
@@ -51,15 +62,16 @@ def steer(options: argparse.Namespace) -> int:
 def stop(options: argparse.Namespace) -> int:
     """Remove the plan; all new episodes go to slot a."""
     from lerobot_serve.tools.operate.commands import rollout_rule, Verb
-    from lerobot_serve.tools.operate.operations import checked
     from lerobot_serve.tools.operate.rollout import rollouts
 
+    def rule_of(state: RouterView) -> Rule:
+        return rollout_rule(Verb.STOP, state.canary)
+
     def operation(client: FleetClient, before: RouterView) -> int:
-        rule = rollout_rule(Verb.STOP, before.canary)
-        if not checked(rule):
-            return operator_options.nothing_to_do(options, 'rollout stop', before.name, rule.text)
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
-        result = rollouts.stop(client, before, options.reason)
+        found = operator_options.confirmed(options, client, before, 'rollout stop', rule_of)
+        if found is None:
+            return 0
+        result = rollouts.stop(client, found[0], options.reason)
         return operator_options.print_result(options, result)
 
     return with_router(options, operation)

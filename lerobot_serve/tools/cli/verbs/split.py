@@ -40,9 +40,10 @@ def set_split(client: FleetClient, options: argparse.Namespace) -> int:
     from lerobot_serve.tools.operate.rollout.steering import split_rule
 
     before, percent = operator_options.find_router(client, options), options.percent
-    rule = split_rule(before, percent)
-    if not operations.checked(rule):
-        return operator_options.nothing_to_do(options, 'split', before.name, rule.text)
-    operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
-    result = operations.set_split(client, before, percent, options.reason)
+    found = operator_options.confirmed(
+        options, client, before, 'split', lambda state: split_rule(state, percent)
+    )
+    if found is None:
+        return 0
+    result = operations.set_split(client, found[0], percent, options.reason)
     return operator_options.print_result(options, result)

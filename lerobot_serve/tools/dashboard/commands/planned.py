@@ -17,6 +17,7 @@ from lerobot_serve.tools.operate.rollout.rollouts import finish_rule, parsed_pla
 from lerobot_serve.tools.operate.rollout.steering import (
     slot_steering_rule,
     split_rule,
+    steered_slot,
     steering_rule,
 )
 
@@ -74,8 +75,9 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
             commands.SLOT[verb], slot, router, read_plan, at_once=request.at_once
         )
         return Planned(router.name, rule, slot.slot)
-    rule, name = steering_rule(commands.ROLLOUT[verb], router, read_plan, at_once=request.at_once)
-    return Planned(router.name, rule, name)
+    step = commands.ROLLOUT[verb]
+    rule = steering_rule(step, router, read_plan, at_once=request.at_once)
+    return Planned(router.name, rule, steered_slot(step, router))
 
 
 def _of_loading(request: CommandRequest, router: RouterView) -> Rule:
@@ -86,13 +88,6 @@ def _of_loading(request: CommandRequest, router: RouterView) -> Rule:
 
 def _of_robot(request: CommandRequest, robot: RobotView) -> Planned:
     return Planned(robot.node, robot_rule(commands.ROBOT[request.verb], robot))
-
-
-def changed_text(shown: str, now: Planned) -> str:
-    """Return the refusal of a command whose text is not the one that was shown; empty if it is."""
-    if shown == now.text:
-        return ''
-    return f'the state has changed; now it would: {now.text}. Nothing was changed; look again'
 
 
 def refusal_text(now: Planned) -> str:

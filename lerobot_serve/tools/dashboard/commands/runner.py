@@ -23,7 +23,6 @@ from lerobot_serve.tools.dashboard.commands import loading
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import (
-    changed_text,
     Fleet,
     Planned,
     planned,
@@ -37,6 +36,7 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
+from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.output.text import without_controls
 
 COMMANDS = 8
@@ -131,7 +131,7 @@ class CommandRunner:
             held.enter_context(self._held(now.node))
             with self._open_client(by) as client:
                 now = planned(request, FreshFleet(client, self._fleet))
-                if refusal := changed_text(request.confirm or '', now) or refusal_text(now):
+                if refusal := changed_text(request.confirm or '', now.text) or refusal_text(now):
                     raise UserError(refusal)
                 if now.rule.effect is Effect.NOTHING:
                     result = Result(request.verb, now.node, f'nothing to do: {now.text}', by)

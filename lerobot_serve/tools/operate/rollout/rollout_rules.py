@@ -57,7 +57,7 @@ START = Rule(Effect.DO, 'start a rollout', asks=True)
 FINISH = Rule(
     Effect.DO,
     'load {candidate} into each server of slot a, one by one, while slot b serves; then all new '
-    'episodes to slot a, and the plan is removed. No champion is left to go back to ({text})',
+    'episodes to slot a, and the plan is removed. No champion is left to go back to{watched}',
     asks=True,
 )
 

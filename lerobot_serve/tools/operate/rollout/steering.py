@@ -36,14 +36,19 @@ ReadPlan = Callable[[], CanaryPlan | None]
 
 def steering_rule(
     verb: Verb, router: RouterView, read_plan: ReadPlan, *, at_once: bool = False
-) -> tuple[Rule, str]:
-    """Return the rule of a verb, and the slot that it concerns; empty: the rollout as a whole."""
-    if lifts_verdict_alone(verb, router):
-        rule, slot = slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router)), CANDIDATE_SLOT
+) -> Rule:
+    """Return what a verb that steers a rollout would do."""
+    if steered_slot(verb, router):
+        rule = slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router))
     else:
         plan = read_plan() if verb is Verb.PROMOTE else None
-        rule, slot = rollout_rule(verb, router.canary, plan), ''
-    return _followed_by(rule, AT_ONCE if at_once else ''), slot
+        rule = rollout_rule(verb, router.canary, plan)
+    return _followed_by(rule, AT_ONCE if at_once else '')
+
+
+def steered_slot(verb: Verb, router: RouterView) -> str:
+    """Return the slot that a verb concerns; empty: the rollout as a whole."""
+    return CANDIDATE_SLOT if lifts_verdict_alone(verb, router) else ''
 
 
 def slot_steering_rule(

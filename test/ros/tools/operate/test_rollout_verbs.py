@@ -22,6 +22,7 @@ from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
+from lerobot_serve_interfaces.srv import ControlSlot
 
 pytestmark = pytest.mark.long
 # a shell that runs the tests in its background lets them ignore SIGINT
@@ -192,6 +193,26 @@ def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     assert 'UNKNOWN: rollout abort was sent; /policy_router did not reply' in operator.error
     assert '50 % of new episodes to slot a' in operator.error
     assert 'no router is found' in operator.is_refused_within('1', 'rollout', 'status')
+
+
+def test_two_operators_who_promote_a_step_promote_it_once(router_rig, operator, monkeypatch):
+    two_slots(router_rig, 'a')
+    with one_client(monkeypatch):
+        operator.does('rollout', 'start', '--plan', '5,25,50,100')
+        router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
+
+        # another operator is faster: after this one has read the state
+        def promoted(*_: object, **__: object) -> bool:
+            assert router_rig.control(ControlSlot.Request.CANARY_PROMOTE, reason='ann').success
+            return False
+
+        with monkeypatch.context() as patched:
+            patched.setattr(operator_options, 'confirm', promoted)
+            told = operator.does('rollout', 'promote')
+        assert 'done already: not promoted: the command is for CanaryState.step 0' in told
+        assert 'step: 1 -> 2' in told
+        assert router_rig.watch.last[CanaryState].step == 1
+        assert 'step: 2 -> 3' in operator.does('rollout', 'promote')
 
 
 @pytest.mark.slow

@@ -157,6 +157,20 @@ def test_the_canary_is_paused_resumed_promoted_and_rolled_back(canary):
         run_slot_command(canary.core, R.CANARY_PAUSE, '', '')
 
 
+@pytest.mark.parametrize('step', ['1', '-1', 'x', '0 '])
+def test_a_promotion_of_another_step_is_refused(canary, step):
+    with pytest.raises(SlotCommandRejected, match=f'for CanaryState.step {step}, .* is at 0: run'):
+        run_slot_command(canary.core, R.CANARY_PROMOTE, '', 'good', plan=(step,))
+    assert canary.splits == [95]
+
+
+def test_two_operators_who_promote_the_same_step_promote_once(canary):
+    run_slot_command(canary.core, R.CANARY_PROMOTE, '', 'good', plan=('0',))
+    with pytest.raises(SlotCommandRejected, match='and the rollout is at 1: promoted'):
+        run_slot_command(canary.core, R.CANARY_PROMOTE, '', 'good', plan=('0',))
+    assert canary.splits == [95, 0]
+
+
 def test_a_verdict_stays_until_a_person_lifts_it(canary):
     run_slot_command(canary.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
     slot = canary.slots['b']

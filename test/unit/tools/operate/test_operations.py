@@ -104,6 +104,29 @@ def test_a_refusal_changes_nothing_unless_another_operator_was_faster():
     assert resume(client).text == 'done already: not paused'
 
 
+RUNNING = replace(BEFORE.canary, phase=CanaryPhase.RUNNING)
+
+
+def promote(client: FakeClient) -> Any:
+    before = replace(BEFORE, canary=RUNNING)
+    return run_rule(client, before, rollout_rule(Verb.PROMOTE, RUNNING), verb='rollout promote')
+
+
+def test_a_promotion_carries_the_step_that_the_operator_saw():
+    at_next = replace(BEFORE, canary=replace(RUNNING, step=1, text='running: step 2'))
+    client = FakeClient([at_next])
+    promote(client)
+    assert client.commands[0][2]['plan'] == ['0']
+    # another operator was faster: the step is as wanted
+    assert promote(FakeClient([at_next], (False, 'at 1'))).text == 'done already: at 1'
+    # the plan has begun again, for another reason than a promotion
+    again = replace(BEFORE, canary=replace(RUNNING, text='running: counts reset'))
+    with pytest.raises(UserError, match=r'refuses: at 0\. Nothing was changed'):
+        promote(FakeClient([again], (False, 'at 0')))
+    resume(client := FakeClient([at(CanaryPhase.RUNNING, 'running')]))
+    assert client.commands[0][2]['plan'] == []
+
+
 @pytest.mark.parametrize(
     ('reply', 'error'),
     [

@@ -140,7 +140,7 @@ def _shadow(shadow: ShadowView | None) -> Json | None:
 
 def actions(view: RouterView, plan: CanaryPlan | None) -> Json:
     """Return what each verb of `lerobot-serve rollout` would do now."""
-    rules = {verb: steering_rule(verb, view, lambda: plan)[0] for verb in STEERING_VERBS}
+    rules = {verb: steering_rule(verb, view, lambda: plan) for verb in STEERING_VERBS}
     # whether slot b may get episodes, or serve meanwhile, is looked at when the button is pressed
     rules |= {verb: rollout_rule(verb, view.canary) for verb in (Verb.START, Verb.FINISH)}
     return {verb.value: effect_of(rule) for verb, rule in rules.items()}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import given
@@ -12,7 +13,7 @@ import pytest
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.dashboard.commands.planned import changed_text, Planned, planned
+from lerobot_serve.tools.dashboard.commands.planned import Planned, planned
 from lerobot_serve.tools.dashboard.commands.request import (
     BadRequest,
     command_request,
@@ -34,6 +35,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
+from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.operate.silent_robots import unheard_robot
 
 ROUTER = '/policy_router'
@@ -168,8 +170,8 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
         request = command_request({'verb': 'robot pause', 'target': '/robot_7/edge_controller'})
         return planned(request, Fleet(router(), paused=paused))
 
-    assert changed_text(shown(paused=False).text, shown(paused=False)) == ''
-    refusal = changed_text(shown(paused=False).text, shown(paused=True))
+    assert changed_text(shown(paused=False).text, shown(paused=False).text) == ''
+    refusal = changed_text(shown(paused=False).text, shown(paused=True).text)
     assert 'paused already' in refusal and 'Nothing was changed' in refusal
 
 
@@ -216,6 +218,20 @@ def test_a_start_says_policy_and_plan():
     ):
         with pytest.raises(UserError, match=complaint):
             command_request({**start, **wrong})
+
+
+def test_a_finish_is_one_sentence_while_the_counts_of_its_watch_go_on():
+    finish = command_request({'verb': 'rollout finish', 'target': ROUTER})
+
+    def shown(text: str, *, is_watched: bool = True) -> str:
+        now = router(CanaryPhase.PROMOTED)
+        canary = replace(now.canary, text=text, is_watched=is_watched)
+        return planned(finish, Fleet(replace(now, canary=canary))).text
+
+    first = shown('watched for 37 of 500 episodes and 0.167 of 24 h')
+    assert first == shown('watched for 38 of 500 episodes and 0.168 of 24 h')
+    assert first.endswith('No champion is left to go back to; it is still watched')
+    assert shown('nothing is worse', is_watched=False).endswith('to go back to')
 
 
 def test_a_finish_needs_a_slot_b_that_serves_meanwhile():

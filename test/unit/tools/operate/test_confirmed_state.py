@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A verb acts in the state that was confirmed: the fleet goes on while the operator reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+import io
+from typing import Any
+
+import pytest
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SlotView
+
+RUNNING = RouterView(
+    '/r',
+    split_percent=95,
+    slots=(SlotView('a', 'v1@1', share_percent=95), SlotView('b', 'v2@2', share_percent=5)),
+    canary=CanaryView(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
+)
+OFF = replace(RUNNING, canary=CanaryView())
+PROMOTED = replace(
+    RUNNING, canary=replace(RUNNING.canary, phase=CanaryPhase.PROMOTED, step=3, is_watched=True)
+)
+
+
+def canary(state: RouterView, **values: object) -> RouterView:
+    return replace(state, canary=replace(state.canary, **values))
+
+
+@dataclass
+class Client:
+    """A router that refuses each command, and goes on to `then` when a question is answered."""
+
+    now: RouterView
+    then: RouterView
+    operator: str = 'kim@lab'
+    commands: list[str] = field(default_factory=list)
+
+    def last_router(self, name: str) -> RouterView:
+        return self.now
+
+    def wait_for_router(self, *_: object) -> None:
+        return None
+
+    def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
+        return dict.fromkeys(names) | {'canary.plan': ['5', '25', '50', '100']}
+
+    def control_slot(self, router: str, command: str, **_: object) -> Any:
+        self.commands.append(command)
+        raise UserError('it was sent')
+
+
+class Question(io.StringIO):
+    """A terminal on which an operator reads for a while, and says yes."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *_: object) -> str:
+        self._client.now = self._client.then
+        return 'y\n'
+
+
+def run(monkeypatch, client: Client, *words: str) -> int:
+    monkeypatch.setattr('sys.stdin', Question(client))
+    monkeypatch.setattr(operator_options, 'run', lambda _, operation: operation(client))
+    monkeypatch.setattr(operator_options, 'find_router', lambda *_: client.now)
+    return main([*words])
+
+
+CHANGED = 'the state has changed; now it would: '
+
+
+@pytest.mark.parametrize(
+    ('words', 'before', 'then', 'text'),
+    [
+        (
+            ('rollout', 'promote'),
+            RUNNING,
+            canary(RUNNING, step=1, share_percent=25),
+            f'{CHANGED}give v2@2 50 % of new episodes (now step 2 of 4, 25 %)',
+        ),
+        (
+            ('rollout', 'stop'),
+            RUNNING,
+            canary(RUNNING, candidate='v3@3'),
+            f'{CHANGED}remove the plan and give all new episodes to slot a, without a verdict on '
+            'v3@3',
+        ),
+        (('rollout', 'start', '/models/v3'), OFF, RUNNING, 'a rollout of v2@2 has begun'),
+        (
+            ('rollout', 'finish'),
+            PROMOTED,
+            canary(PROMOTED, candidate='v3@3'),
+            f'{CHANGED}load v3@3 into each server',
+        ),
+        (('split', '50'), OFF, replace(OFF, split_percent=80), f'{CHANGED}give 50 % of'),
+        (('split', '50'), OFF, RUNNING, 'a rollout sets the split'),
+        (('drain', 'b'), OFF, RUNNING, 'the rollout of v2@2 is rolled back by it'),
+    ],
+)
+def test_a_verb_that_would_do_something_else_by_now_is_refused(
+    monkeypatch, capsys, words, before, then, text
+):
+    client = Client(before, then)
+    assert run(monkeypatch, client, *words) == 1
+    assert text in capsys.readouterr().err
+    assert not client.commands
+
+
+def test_what_another_operator_did_meanwhile_is_done_already(monkeypatch, capsys):
+    back = canary(RUNNING, phase=CanaryPhase.ROLLED_BACK, text='rolled back: by ann')
+    client = Client(RUNNING, back)
+    assert run(monkeypatch, client, 'rollout', 'abort') == 0
+    assert 'nothing to do: rolled back: by ann' in capsys.readouterr().out
+    assert not client.commands
+
+
+@pytest.mark.parametrize('words', [('rollout', 'promote'), ('rollout', 'stop'), ('drain', 'b')])
+def test_in_the_same_state_it_acts_whatever_was_counted(monkeypatch, capsys, words):
+    client = Client(RUNNING, canary(RUNNING, text='running: 3 more', candidate_successes=3))
+    assert run(monkeypatch, client, *words) == 1
+    assert 'it was sent' in capsys.readouterr().err
+    assert len(client.commands) == 1
+
+
+def test_without_a_question_the_state_is_that_of_the_start(monkeypatch, capsys):
+    client = Client(RUNNING, RUNNING)
+    assert run(monkeypatch, client, 'rollout', 'promote', '--yes') == 1
+    assert client.commands == ['CANARY_PROMOTE']
+    assert 'Continue' not in capsys.readouterr().err
