@@ -211,7 +211,7 @@ def test_two_operators_who_promote_a_step_promote_it_once(router_rig, operator, 
             told = operator.does('rollout', 'promote')
         assert 'done already: not promoted: the command is for CanaryState.step 0' in told
         assert 'step: 1 -> 2' in told
-        assert router_rig.watch.last[CanaryState].step == 1
+        router_rig.wait(lambda: router_rig.watch.last[CanaryState].step == 1, 'one step')
         assert 'step: 2 -> 3' in operator.does('rollout', 'promote')
 
 
