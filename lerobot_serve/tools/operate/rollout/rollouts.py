@@ -23,7 +23,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.names import check_policy, resolve_slot
-from lerobot_serve.tools.operate.operations import run_command, signed
+from lerobot_serve.tools.operate.operations import checked, run_command, signed
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import (
     LoadProgress,
@@ -227,6 +227,8 @@ def _load_candidate(
         progress=progress,
     )
     loader.check(resolve_slot(CANDIDATE_SLOT, before))
+    # one that has begun meanwhile would end without a verdict
+    checked(rollout_rule(Verb.START, client.router(before.name).canary))
     why = f'loads {folder}: {reason}'.strip(': ')
     if _end(client, before, 'CANARY_STOP', 'rollout start', why).changes:
         progress.note_change(before.name, 'has no plan and gives all new episodes to slot a')

@@ -231,10 +231,12 @@ class StartFleet(Fleet):
         return True, 'done'
 
 
-def start(fleet: StartFleet, policy: str = '', **options: object) -> Any:
+def start(
+    fleet: StartFleet, policy: str = '', before: RouterView | None = None, **options: object
+) -> Any:
     return rollouts.start(
         fleet,
-        fleet.view,
+        before or fleet.view,
         policy,
         ('50', '100'),
         load_timeout_s=1.0,
@@ -300,3 +302,12 @@ def test_a_verdict_that_bars_what_was_loaded_ends_partly_done():
     fleet._set_policy = barred
     with pytest.raises(PartlyDone, match=f'a verdict bars {OTHER}.*/b serves {OTHER}'):
         start(fleet, '/models/v2')
+
+
+def test_a_rollout_that_begins_while_the_servers_are_checked_goes_on():
+    fleet = StartFleet(view=BY_HAND, loads=OTHER)
+    before = fleet.view
+    fleet.view = replace(before, canary=replace(PROMOTED, phase=CanaryPhase.RUNNING))
+    with pytest.raises(UserError, match=f'a rollout of {NEW} has begun'):
+        start(fleet, '/models/v2', before=before)
+    assert fleet.commands == []
