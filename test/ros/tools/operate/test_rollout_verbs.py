@@ -17,6 +17,7 @@ import time
 import pytest
 from support.nodes.operator import one_client, Operator
 from support.nodes.router_rig import ROUTER, RouterRig
+from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -72,6 +73,7 @@ class Requests(threading.Thread):
         self.join(20)
 
 
+@both_links
 def test_a_rollout_from_its_start_to_the_new_champion(router_rig, operator, monkeypatch):
     two_slots(router_rig, 'a1', 'a2', trace_folder=router_rig.folder / 'traces')
     with one_client(monkeypatch):
@@ -216,19 +218,22 @@ def test_two_operators_who_promote_a_step_promote_it_once(router_rig, operator, 
 
 
 @pytest.mark.slow
-def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypatch):
+@both_links
+def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypatch, link):
     two_slots(router_rig, 'a')
+    # as the router names it
+    server = '/b/policy_server' if link == 'ros' else 'zenoh:/b/policy_server'
     before = router_rig.slot('b').policy
     with one_client(monkeypatch):
         folder = router_rig.steering('v3').folder
         outside = operator.is_refused('rollout', 'start', '/elsewhere/v3', '--yes')
-        assert 'the policy_root of /b/policy_server: copy it there' in outside
+        assert f'the policy_root of {server}: copy it there' in outside
         assert router_rig.slot('b').policy == before
         gone = f'{router_rig.folder}/gone'
         missing = operator.ends_with(4, 'rollout', 'start', gone, '--yes', '--timeout-s', '20')
-        assert 'Now /b/policy_server serves nothing: it could not configure' in missing
+        assert f'{server} serves nothing: it could not configure' in missing
         told = operator.does('rollout', 'start', f'{folder}?chunk=30', '--plan', '50,100')
-        assert '/b/policy_server: load ' in operator.error
+        assert f'{server}: load ' in operator.error
         assert f'policy of slot b: {before} -> steered@' in told
         router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
         assert router_rig.slot('b').policy != before
