@@ -73,15 +73,23 @@ def measure(rounds: int, folder: Path, *, seed: int = 1, kills: int | None = Non
         found = judge(run)
     except LinkUnavailable as reason:
         return [Case(NAME, {'not_measured': str(reason)})]
+    except UserError as error:
+        raise UserError(f'{error}; {kept(run, folder, seed)}') from error
     else:
         if any(found['violations'].values()):
-            kept = folder / f'site_faults_{seed}'
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(run, kept)
-            print(f'the traces of what was violated are kept in {kept}', flush=True)
+            print(kept(run, folder, seed), flush=True)
         return [case_of(found, seed, count)]
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def kept(run: Path, folder: Path, seed: int) -> str:
+    """Copy what is needed to see what went wrong, and return where it is."""
+    copy = folder / f'site_faults_{seed}'
+    shutil.rmtree(copy, ignore_errors=True)
+    if run.exists():
+        shutil.copytree(run, copy)
+    return f'logs and traces are kept in {copy}'
 
 
 def judge(run: Path) -> check.Record:

@@ -200,8 +200,7 @@ class FaultFleet:
             trace.read()
         for name, process in self.processes.items():
             if process.poll() not in (None, -signal.SIGKILL):
-                log = self.folder / f'{name}.log'
-                raise UserError(f'{name} ended with status {process.returncode}; see {log}')
+                raise UserError(f'{name} ended with status {process.returncode}; see {name}.log')
 
     def end(self) -> None:
         """End all processes: robots first, so that what they asked has an end."""

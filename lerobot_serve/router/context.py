@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from builtin_interfaces.msg import Time
 
 
+def no_wait(_: float) -> bool:
+    """Give up at once."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """
@@ -18,6 +23,7 @@ class NodeContext:
     local_time   current local time for texts; never measured or compared
     log_warning  logs a warning for operators
     log_info     logs an information for operators
+    wait         waits for so many seconds; returns whether the caller gives up
     """
 
     name: str
@@ -26,3 +32,4 @@ class NodeContext:
     local_time: Callable[[], str]
     log_warning: Callable[[str], None]
     log_info: Callable[[str], None]
+    wait: Callable[[float], bool] = no_wait

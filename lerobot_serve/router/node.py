@@ -39,7 +39,7 @@ from lerobot_serve.ros.topics.checked_subscription import create_checked_subscri
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
-from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.context import no_wait, NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
@@ -102,6 +102,8 @@ class PolicyRouter(LifecycleNode):
         runtime.thread(
             'intake', partial(self._observations.run, runtime.stop), self._observations.wake
         )
+        # for what may be there later
+        self._wait: Callable[[float], bool] = no_wait
         runtime.on_started(self._autostart)
         runtime.before_shutdown(self._shut_down)
 
@@ -173,10 +175,16 @@ class PolicyRouter(LifecycleNode):
     # transitions: the main thread or a separate one
 
     def _autostart(self) -> None:
-        if self._settings.current.autostart:
-            for name in ('configure', 'activate'):
-                if not self.run_transition(name):
-                    raise UserError(str(self.failure))
+        if not self._settings.current.autostart:
+            return
+        # a lifecycle manager decides itself whether it tries again
+        self._wait = self._runtime.stop_requested.wait
+        for name in ('configure', 'activate'):
+            if not self.run_transition(name):
+                if self._runtime.stop_requested.is_set():
+                    return
+                raise UserError(str(self.failure))
+        self._wait = no_wait
 
     def _shut_down(self) -> None:
         """Deactivate, and close the sessions at the servers and the trace."""
@@ -234,6 +242,7 @@ class PolicyRouter(LifecycleNode):
             local_time=format_local_time,
             log_warning=self.warn,
             log_info=self.inform,
+            wait=self._wait,
         )
 
     def activate(self) -> None:

@@ -49,6 +49,7 @@ from lerobot_serve.router.storage.content import (
 )
 from lerobot_serve.router.storage.state_store import (
     DecisionConflict,
+    StoreAway,
     StoreRefused,
     StoreUnwritable,
 )
@@ -87,6 +88,10 @@ WRITE_EPISODE = """
 # rows of one transaction
 SLICE = 2000
 
+# libpq gives no code for a connection that failed. A server that can be reached says FATAL
+REFUSALS = ('FATAL', 'certificate', 'does not support SSL')
+BUSY = ('starting up', 'shutting down', 'recovery', 'too many')
+
 
 class PostgresStore:
     """
@@ -115,7 +120,8 @@ class PostgresStore:
             self.content = self._read(capacity)
         except psycopg.Error as error:
             self.close()
-            raise StoreRefused(
+            kind = StoreAway if is_away(error) else StoreRefused
+            raise kind(
                 f'{self.name} cannot be read: {first_line(error)}; start or repair the server, or '
                 'correct state_url'
             ) from error
@@ -296,3 +302,14 @@ class PostgresStore:
 def first_line(error: Exception) -> str:
     """Return the first line of an error of the server or of libpq."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+def is_away(error: psycopg.Error) -> bool:
+    """
+    Return whether a server may be there later: one that starts, stops, is full, or is not heard
+    of. One that says no, or has another key, is a mistake of the user.
+    """
+    text = str(error)
+    says_no = any(word in text for word in REFUSALS)
+    is_busy = any(word in text for word in BUSY)
+    return isinstance(error, psycopg.OperationalError) and (is_busy or not says_no)

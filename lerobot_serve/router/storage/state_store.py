@@ -13,6 +13,10 @@ class StoreRefused(Exception):
     """A store that cannot be used and is not changed; the text has the reason and the remedy."""
 
 
+class StoreAway(StoreRefused):
+    """A store that cannot be reached now; it may be there later."""
+
+
 class StoreUnwritable(OSError):
     """A batch that cannot be written now; it is written again later."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from support.nodes.small_client import SmallClient
 from support.postgres.server import postgres_server
 
 from lerobot_serve.ros import qos
+from lerobot_serve.tools.processes.node_processes import SHUTDOWN_LIMIT_S
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot, ReportOutcome
 
@@ -180,3 +182,21 @@ def test_routing_goes_on_while_the_state_is_away(pair, server):
 
     rig.wait(is_known, 'the other router knows the episode')
     robot.close()
+
+
+@pytest.mark.parametrize('comes', [True, False])
+def test_a_router_that_starts_while_the_state_is_away_waits_for_it(pair, server, comes):
+    rig = pair.rig
+    rig.server('a', 'prod', options=LONG)
+    server.stop()
+    process = rig.router(slot_prod=['a'], state_url=pair.url)
+    rig.wait(lambda: 'this router waits for it' in rig.log('router'), 'it waits')
+    assert rig.log('router').count('this router waits for it') == 1
+    if comes:
+        server.start()
+        rig.wait_for_health('healthy')
+        robot = rig.robot()
+        robot.round_trip(episode_id='after')
+        robot.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(SHUTDOWN_LIMIT_S) == 0

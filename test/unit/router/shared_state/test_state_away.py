@@ -17,7 +17,7 @@ from lerobot_serve.router.shared_state import postgres_store, tables
 from lerobot_serve.router.shared_state.address import StateAddress
 from lerobot_serve.router.shared_state.postgres_store import PostgresStore
 from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.state_store import StoreRefused, StoreUnwritable
+from lerobot_serve.router.storage.state_store import StoreAway, StoreRefused, StoreUnwritable
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -206,12 +206,13 @@ class TestOpening:
 
     def test_a_server_that_is_not_there_is_refused_with_a_remedy(self, url, server):
         wrong = url.replace(f':{server.port}/', ':1/')
-        with pytest.raises(StoreRefused, match=r'cannot be read: .*start or repair the server'):
+        with pytest.raises(StoreAway, match=r'cannot be read: .*start or repair the server'):
             self.store(wrong)
 
     def test_a_database_that_is_not_there_is_refused(self, url):
-        with pytest.raises(StoreRefused, match='does not exist'):
+        with pytest.raises(StoreRefused, match='does not exist') as refused:
             self.store(f'{url}x')
+        assert not isinstance(refused.value, StoreAway)
 
     def test_a_schema_of_others_is_refused_and_left_alone(self, url):
         with psycopg.connect(url, autocommit=True) as connection:
