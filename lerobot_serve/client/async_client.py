@@ -108,19 +108,19 @@ class AsyncPolicyClient:
                 tags=tags,
             )
 
-        session = await self._runner.call(
-            partial(self._connection.new_session, client_id, settings)
+        session = await self._runner.make(
+            partial(self._connection.new_session, client_id, settings), SessionPlans.close
         )
         try:
             await self._runner.run(session.open(limit_s, self._runner.signal()))
         except BaseException:
-            await self._runner.run(session.close())
+            await self._runner.end(session.close())
             raise
         return AsyncPolicySession(session, info, self._runner)
 
     async def close(self) -> None:
-        """Close all sessions and the connection; a second call does nothing."""
-        await self._runner.run(self._connection.close())
+        """Close all sessions and the connection; another call completes one that was cancelled."""
+        await self._runner.end(self._connection.close())
         await self._runner.close()
 
     def _timeout_s(self, timeout_s: float | None) -> float:
@@ -147,7 +147,9 @@ class Connecting(Awaitable[AsyncPolicyClient]):
     async def _connect(self) -> AsyncPolicyClient:
         runner = PlanRunner()
         try:
-            connection = await runner.call(partial(make_connection, self._settings))
+            connection = await runner.make(
+                partial(make_connection, self._settings), Connection.close
+            )
         except BaseException:
             await runner.close()
             raise
@@ -190,7 +192,7 @@ class AsyncPolicySession(SessionFacts):
         timeout_s: float | None = None,
     ) -> Prediction:
         """Return a chunk of actions; arguments and errors as in PolicySession.predict."""
-        observed = self._check(state, images or {})
+        observed = self._check(state, images)
         limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
         return await self._runner.run(
             self._plans.predict(observed, task, limit_s, self._runner.signal())
@@ -198,7 +200,7 @@ class AsyncPolicySession(SessionFacts):
 
     def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
         """Record a control step without a request, for a policy that takes a history."""
-        self._plans.state.observe(self._check(state, images or {}))
+        self._plans.state.observe(self._check(state, images))
 
     async def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
         """End the episode and begin the next one; return its id."""
@@ -212,8 +214,8 @@ class AsyncPolicySession(SessionFacts):
         return AsyncPredictionStream(self._plans, self._check, self._runner, limit_s)
 
     async def close(self) -> None:
-        """Close the session; a second call does nothing."""
-        await self._runner.run(self._plans.close())
+        """Close the session; another call completes one that was cancelled."""
+        await self._runner.end(self._plans.close())
 
     async def __aenter__(self) -> Self:
         return self

@@ -43,7 +43,8 @@ class Connection:
         self._clock = clock
         self.sessions: dict[str, SessionPlans] = {}
         self.is_closed = False
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
+        self._has_ended = False
         # of the plans that wait for the server
         self._wakers: set[Waker] = set()
         # of the session with the name of this client
@@ -119,9 +120,12 @@ class Connection:
         """
         with self._lock:
             self._check_usable()
-            used = [name for name, each in self.sessions.items() if not each.is_released]
-            name = self.settings.session_name(used, client_id)
-            if name in used:
+            # a service opens many under names of their own; each one keeps images
+            self.sessions = {
+                name: each for name, each in self.sessions.items() if not each.is_released
+            }
+            name = self.settings.session_name(self.sessions, client_id)
+            if name in self.sessions:
                 raise WrongSettings(
                     f'{name} has a session already', 'close it, or give another client_id'
                 )
@@ -143,17 +147,22 @@ class Connection:
         self._session = None
 
     def close(self) -> Plan[None]:
-        """Close all sessions, then the link; a second call does nothing."""
-        if self.is_closed:
-            return
+        """Close all sessions, then the link; another call completes one that was cancelled."""
         self.is_closed = True
         for session in tuple(self.sessions.values()):
             yield from session.close()
-        yield Blocking(self._end)
+        if not self._has_ended:
+            yield Blocking(self._end)
 
     def _end(self) -> None:
-        self._link.close()
-        self._close_all()
+        with self._ending:
+            if self._has_ended:
+                return
+            self._has_ended = True
+            try:
+                self._link.close()
+            finally:
+                self._close_all()
 
     def _check_usable(self) -> None:
         if self.is_closed:

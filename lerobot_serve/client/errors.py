@@ -20,7 +20,7 @@ class PolicyClientError(Exception):
 
 
 class WrongSettings(PolicyClientError):
-    """An argument of `connect` or `open` is not allowed; nothing was sent."""
+    """An argument of `connect`, `open` or `begin_episode` is not allowed; nothing was sent."""
 
 
 class WrongObservation(PolicyClientError):

@@ -135,7 +135,7 @@ class PolicyClient:
         return PolicySession(session, info)
 
     def close(self) -> None:
-        """Close all sessions and the connection; a second call does nothing."""
+        """Close all sessions and the connection; another call completes an interrupted one."""
         run_plan(self._connection.close())
 
     def _timeout_s(self, timeout_s: float | None) -> float:
@@ -179,13 +179,13 @@ class PolicySession(SessionFacts):
         task    for this request; None: that of the episode
         A server that restarts within the timeout costs time, no error: the session is opened anew.
         """
-        observed = self._check(state, images or {})
+        observed = self._check(state, images, copy=self._plans.state.keeps_history)
         limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
         return run_plan(self._plans.predict(observed, task, limit_s, threading.Event()))
 
     def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
         """Record a control step without a request, for a policy that takes a history."""
-        self._plans.state.observe(self._check(state, images or {}))
+        self._plans.state.observe(self._check(state, images))
 
     def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
         """
@@ -204,7 +204,7 @@ class PolicySession(SessionFacts):
         return PredictionStream(self._plans, self._check, limit_s)
 
     def close(self) -> None:
-        """Close the session; a second call does nothing."""
+        """Close the session; another call completes one that was interrupted."""
         run_plan(self._plans.close())
 
     def __enter__(self) -> Self:

@@ -115,7 +115,12 @@ class ZenohLink:
         it, without saying which.
         """
         begin_s = time.monotonic()
-        for reply in self._session.get(key, payload=request, timeout=timeout_s):
+        try:
+            replies = self._session.get(key, payload=request, timeout=timeout_s)
+        except zenoh.ZError as error:
+            # another thread has closed the link
+            raise ServerUnreachable(f'{key}: {first_sentence(error)}') from None
+        for reply in replies:
             if reply.ok is not None:
                 return reply.ok.payload.to_bytes()
             raise ServerUnreachable(f'{key}: {refusal_text(reply)}')

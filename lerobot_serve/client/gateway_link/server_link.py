@@ -60,6 +60,7 @@ class GatewayServerLink:
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
         self._opening: Opening | None = None
+        self._opened_for: SessionRequest | None = None
         # of the session, and of its newest request
         self._cameras: Collection[str] = ()
         self._timeout_s = 0.0
@@ -81,6 +82,7 @@ class GatewayServerLink:
         with self._lock:
             call = PredictionCall(self._channel, self._metadata, self._on_reply, self._on_end)
             self._call, self._opening = call, opening
+            self._opened_for = session_request
         call.send(messages.session_message(session_request))
         try:
             policy = self._opened(opening, timeout_s)
@@ -123,9 +125,10 @@ class GatewayServerLink:
         """Acknowledge: the next request has another episode id, and begins the episode."""
         return ResetEpisodeResponse(True, '')
 
-    def close_session(self, _: SessionRequest, timeout_s: float) -> None:
-        """End the stream; the gateway closes the session."""
-        call = self._take_call()
+    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+        """End the stream of a session; the gateway closes it."""
+        # by now the stream may be that of another session under the same name
+        call = self._take_call() if session_request is self._opened_for else None
         if call:
             call.finish(timeout_s)
 
@@ -142,7 +145,11 @@ class GatewayServerLink:
     def _take_call(self) -> PredictionCall | None:
         """Return the call, whose replies and end are not waited for any more."""
         with self._lock:
-            call, self._call, self._opening = self._call, None, None
+            call, opening = self._call, self._opening
+            self._call = self._opening = None
+        if opening:
+            # the end of the call comes too late for the one that opens
+            opening.finish(None)
         return call
 
     # thread of the stream

@@ -34,9 +34,14 @@ class ObservationCheck:
         self._state_names = state_names
         self._cameras = {camera.name: camera for camera in cameras}
 
-    def __call__(self, state: ArrayLike, images: Mapping[str, Any]) -> Observed:
-        """Return an observation that shares the memory of its images. Raises WrongObservation."""
-        return Observed(self._state(state), self._frames(images))
+    def __call__(
+        self, state: ArrayLike, images: Mapping[str, Any] | None, *, copy: bool = True
+    ) -> Observed:
+        """
+        Return an observation. Raises WrongObservation. Without `copy` it shares the memory of its
+        images: for one that is sent before the caller may render the next one into it.
+        """
+        return Observed(self._state(state), self._frames(images or {}, copy))
 
     def _state(self, state: ArrayLike) -> Float32Array:
         try:
@@ -61,7 +66,7 @@ class ObservationCheck:
     def _state_remedy(self) -> str:
         return f'give one value for each of {shown(self._state_names)}, in this order'
 
-    def _frames(self, images: Mapping[str, Any]) -> dict[str, FrameArray]:
+    def _frames(self, images: Mapping[str, Any], copy: bool) -> dict[str, FrameArray]:
         missing, unknown = self._cameras.keys() - images, images.keys() - self._cameras.keys()
         if missing or unknown:
             parts = (
@@ -73,10 +78,12 @@ class ObservationCheck:
                 f'give one image for each of {shown(self._cameras)}; these are the names of the '
                 'session',
             )
-        return {name: self._frame(camera, images[name]) for name, camera in self._cameras.items()}
+        return {
+            name: self._frame(camera, images[name], copy) for name, camera in self._cameras.items()
+        }
 
-    def _frame(self, camera: CameraSpec, image: Any) -> FrameArray:
-        frame = np.asarray(image)
+    def _frame(self, camera: CameraSpec, image: Any, copy: bool) -> FrameArray:
+        frame = np.array(image) if copy else np.asarray(image)
         if frame.ndim == 2 and camera.channels == 1:
             frame = frame[:, :, None]
         if is_frame(frame) and frame.shape[2] == camera.channels:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from functools import partial
+import threading
 import time
 
 from lerobot_serve.client.errors import (
@@ -23,6 +24,7 @@ from lerobot_serve.client.errors import (
     TooLate,
     TRANSIENT,
     WrongObservation,
+    WrongSettings,
 )
 from lerobot_serve.client.link import CLOSE_TIMEOUT_S, LinkCallbacks, ServerLink
 from lerobot_serve.client.results import Prediction
@@ -33,7 +35,9 @@ from lerobot_serve.client.session.turns import RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.names import is_printable
+from lerobot_serve.wire.schema import ID_LIMIT
+from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 
 # between attempts to open a session, doubled each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
@@ -58,7 +62,7 @@ class SessionPlans:
         self.state, self.turns = SessionState(settings), RequestTurns()
         # closed: nothing is requested any more; released: another session may have its name
         self.is_closed = self.is_released = False
-        self._clock = clock
+        self._clock, self._ending = clock, threading.Lock()
         self._link, self._release = make_link(LinkCallbacks(self._on_message, self._on_presence))
 
     # threads of the link
@@ -116,9 +120,10 @@ class SessionPlans:
     def begin_episode(self, task: str | None, episode_id: str, timeout_s: float) -> Plan[str]:
         """
         End the episode and begin the next one; return its id. A server that is away gets it with
-        the next request.
+        the next request. Raises WrongSettings.
         """
         self._check_usable()
+        _check_episode_id(episode_id)
         begun = self.state.begin_episode(task, episode_id)
         self.turns.end_all(EPISODE_ENDED)
         if self.state.is_open:
@@ -126,12 +131,11 @@ class SessionPlans:
         return begun
 
     def close(self) -> Plan[None]:
-        """End the session and its link; a second call does nothing."""
-        if self.is_closed:
-            return
+        """End the session and its link; another call completes one that was cancelled."""
         self.is_closed = True
         self.turns.end_all('the session was closed')
-        yield Blocking(self._close)
+        if not self.is_released:
+            yield Blocking(self._close)
 
     # parts of plans
 
@@ -214,11 +218,15 @@ class SessionPlans:
         return ServerUnavailable(self._link.absence(), '')
 
     def _try_open(self, timeout_s: float) -> None:
-        """Open a session, or note why not. Raises SessionRejected."""
+        """Open a session, or note why not. Raises SessionRejected and ClientClosed."""
+        # it may have waited for a thread
+        self._check_usable()
         request = self.state.next_session_request(self._link.reply_topic)
         try:
             agreement = self._link.open(request, timeout_s)
         except SessionRefused as refused:
+            # there is nothing to close
+            self.state.last_request = None
             if refused.code not in TRANSIENT:
                 raise SessionRejected(refused.code, str(refused)) from None
             self.state.end_session(str(refused))
@@ -227,6 +235,10 @@ class SessionPlans:
         except Unencodable as error:
             raise WrongObservation(f'the session cannot be requested ({error})', '') from None
         else:
+            if self.is_closed:
+                # CloseSession may have come before the server had decided
+                self._close_at_server(request)
+                self._check_usable()
             self.state.begin_session(agreement)
             self._link.wait_until_matched(min(timeout_s, MATCH_TIMEOUT_S))
 
@@ -258,12 +270,27 @@ class SessionPlans:
             self.state.end_session(reply.text)
 
     def _close(self) -> None:
-        request = self.state.last_request
-        try:
-            if self.state.is_open and request:
-                # a server that is away ends the session by itself
-                with contextlib.suppress(ServerUnreachable):
-                    self._link.close_session(request, CLOSE_TIMEOUT_S)
-        finally:
-            self._release()
-            self.is_released = True
+        with self._ending:
+            if self.is_released:
+                return
+            try:
+                # also one whose reply was not awaited
+                if self.state.last_request:
+                    self._close_at_server(self.state.last_request)
+            finally:
+                self._release()
+                self.is_released = True
+
+    def _close_at_server(self, request: SessionRequest) -> None:
+        # a server that is away ends the session by itself
+        with contextlib.suppress(ServerUnreachable):
+            self._link.close_session(request, CLOSE_TIMEOUT_S)
+
+
+def _check_episode_id(given: str) -> None:
+    """Raise WrongSettings for one that messages and logs cannot carry."""
+    if not is_printable(given, ID_LIMIT):
+        raise WrongSettings(
+            f'episode_id is {given[:80]!r}',
+            f'give printable text of at most {ID_LIMIT} bytes, or none: one is made',
+        )

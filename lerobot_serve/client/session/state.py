@@ -74,7 +74,7 @@ class SessionState:
         agreement = self.agreement
         if agreement is None:
             return (NO_CAGE,)
-        if agreement.observation_steps <= 1:
+        if not self.keeps_history:
             return (NO_CAGE, *agreement.warnings)
         return (
             NO_CAGE,
@@ -83,6 +83,11 @@ class SessionState:
             f'{agreement.observation_stride_steps} control steps apart: call observe() at each '
             'control step without a prediction',
         )
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether an observation is sent with later ones, too."""
+        return self.agreement is not None and self.agreement.observation_steps > 1
 
     def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
         """Return the request of another session."""

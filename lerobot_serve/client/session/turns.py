@@ -110,9 +110,19 @@ class RequestTurns:
     def end_all(self, reason: str) -> None:
         """Supersede both turns; they wake and leave."""
         with self._lock:
-            for turn in (self._in_flight, self._waiting):
-                if turn:
+            for turn in self._turns():
+                self._supersede(turn, reason)
+
+    def end(self, signal: Waker, reason: str) -> None:
+        """Supersede the turns of one signal."""
+        with self._lock:
+            for turn in self._turns():
+                if turn.signal is signal:
                     self._supersede(turn, reason)
+
+    def _turns(self) -> list[Turn]:
+        """With the lock."""
+        return [turn for turn in (self._in_flight, self._waiting) if turn]
 
     def _supersede(self, turn: Turn, reason: str) -> None:
         """With the lock."""

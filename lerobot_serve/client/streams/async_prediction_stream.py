@@ -33,7 +33,7 @@ class AsyncPredictionStream(AsyncIterator[Prediction]):
         self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
     ) -> None:
         """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._check(state, images or {}), task))
+        self._latest.put(Wanted(self._check(state, images), task))
 
     def latest(self) -> Prediction | None:
         """Return the newest prediction that was not returned yet, None without one."""
@@ -53,7 +53,7 @@ class AsyncPredictionStream(AsyncIterator[Prediction]):
 
     @property
     def unread(self) -> int:
-        """Predictions that a newer one replaced before they were read."""
+        """Predictions and errors that a newer one replaced before they were read."""
         return self._latest.unread
 
     async def close(self) -> None:

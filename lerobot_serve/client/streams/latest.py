@@ -33,7 +33,7 @@ class LatestOnly:
         self._wanted: Wanted | None = None
         self._result: Prediction | PolicyClientError | None = None
         self._is_busy = self.is_closed = False
-        # observations that a newer one replaced, and predictions that were never read
+        # observations that a newer one replaced, and results that were never read
         self.superseded = self.unread = 0
 
     # the user
@@ -91,7 +91,7 @@ class LatestOnly:
         with self._lock:
             if self.is_closed and isinstance(result, PolicyClientError):
                 return
-            self.unread += isinstance(self._result, Prediction)
+            self.unread += self._result is not None
             self._result, self._is_busy = result, False
         self._to_user.set()
 

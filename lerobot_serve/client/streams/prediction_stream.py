@@ -26,7 +26,7 @@ class PredictionStream(Iterator[Prediction]):
 
     def __init__(self, plans: SessionPlans, check: ObservationCheck, timeout_s: float) -> None:
         self._plans, self._check, self._timeout_s = plans, check, timeout_s
-        self._to_worker = threading.Event()
+        self._to_worker, self._signal = threading.Event(), threading.Event()
         self._latest = LatestOnly(self._to_worker, threading.Event())
         self._worker = threading.Thread(
             target=self._request, name='prediction_stream', daemon=True
@@ -37,7 +37,7 @@ class PredictionStream(Iterator[Prediction]):
         self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
     ) -> None:
         """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._check(state, images or {}), task))
+        self._latest.put(Wanted(self._check(state, images), task))
 
     def latest(self) -> Prediction | None:
         """
@@ -63,13 +63,13 @@ class PredictionStream(Iterator[Prediction]):
 
     @property
     def unread(self) -> int:
-        """Predictions that a newer one replaced before they were read."""
+        """Predictions and errors that a newer one replaced before they were read."""
         return self._latest.unread
 
     def close(self) -> None:
         """End the thread; a request in flight is given up."""
         self._latest.close()
-        self._plans.turns.end_all('the stream was closed')
+        self._plans.turns.end(self._signal, 'the stream was closed')
         self._worker.join()
 
     def _request(self) -> None:
@@ -86,7 +86,7 @@ class PredictionStream(Iterator[Prediction]):
         timeout_s = self._plans.state.settings.timeout_s
         try:
             return run_plan(
-                self._plans.predict(wanted.observed, wanted.task, timeout_s, threading.Event())
+                self._plans.predict(wanted.observed, wanted.task, timeout_s, self._signal)
             )
         except PolicyClientError as error:
             return error

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 import threading
 from typing import Any
 
@@ -23,7 +24,7 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
-from lerobot_serve.client.plan_runner import PlanRunner
+from lerobot_serve.client.plan_runner import PlanRunner, THREADS
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -253,5 +254,152 @@ def test_a_stream_ends_with_a_request_in_flight():
                 await until(lambda: server.held)
             server.holds = False
             assert len(await session.predict((1, 1), IMAGES)) == 3
+
+    run(test())
+
+
+class Slow:
+    """A function of a thread that runs until it may end."""
+
+    def __init__(self, function) -> None:
+        self._function = function
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, *given):
+        self.has_begun.set()
+        assert self.may_end.wait(LIMIT_S)
+        return self._function(*given)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_cancelled_open_frees_the_name_that_keys_speak_for():
+    async def test() -> None:
+        server = FakeServer()
+        connection = server.connection()
+        connection.settings = replace(connection.settings, is_name_fixed=True)
+        connection._link_of = slow = Slow(connection._link_of)
+        async with AsyncPolicyClient(connection, PlanRunner()) as client:
+            opening = asyncio.create_task(client.open())
+            await until(slow.has_begun.is_set)
+            await cancelled(opening)
+            slow.may_end.set()
+            name = 'client/tester'
+            await until(lambda: name in connection.sessions)
+            await until(lambda: connection.sessions[name].is_released)
+            async with await client.open() as session:
+                assert session.client_id == name
+
+    run(test())
+
+
+def test_a_cancelled_connect_ends_what_it_connects(monkeypatch):
+    async def test() -> None:
+        server = FakeServer()
+        slow = Slow(lambda _: server.connection())
+        monkeypatch.setattr('lerobot_serve.client.async_client.make_connection', slow)
+        connecting = asyncio.ensure_future(AsyncPolicyClient.connect()._connect())
+        await until(slow.has_begun.is_set)
+        connecting.cancel()
+        slow.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert server.links['client/tester'].is_closed
+
+    run(test())
+
+
+def test_a_session_that_a_cancelled_open_opens_is_closed():
+    """CloseSession may come first, as at a server that loads its policy."""
+
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            link = server.links['client/tester']
+            link.open = slow = Slow(link.open)
+            opening = asyncio.create_task(client.open())
+            await until(slow.has_begun.is_set)
+            await cancelled(opening)
+            assert len(server.closed) == 1
+            slow.may_end.set()
+            await until(lambda: len(server.closed) == 2)
+            assert server.closed[-1] is server.opened[-1]
+            assert client._connection.sessions['client/tester'].state.sessions_opened == 0
+
+    run(test())
+
+
+def test_a_session_closes_while_all_threads_wait_for_a_server():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            slow = Slow(lambda: None)
+            waiting = [client._runner._threads.submit(slow) for _ in range(THREADS)]
+            await session.close()
+            assert len(server.closed) == 1
+            slow.may_end.set()
+            for each in waiting:
+                each.result(LIMIT_S)
+
+    run(test())
+
+
+def test_a_cancelled_close_is_completed_by_the_next_one():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            slow = Slow(lambda: None)
+            waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
+            closing = asyncio.create_task(session.close())
+            await until(lambda: session._plans.is_closed)
+            await cancelled(closing)
+            slow.may_end.set()
+            for each in waiting:
+                each.result(LIMIT_S)
+            assert server.closed == []
+            await session.close()
+            assert len(server.closed) == 1
+            assert session._plans.is_released
+
+    run(test())
+
+
+def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one():
+    async def test() -> None:
+        server = FakeServer()
+        client = AsyncPolicyClient(server.connection(), PlanRunner())
+        slow = Slow(lambda: None)
+        waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
+        closing = asyncio.create_task(client.close())
+        await until(lambda: client._connection.is_closed)
+        await cancelled(closing)
+        assert not server.links['client/tester'].is_closed
+        slow.may_end.set()
+        for each in waiting:
+            each.result(LIMIT_S)
+        await client.close()
+        await client.close()
+        assert server.links['client/tester'].is_closed
+
+    run(test())
+
+
+def test_an_observation_is_that_of_the_moment_of_the_call():
+    async def test() -> None:
+        server = FakeServer()
+        async with connected(server) as client:
+            session = await client.open()
+            buffer = np.zeros((4, 6, 3), np.uint8)
+            predicting = asyncio.create_task(session.predict((1, 1), {CAMERAS[0].name: buffer}))
+            await until(lambda: session._plans.turns._in_flight)
+            observed, _ = session._plans.state._history.rows()[0]
+            assert observed.frames[CAMERAS[0].name] is not buffer
+            await predicting
 
     run(test())

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 import threading
 
 import numpy as np
@@ -17,6 +19,7 @@ from support.waiting import wait_until
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.client import (
     AsyncPolicyClient,
+    ClientClosed,
     NO_CAGE,
     NotFinite,
     PolicyClient,
@@ -30,6 +33,8 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
+from lerobot_serve.client.plan_runner import THREADS
+from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
@@ -396,3 +401,68 @@ def test_no_thread_outlives_its_client(door):
         return {each.name for each in set(threading.enumerate()) - before if each.is_alive()}
 
     wait_until(lambda: 'prediction_call' not in left(), 'its thread has ended')
+
+
+def sessions_of(client: AsyncPolicyClient) -> list[SessionPlans]:
+    return list(client._connection.sessions.values())
+
+
+@contextmanager
+def opening_held(door: DoorThread) -> Iterator[threading.Event]:
+    """Let no session be opened; gives what is set once one is wanted."""
+    is_wanted, is_over = threading.Event(), asyncio.Event()
+
+    async def wait(*_) -> None:
+        is_wanted.set()
+        await is_over.wait()
+        raise PredictionError(Status.UNAVAILABLE, 'no router')
+
+    door.upstream.open = wait
+    yield is_wanted
+    door.do(is_over.set)
+
+
+def test_closing_a_client_releases_the_one_that_opens(door, client):
+    results = []
+
+    def open_session() -> None:
+        with pytest.raises(ClientClosed):
+            client.open()
+        results.append(True)
+
+    thread = threading.Thread(target=open_session)
+    with opening_held(door) as is_wanted:
+        thread.start()
+        assert is_wanted.wait(LIMIT_S)
+        client.close()
+        thread.join(LIMIT_S / 4)
+        assert results
+
+
+def test_cancelled_opens_keep_no_thread_of_their_client(door):
+    async def cancel_opens(client: AsyncPolicyClient) -> None:
+        opening = [asyncio.create_task(client.open()) for _ in range(THREADS)]
+        while sum(each._link._opening is not None for each in sessions_of(client)) < THREADS:
+            await asyncio.sleep(0.01)
+        for each in opening:
+            each.cancel()
+        await asyncio.wait(opening)
+
+    async def run() -> None:
+        address = f'grpc://{door.address}'
+        async with AsyncPolicyClient.connect(address, timeout_s=LIMIT_S) as client:
+            with opening_held(door):
+                async with asyncio.timeout(LIMIT_S / 5):
+                    await cancel_opens(client)
+                    assert (await client.describe()).chunk_steps == 4
+
+    asyncio.run(run())
+
+
+def test_the_end_of_one_session_leaves_the_next_one_under_its_name(client):
+    first = client.open()._plans.state.last_request
+    link = client._connection._link
+    link.open(replace(first, session_epoch=first.session_epoch + 1), LIMIT_S)
+    call = link._call
+    link.close_session(first, SHORT_S)
+    assert link._call is call

@@ -451,3 +451,73 @@ def test_a_policy_with_a_history_gets_it():
         session.begin_episode()
         session.predict((9, 9), IMAGES)
         assert server.observations[-1].state[:, 0].tolist() == [9, 9, 9]
+
+
+def test_a_history_keeps_the_images_of_a_buffer_that_is_used_again():
+    server = FakeServer(observation_steps=2)
+    buffer = np.zeros((4, 6, 3), np.uint8)
+    with PolicyClient(server.connection()) as client, client.open() as session:
+        session.observe((0, 0), {FRONT: buffer})
+        buffer[:] = 200
+        session.predict((1, 1), {FRONT: buffer})
+        buffer[:] = 100
+        session.predict((2, 2), {FRONT: buffer})
+    seen = [[bytes(each.data)[0] for each in asked.images] for asked in server.observations]
+    assert seen == [[0, 200], [200, 100]]
+
+
+def test_one_observation_of_the_blocking_client_is_not_copied(session):
+    images = {FRONT: np.zeros((4, 6, 3), np.uint8)}
+    session.predict(STATE, images)
+    ((observed, _),) = session._plans.state._history.rows()
+    assert observed.frames[FRONT] is images[FRONT]
+
+
+@pytest.mark.parametrize('episode_id', ['n' * 129, 'a\0b', 'line\nline', '\ud800'])
+def test_an_episode_id_that_no_message_carries_is_refused_and_changes_nothing(
+    server, session, episode_id
+):
+    before = session.episode_id
+    with pytest.raises(WrongSettings, match=r'episode_id.*at most 128 bytes'):
+        session.begin_episode(episode_id=episode_id)
+    assert session.predict(STATE, IMAGES).episode_id == session.episode_id == before
+
+
+def test_a_client_forgets_its_closed_sessions(client):
+    for number in range(50):
+        client.open(client_id=f'episode_{number}').close()
+    assert len(client._connection.sessions) == 1
+
+
+def test_an_interrupted_open_is_closed_at_the_server(server, client):
+    """Ctrl-C after the request has gone out; the server accepts it."""
+    link = server.links['client/tester']
+
+    def interrupted(request, _) -> None:
+        server.opened.append(request)
+        raise KeyboardInterrupt
+
+    link.open = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        client.open()
+    assert server.closed == server.opened != []
+
+
+def test_a_refused_session_is_not_closed_at_the_server(server, client):
+    server.refusals.append(SessionRefused(Refusal.ACTION_NAMES, 'the order differs'))
+    with pytest.raises(SessionRejected):
+        client.open()
+    assert server.closed == []
+
+
+def test_a_close_that_was_interrupted_is_completed_by_the_next_one(server, client, session):
+    def interrupted(*_) -> None:
+        raise KeyboardInterrupt
+
+    session._plans.turns.end_all = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    del session._plans.turns.end_all
+    session.close()
+    session.close()
+    assert len(server.closed) == 1

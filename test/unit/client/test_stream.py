@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import threading
 
 import numpy as np
 import pytest
@@ -107,3 +108,44 @@ def test_a_closed_stream_ends_the_loop_and_gives_its_request_up(server, session)
     assert [chunk for chunk in stream if chunk] == []
     server.holds = False
     assert len(session.predict((1, 1), IMAGES)) == 3
+
+
+def test_an_observation_is_that_of_the_moment_of_put(server, session):
+    server.holds = True
+    buffer = np.zeros((4, 6, 3), np.uint8)
+    with session.stream() as stream:
+        stream.put((0, 0), IMAGES)
+        wait_until(lambda: server.held, 'the first is sent')
+        stream.put((1, 1), {CAMERAS[0].name: buffer})
+        buffer[:] = 200
+        server.answer()
+        wait_until(lambda: server.held, 'the second is sent')
+        server.answer()
+    assert not np.any(server.observations[1].images[0].data)
+
+
+def test_a_closed_stream_leaves_the_predictions_of_others(server, session):
+    server.holds = True
+    results = []
+    other = threading.Thread(target=lambda: results.append(session.predict((1, 1), IMAGES)))
+    with session.stream() as stream:
+        other.start()
+        wait_until(lambda: server.held, 'it is sent')
+        stream.put((2, 2), IMAGES)
+        wait_until(lambda: session._plans.turns._waiting, 'that of the stream waits')
+    server.answer()
+    other.join()
+    assert len(results[0]) == 3
+    assert len(server.observations) == 1
+
+
+def test_an_error_that_is_not_read_is_counted(server, session):
+    answers = iter([{'status': Status.NOT_FINITE}, {}])
+    server.receive = lambda asked: server.answer(asked, **next(answers))
+    with session.stream() as stream:
+        for number in range(2):
+            stream.put((number, 0), IMAGES)
+            wait_until(lambda n=number: session.counts['requests'] == n + 1, 'it is requested')
+            wait_until(lambda: not stream._latest._is_busy, 'it is answered')
+        assert stream.latest()
+        assert stream.unread == 1
