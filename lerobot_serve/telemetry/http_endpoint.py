@@ -8,9 +8,13 @@ which only reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+import contextlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import math
+import socket
 import threading
-from typing import Protocol
+import time
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -20,7 +24,10 @@ from prometheus_client.registry import Collector
 from lerobot_serve.parameters import ParameterError
 
 PLAIN = 'text/plain; charset=utf-8'
+# of a whole request, with its reply
 REQUEST_TIMEOUT_S = 5.0
+# each has a thread; others are closed
+REQUESTS_LIMIT = 16
 Collect = Callable[[], Iterable[Metric]]
 Reason = Callable[[], str]
 
@@ -79,6 +86,11 @@ class HttpEndpoint:
         why_not_ready: Reason,
         why_not_alive: Reason,
     ) -> None:
+        if not address:
+            raise ParameterError(
+                "metrics_address is '', which is no address; use 127.0.0.1, or 0.0.0.0 for all "
+                'interfaces, and metrics_port 0 to disable the endpoint'
+            )
         registry = CollectorRegistry()
         registry.register(FunctionCollector(collect))
         self._pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {
@@ -87,13 +99,13 @@ class HttpEndpoint:
             '/readyz': lambda: state_page('ready', why_not_ready()),
         }
         try:
-            self._server = ThreadingHTTPServer((address, port), request_handler(self._pages))
+            self._server = BoundedServer((address, port), request_handler(self._pages))
         except (OSError, OverflowError) as error:
             raise ParameterError(
-                f'metrics_port {port}: cannot listen on {address}: {error}; use another port, '
-                'or 0 to disable the endpoint'
+                f'metrics_port {port}: cannot listen on metrics_address {address}: {error}; use '
+                'another port, or 0 to disable the endpoint; an address is an IPv4 address of '
+                'this machine, or 0.0.0.0 for all interfaces'
             ) from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, name='metrics', daemon=True
         )
@@ -110,6 +122,45 @@ class HttpEndpoint:
         self._thread.join()
 
 
+class BoundedServer(ThreadingHTTPServer):
+    """Serves at most REQUESTS_LIMIT requests at a time, each for at most REQUEST_TIMEOUT_S."""
+
+    daemon_threads = True
+
+    def __init__(self, *given: Any) -> None:
+        self._until_s: dict[socket.socket, float] = {}
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a request in a thread. The thread of the server."""
+        if len(self._until_s) >= REQUESTS_LIMIT:
+            self.shutdown_request(request)
+            return
+        self._until_s[request] = time.monotonic() + REQUEST_TIMEOUT_S
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End the requests that take too long. The thread of the server, twice a second."""
+        self._end_requests(time.monotonic())
+
+    def server_close(self) -> None:
+        """End all requests. After the thread of the server."""
+        super().server_close()
+        self._end_requests(math.inf)
+
+    def _end_requests(self, now_s: float) -> None:
+        for request, until_s in tuple(self._until_s.items()):
+            if now_s > until_s:
+                # its own thread may have closed it
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a request, however it ended. Any thread."""
+        self._until_s.pop(request, None)
+        super().shutdown_request(request)
+
+
 def state_page(state: str, why_not: str) -> tuple[int, str, bytes]:
     """Return status, content type and body of /healthz or /readyz."""
     return (503 if why_not else 200), PLAIN, f'{why_not or state}\n'.encode()
@@ -119,8 +170,6 @@ def request_handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> t
     """Return the handler class that serves these pages."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_S
-
         def do_GET(self) -> None:
             self.wfile.write(self._head())
 

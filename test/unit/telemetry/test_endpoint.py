@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 import socket
+import threading
+import time
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from prometheus_client.core import GaugeMetricFamily
 import pytest
+from support.waiting import wait_until
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+
+LIMIT = http_endpoint.REQUESTS_LIMIT
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(endpoint):
 
 @pytest.mark.parametrize(('address', 'port'), [('127.0.0.1', None), ('no.such.host.invalid', 0)])
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, address, port):
-    with pytest.raises(ParameterError, match='use another port, or 0 to disable'):
+    with pytest.raises(ParameterError, match=f'{address}.*use another port, or 0.*IPv4 address'):
         HttpEndpoint(
             address,
             endpoint.port if port is None else port,
@@ -104,6 +111,61 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, 
             why_not_ready=str,
             why_not_alive=str,
         )
+
+
+def test_no_address_is_not_all_interfaces():
+    with pytest.raises(ParameterError, match=r"metrics_address is ''.*or 0\.0\.0\.0 for all"):
+        HttpEndpoint('', 0, list, why_not_ready=str, why_not_alive=str)
+
+
+def threads_of_requests() -> int:
+    return sum('process_request_thread' in each.name for each in threading.enumerate())
+
+
+def test_idle_connections_are_bounded_in_number(endpoint):
+    with ExitStack() as stack:
+        for _ in range(LIMIT + 4):
+            stack.enter_context(socket.create_connection(('127.0.0.1', endpoint.port)))
+        wait_until(lambda: threads_of_requests() >= LIMIT, 'all places are taken')
+        assert threads_of_requests() == LIMIT
+        with pytest.raises(OSError):
+            get(endpoint, '/healthz')
+    wait_until(lambda: not threads_of_requests(), 'they have ended')
+    assert get(endpoint, '/healthz') == 'alive\n'
+
+
+def test_a_request_that_never_ends_is_ended(endpoint, monkeypatch):
+    monkeypatch.setattr(http_endpoint, 'REQUEST_TIMEOUT_S', 0.5)
+    with socket.create_connection(('127.0.0.1', endpoint.port)) as connection:
+        connection.settimeout(0.05)
+        deadline = time.monotonic() + 10
+        with suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                connection.send(b'G')
+                with suppress(TimeoutError):
+                    assert connection.recv(1) == b''
+                    break
+        assert time.monotonic() < deadline
+
+
+def test_a_request_without_a_thread_keeps_no_place(endpoint, monkeypatch, capsys):
+    def fail(*_) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', fail)
+        with socket.create_connection(('127.0.0.1', endpoint.port)) as connection:
+            assert connection.recv(1) == b''
+    assert not endpoint._server._until_s
+    assert get(endpoint, '/healthz') == 'alive\n'
+
+
+def test_its_end_is_the_end_of_its_requests(endpoint):
+    with socket.create_connection(('127.0.0.1', endpoint.port)) as connection:
+        wait_until(lambda: endpoint._server._until_s, 'it is served')
+        endpoint.close()
+        connection.settimeout(http_endpoint.REQUEST_TIMEOUT_S / 2)
+        assert connection.recv(1) == b''
 
 
 def test_after_its_end_nobody_answers(why_not):
