@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import threading
 import time
 
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
@@ -71,7 +73,9 @@ class ReplyPublishers:
         delivered = True
         for publisher in publishers:
             left_s = max(0.0, deadline - time.monotonic())
-            delivered &= publisher.wait_for_all_acked(Duration(seconds=left_s))
+            # a session that has ended meanwhile waits for no chunk
+            with contextlib.suppress(InvalidHandle):
+                delivered &= publisher.wait_for_all_acked(Duration(seconds=left_s))
         return delivered
 
 

@@ -157,13 +157,13 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
     def _run_callback(
         self, transition: str, callback: Callable[[], None]
     ) -> TransitionCallbackReturn:
-        self.failure = ''
         try:
             callback()
         except Exception as error:
-            # only the text: the exception would keep the objects in its frames alive
-            self.failure = str(error) or type(error).__name__
-            self._failed_transition = transition
+            if not self.failure:
+                # only the text: the exception would keep the objects in its frames alive
+                self.failure = str(error) or type(error).__name__
+                self._failed_transition = transition
             return FAILURE
         return SUCCESS
 
