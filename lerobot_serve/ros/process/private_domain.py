@@ -8,20 +8,24 @@ A demo must not move a real robot, and two test runs must not share a domain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import fcntl
 import os
 from pathlib import Path
+import stat
 import tempfile
 
 # above 101 the ports of a domain may be taken by the system for outgoing connections
 DOMAINS = range(1, 101)
 FIRST_PORT, DOMAIN_PORTS = 7400, 250
 TABLES = Path('/proc/net/udp'), Path('/proc/net/udp6')
-_held: list[object] = []
+# a link would lead to any file of this user
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+_held: list[int] = []
 
 
 class NoFreeDomain(RuntimeError):
-    """Every domain is reserved or in use."""
+    """Every domain is reserved or in use, or none can be reserved."""
 
 
 def udp_ports(domain: int) -> range:
@@ -46,20 +50,16 @@ def reserve_domain() -> int:
 
     Child processes inherit it. Main thread, before ROS starts. Raises NoFreeDomain.
     """
-    folder = Path(tempfile.gettempdir()) / f'lerobot_serve_domains_{os.getuid()}'
-    folder.mkdir(exist_ok=True)
+    folder = _own_folder()
     for domain in DOMAINS:
-        # held until the process ends
-        handle = open(folder / str(domain), 'w')  # noqa: SIM115
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.close()
+        lock = _locked(folder / str(domain))
+        if lock is None:
             continue
         if is_in_use(domain):
-            handle.close()
+            os.close(lock)
             continue
-        _held.append(handle)
+        # held until the process ends
+        _held.append(lock)
         os.environ['ROS_DOMAIN_ID'] = str(domain)
         os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
         os.environ.pop('ROS_LOCALHOST_ONLY', None)
@@ -67,3 +67,32 @@ def reserve_domain() -> int:
     raise NoFreeDomain(
         f'all {len(DOMAINS)} ROS domains are in use; end the processes that lock files in {folder}'
     )
+
+
+def _own_folder() -> Path:
+    """Return the folder of the locks, which others cannot write to. Raises NoFreeDomain."""
+    folder = Path(tempfile.gettempdir()) / f'lerobot_serve_domains_{os.getuid()}'
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    status = folder.lstat()
+    if not (stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()):
+        raise NoFreeDomain(
+            f'{folder} is no folder of this user, and domains are reserved there; remove it, or '
+            'set TMPDIR to a folder of your own'
+        )
+    folder.chmod(0o700)
+    return folder
+
+
+def _locked(path: Path) -> int | None:
+    """Return the handle of a file that is locked now; None for one that cannot be."""
+    try:
+        handle = os.open(path, LOCK_FLAGS, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import closing
 import os
+from pathlib import Path
 import socket
 import subprocess
 import sys
@@ -53,3 +54,43 @@ def test_no_port_is_one_for_outgoing_connections(number):
 
 def test_a_machine_without_tables_has_free_domains(tmp_path):
     assert not private_domain.is_in_use(1, [tmp_path / 'udp'])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Where the domains of this user are reserved; it does not exist yet."""
+    monkeypatch.setattr(private_domain.tempfile, 'gettempdir', lambda: str(tmp_path))
+    return tmp_path / f'lerobot_serve_domains_{os.getuid()}'
+
+
+def test_a_link_in_place_of_a_lock_leads_nowhere(folder, tmp_path, monkeypatch):
+    precious = tmp_path / 'precious'
+    precious.write_text('precious')
+    folder.mkdir()
+    for number in private_domain.DOMAINS:
+        (folder / str(number)).symlink_to(precious)
+    with pytest.raises(private_domain.NoFreeDomain, match=str(folder)):
+        private_domain.reserve_domain()
+    assert precious.read_text() == 'precious'
+
+
+@pytest.mark.parametrize('kind', ['link', 'file', 'of another user'])
+def test_a_folder_of_others_is_not_used(folder, tmp_path, monkeypatch, kind):
+    if kind == 'link':
+        folder.symlink_to(tmp_path)
+    elif kind == 'file':
+        folder.touch()
+    else:
+        folder.mkdir()
+        os.chown(folder, 12345, -1)
+    with pytest.raises(private_domain.NoFreeDomain, match=f'{folder} is no folder of this user'):
+        private_domain.reserve_domain()
+
+
+def test_others_cannot_write_where_domains_are_reserved(folder, monkeypatch):
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    monkeypatch.setattr(private_domain, 'is_in_use', lambda _: True)
+    with pytest.raises(private_domain.NoFreeDomain, match='are in use'):
+        private_domain.reserve_domain()
+    assert folder.stat().st_mode & 0o777 == 0o700
