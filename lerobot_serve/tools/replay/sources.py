@@ -168,7 +168,9 @@ class TraceSource:
             )
         why = next(filter(None, map(why_insufficient, servers)), '')
         if why or self._missing:
-            why = why or 'requests without observation and reply (of an older version)'
+            why = (
+                why or 'requests without observation and reply (too large, or of an older version)'
+            )
             raise ReplayError(
                 f'{self._path} has {why}: a replay needs {NEEDED_PARAMETERS[0]}: full and '
                 f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
@@ -180,7 +182,9 @@ class TraceSource:
         except ValueError:
             self._damaged += 1
             return
-        if kept is None:
+        if kept is None and record.left_out_bytes is not None:
+            self._lost += 1
+        elif kept is None:
             self.without_reply += 1
         elif not kept.request and record.status == 'bad_observation':
             self._unread += 1

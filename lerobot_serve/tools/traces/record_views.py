@@ -108,6 +108,14 @@ class HeaderRecord(RecordView):
     parameters = Table()
 
 
+class ClockRecord(RecordView):
+    """Another time of day: that of the machine was set."""
+
+    __slots__ = ()
+
+    wall_time = Text()
+
+
 class FooterRecord(RecordView):
     """The last line of each part."""
 
@@ -196,6 +204,7 @@ class RequestRecord(RecordView):
     prefix_ignored = Flag()
     dropped = Table()
     reason = Text()
+    left_out_bytes = Integer()
 
     @property
     def slot(self) -> str:
@@ -300,6 +309,7 @@ class IncidentRecord(RecordView):
 
 VIEWS: dict[str, type[RecordView]] = {
     'header': HeaderRecord,
+    'clock': ClockRecord,
     'footer': FooterRecord,
     'damaged': DamagedRecord,
     'parameter': ParameterRecord,

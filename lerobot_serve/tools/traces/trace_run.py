@@ -11,6 +11,7 @@ from typing import NamedTuple
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.reader import LineReader
 from lerobot_serve.tools.traces.record_views import (
+    ClockRecord,
     DamagedRecord,
     FooterRecord,
     HeaderRecord,
@@ -23,7 +24,7 @@ from lerobot_serve.tools.traces.record_views import (
 NS_LIMIT = 1 << 63
 ALL_ACTIONS = LineReader()
 # records about the trace itself
-OWN_RECORDS = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
+OWN_RECORDS = (HeaderRecord, ClockRecord, ParameterRecord, FooterRecord, DamagedRecord)
 
 
 class LinePosition(NamedTuple):
@@ -117,6 +118,8 @@ class TraceRun:
             yield Entry(self._time_s, self, record)
 
     def _apply(self, record: RecordView) -> None:
+        if isinstance(record, (HeaderRecord, ClockRecord)):
+            self._offset_s = wall_offset_s(record, self._offset_s)
         if isinstance(record, HeaderRecord):
             if not self._is_headed:
                 self._head(record)
@@ -134,16 +137,15 @@ class TraceRun:
         self.header_parameters = header.parameters
         self.parameters = dict(header.parameters)
         self.is_partial = header.part != 0
-        self._offset_s = wall_offset_s(header)
 
 
-def wall_offset_s(header: HeaderRecord) -> float:
-    """Return the offset from the node's clock to 1970, 0 if the header lacks it."""
-    mono_ns = header.mono_ns
+def wall_offset_s(record: HeaderRecord | ClockRecord, before_s: float) -> float:
+    """Return the offset from the node's clock to 1970, that of before if the record lacks it."""
+    mono_ns = record.mono_ns
     if mono_ns is None:
-        return 0.0
+        return before_s
     try:
-        when = datetime.fromisoformat(header.wall_time.replace('Z', '+00:00'))
+        when = datetime.fromisoformat(record.wall_time.replace('Z', '+00:00'))
         return when.timestamp() - mono_ns / 1e9
     except (ValueError, OverflowError):
-        return 0.0
+        return before_s

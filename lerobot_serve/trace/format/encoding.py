@@ -8,6 +8,7 @@ fields that held one. A float32 is written with the fewest digits that restore i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 import json
 import math
@@ -18,27 +19,40 @@ import numpy as np
 from lerobot_serve.trace.format.deferred_fields import resolve_deferred_fields
 from lerobot_serve.trace.format.schema import LINE_LIMIT
 
+# of a request: its images, and what needs them
+IMAGE_FIELDS = ('images', 'replay')
+
 
 class UnencodableRecord(ValueError):
     """A record that cannot be encoded: an internal error."""
 
 
-def encode(record: dict[str, Any]) -> bytes:
-    """Return the line with its newline. Raises UnencodableRecord."""
+def encode(record: dict[str, Any], on_left_out: Callable[[int], None] = lambda _: None) -> bytes:
+    """
+    Return the line with its newline. Raises UnencodableRecord. A line that would be too long has
+    `left_out_bytes` in place of IMAGE_FIELDS; `on_left_out` gets how long it would have been.
+    """
     if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
         raise UnencodableRecord(
             f'a record must be a dict with a kind, got {type(record).__name__}'
         )
     try:
-        text = _to_text(resolve_deferred_fields(record))
+        whole = resolve_deferred_fields(record)
+        line = _to_line(whole)
+        if len(line) > LINE_LIMIT:
+            on_left_out(len(line))
+            line = _line_without_images(whole, len(line))
     except Exception as error:
         # a trace error must never end the traced process
         raise UnencodableRecord(f'record of kind {record["kind"]} is not JSON: {error}') from None
-    # invalid UTF-8 is replaced, not an error
-    line = text.encode(errors='replace') + b'\n'
     if len(line) > LINE_LIMIT:
         raise UnencodableRecord(f'a line must have at most {LINE_LIMIT} bytes, got {len(line)}')
     return line
+
+
+def _line_without_images(record: dict[str, Any], size: int) -> bytes:
+    rest = {name: value for name, value in record.items() if name not in IMAGE_FIELDS}
+    return _to_line(rest | {'left_out_bytes': size - len(_to_line(rest))})
 
 
 def decode(line: bytes) -> dict[str, Any]:
@@ -50,6 +64,11 @@ def decode(line: bytes) -> dict[str, Any]:
     if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
         raise ValueError('not a record')
     return record
+
+
+def _to_line(record: dict[str, Any]) -> bytes:
+    # invalid UTF-8 is replaced, not an error
+    return _to_text(record).encode(errors='replace') + b'\n'
 
 
 def _to_text(record: dict[str, Any]) -> str:

@@ -42,13 +42,23 @@ def header(
     """
     if role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
-    wall_time = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
     made = make_record(
         'header', now_ns, NO_IDS, schema_version=SCHEMA_VERSION, node=node, role=role
     )
-    made |= {'version': version, 'wall_time': wall_time.replace('+00:00', 'Z')}
+    made |= {'version': version, 'wall_time': wall_text(wall_s)}
     known = {} if policies is None else {'policies': list(policies)}
     return made | known | {'parameters': dict(parameters)}
+
+
+def clock(now_ns: int, wall_s: float) -> Record:
+    """Return the record of another time of day; both are the same instant."""
+    return make_record('clock', now_ns, NO_IDS, wall_time=wall_text(wall_s))
+
+
+def wall_text(wall_s: float) -> str:
+    """Return a time of day as UTC."""
+    text = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
+    return text.replace('+00:00', 'Z')
 
 
 def policy(slot: str, fingerprint: str) -> Record:

@@ -72,4 +72,5 @@ def open_trace(
         keep_files=node_parameters.trace_max_files,
         log_warning=log_warning,
         clock=clock,
+        wall=wall,
     )

@@ -16,9 +16,12 @@ import time
 from typing import Any
 
 from lerobot_serve.trace.format.encoding import encode, UnencodableRecord
-from lerobot_serve.trace.format.records import drop, footer
+from lerobot_serve.trace.format.records import clock as clock_record
+from lerobot_serve.trace.format.records import drop, footer, wall_text
+from lerobot_serve.trace.format.schema import LINE_LIMIT
 from lerobot_serve.trace.writing.record_queue import LossCounter, record_kind, RecordQueue
 from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
+from lerobot_serve.trace.writing.time_of_day import TimeOfDay
 
 FLUSH_S = 0.05
 RETRY_NS = 30_000_000_000
@@ -39,9 +42,11 @@ class TraceWriter:
         keep_files: int,
         log_warning: Callable[[str], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """
         The run has at most `keep_files` files of `limit_bytes`; `header` is from records.header.
+        `wall` returns the seconds since 1970.
 
         Raises ValueError, also for a header that is not JSON.
         """
@@ -56,7 +61,8 @@ class TraceWriter:
         self._wake = threading.Event()
         self._write_lock = threading.Lock()
         self._retry_ns: int | None = None
-        self._is_closing = self._has_ended = False
+        self._time_of_day = TimeOfDay(clock, wall)
+        self._is_closing = self._has_ended = self._has_left_out = False
         self.written = 0
 
     def write(self, record: dict[str, Any]) -> None:
@@ -123,6 +129,9 @@ class TraceWriter:
         for _ in range(len(self._queue)):
             self._put(self._queue.take())
         self._write_losses()
+        if self._time_of_day.has_moved():
+            # where it cannot be written, the header of the next part has it
+            self._append(encode(clock_record(*self._time_of_day.take())))
 
     def _ensure_open(self) -> None:
         """Open the first part, or a new one after a failure once the retry is due."""
@@ -138,7 +147,7 @@ class TraceWriter:
     def _put(self, record: dict[str, Any]) -> None:
         kind = record_kind(record)
         try:
-            line = encode(record)
+            line = encode(record, self._on_left_out)
         except UnencodableRecord:
             self._losses.add('trace_unwritable', kind)
             return
@@ -146,6 +155,16 @@ class TraceWriter:
             self._header['policies'] = record['policies']
         if not self._append(line):
             self._losses.add('trace_failed', kind)
+
+    def _on_left_out(self, size: int) -> None:
+        """Log the first line that is too long."""
+        if not self._has_left_out:
+            self._has_left_out = True
+            self._log_warning(
+                f'trace {self.path}: a record with its images has {size} bytes, at most '
+                f'{LINE_LIMIT} are allowed; it and others like it are written without images: '
+                'they cannot be replayed. Send smaller images or JPEG, or capture requests instead'
+            )
 
     def _append(self, line: bytes) -> bool:
         """Append a line to the current part; return whether it is written."""
@@ -170,6 +189,9 @@ class TraceWriter:
             self._losses.mark_reported(reason, kind, count)
 
     def _begin_part(self) -> None:
+        if self.path:
+            now_ns, wall_s = self._time_of_day.take()
+            self._header |= {'mono_ns': now_ns, 'wall_time': wall_text(wall_s)}
         self._output.begin(self._header)
         self._retry_ns = None
 

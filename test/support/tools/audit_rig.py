@@ -93,7 +93,15 @@ def write(
         parameters=parameters,
     )
     limits = {'limit_bytes': 1 << 24, 'keep_files': 100} | limits
-    writer = TraceWriter(folder, name, header, log_warning=print, clock=lambda: 0, **limits)
+    writer = TraceWriter(
+        folder,
+        name,
+        header,
+        log_warning=print,
+        clock=lambda: ahead_ns,
+        wall=lambda: WALL_S + off_s,
+        **limits,
+    )
     for number, record in enumerate(content):
         writer.write(record)
         if number % 1000 == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace writer with what it told, a clock that is set by hand, and disks that fail."""
+"""A trace writer with what it told, clocks that are set by hand, and disks that fail."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lerobot_serve.trace.writing import rotating_file
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 POLICIES = [records.policy('a', 'reach@f0ed'), records.policy('b', 'reach@0b57')]
+WALL_S = 1_750_000_000.25
 IDS = RecordIds('robot_1', 77, 12, 'episode-1')
 
 
@@ -26,7 +27,7 @@ def header(**changed: Any) -> dict[str, Any]:
         'node': '/edge_controller',
         'role': 'edge',
         'version': '0.1.0',
-        'wall_s': 1_750_000_000.25,
+        'wall_s': WALL_S,
         'now_ns': 5_000,
         'policies': POLICIES,
         'parameters': {'fps': 30.0, 'servers': ('/policy_router',)},
@@ -39,12 +40,15 @@ class Trace:
 
     def __init__(self, folder: Path, name: str = 'edge', **limits: int) -> None:
         self.folder, self.told, self.now_ns = folder, [], 0
+        # the time of day at which the clock was 0
+        self.began_s = WALL_S
         self.writer = TraceWriter(
             folder,
             name,
             header(),
             log_warning=self.told.append,
             clock=lambda: self.now_ns,
+            wall=lambda: self.began_s + self.now_ns / 1e9,
             **{'limit_bytes': 1 << 20, 'keep_files': 8} | limits,
         )
 

@@ -157,6 +157,15 @@ def test_what_can_be_no_line_is_refused(record):
         encode(record)
 
 
+def test_a_line_that_is_too_long_for_its_images_keeps_the_rest():
+    images = [{'name': 'front', 'base64': 'x' * (17 << 20)}]
+    record = {'kind': 'request', 'seq': 7, 'images': images, 'replay': {'answer': 'x'}}
+    sizes = []
+    line = encode(record, sizes.append)
+    left_out = sizes[0] - len(encode({'kind': 'request', 'seq': 7}))
+    assert strict(line) == {'kind': 'request', 'seq': 7, 'left_out_bytes': left_out}
+
+
 def test_a_line_has_a_bound(monkeypatch):
     monkeypatch.setattr(encoding, 'LINE_LIMIT', 40)
     with pytest.raises(UnencodableRecord, match='40 bytes'):

@@ -19,6 +19,7 @@ DOCUMENT = REPOSITORY / 'docs' / 'trace.md'
 # how a record is made -> its kind
 KINDS = (
     records.header,
+    records.clock,
     records.policies,
     records.request,
     records.executed,

@@ -8,9 +8,12 @@ import json
 import threading
 
 import pytest
-from support.tools.trace_rig import header, IDS, POLICIES, strict, Trace
+from support.tools.trace_rig import header, IDS, POLICIES, strict, Trace, WALL_S
 
-from lerobot_serve.trace.format import records
+from lerobot_serve.tools.traces.record_views import IncidentRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format import encoding, records
+from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.run_files import run_name
 from lerobot_serve.trace.writing import writer as module
 from lerobot_serve.trace.writing.record_queue import (
@@ -19,6 +22,8 @@ from lerobot_serve.trace.writing.record_queue import (
     RECORDS_LIMIT,
 )
 from lerobot_serve.trace.writing.writer import TraceWriter
+
+MINUTE_NS = 60_000_000_000
 
 
 @pytest.fixture
@@ -190,9 +195,89 @@ def test_parts_are_bounded_and_the_oldest_go(tmp_path):
         f'edge.{first}.jsonl',
         f'edge.{first + 1}.jsonl',
     ]
-    assert all(head['policies'] == POLICIES and head['mono_ns'] == 5_000 for head in headers)
+    assert all(head['policies'] == POLICIES for head in headers)
     assert [foot['end_reason'] for foot in footers] == ['rotated', 'rotated', 'closed']
     assert sum(foot['records'] for foot in footers) == len(written)
+
+
+def times_of(trace: Trace) -> dict[str, float]:
+    """Return the time of day of each incident, as readers see it."""
+    entries = TraceRun(trace.writer.path, 0).read()
+    return {
+        entry.record.name: entry.time_s
+        for entry in entries
+        if isinstance(entry.record, IncidentRecord)
+    }
+
+
+def test_a_clock_that_is_set_later_dates_the_records_from_then_on(trace):
+    trace.began_s, jump_s = WALL_S, 50 * 365 * 86_400
+    trace.note('before')
+    trace.now_ns += MINUTE_NS
+    trace.began_s += jump_s
+    trace.note('not seen yet')
+    trace.now_ns += 1_000_000_000
+    trace.note('after')
+    trace.now_ns += MINUTE_NS
+    trace.note('later')
+    (clock,) = trace.read('clock')
+    assert clock['mono_ns'] == MINUTE_NS
+    times = times_of(trace)
+    assert times['before'] == pytest.approx(WALL_S, abs=0.01)
+    assert times['after'] == pytest.approx(WALL_S + jump_s + 61, abs=0.01)
+    assert times['later'] == pytest.approx(WALL_S + jump_s + 121, abs=0.01)
+
+
+def test_a_clock_that_is_set_by_less_than_a_second_is_no_record(trace):
+    for _ in range(5):
+        trace.now_ns += MINUTE_NS
+        trace.began_s += 0.4
+        trace.note('one')
+    # the sum of small steps is seen, too
+    assert len(trace.read('clock')) == 1
+
+
+def test_the_time_of_day_is_compared_once_a_minute(trace):
+    trace.note('one')
+    trace.began_s += 100
+    trace.now_ns += MINUTE_NS - 1
+    trace.note('two')
+    assert not trace.read('clock')
+
+
+def test_each_part_has_the_time_of_day_of_its_begin(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
+    trace.note('x' * 3500)
+    trace.began_s += 100
+    trace.now_ns += 5_000_000_000
+    trace.note('y' * 3500)
+    first, second = trace.read('header')
+    assert (first['mono_ns'], second['mono_ns']) == (5_000, trace.now_ns)
+    assert times_of(trace)['y' * 3500] == pytest.approx(WALL_S + 105, abs=0.01)
+
+
+def test_headers_of_an_old_run_repeat_the_first_moment(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
+    trace.now_ns = 7_000_000_000
+    trace.note('x' * 3500, 'y' * 3500)
+    for path in trace.files():
+        first, *rest = path.read_bytes().splitlines(keepends=True)
+        old = strict(first) | {name: header()[name] for name in ('mono_ns', 'wall_time')}
+        path.write_bytes(encode(old) + b''.join(rest))
+    assert list(times_of(trace).values()) == pytest.approx([WALL_S + 7] * 2, abs=0.01)
+
+
+def test_the_first_line_that_is_too_long_for_its_images_is_logged(trace, monkeypatch):
+    monkeypatch.setattr(encoding, 'LINE_LIMIT', 1000)
+    for seq in range(3):
+        images = [{'name': 'front', 'base64': 'x' * 2000}]
+        ids = IDS._replace(seq=seq)
+        trace.writer.write(records.request(seq, ids, status='ok', images=images))
+    trace.note('next')
+    assert [each['seq'] for each in trace.read('request')] == [0, 1, 2]
+    assert not trace.writer.losses
+    (told,) = trace.told
+    assert 'without images' in told
 
 
 def test_a_line_that_is_larger_than_a_part_has_one_of_its_own(tmp_path):

@@ -225,6 +225,19 @@ def test_what_the_trace_lost_is_said(tmp_path):
     assert result.notes == ['requests that the trace lost: hidden states may differ: 3']
 
 
+def test_a_request_whose_images_were_left_out_is_one_that_the_trace_lost(tmp_path):
+    path, _ = traced(tmp_path, [request(1), request(2)])
+    made = lines(path)
+    place = next(i for i, line in enumerate(made) if b'"kind":"request"' in line)
+    record = decode(made[place])
+    del record['replay']
+    made[place] = encode(record | {'left_out_bytes': 1 << 24})
+    path.write_bytes(b''.join(made))
+    result = replay(path)
+    assert counts(result) == (1, 0, 0, 0)
+    assert result.notes == ['requests that the trace lost: hidden states may differ: 1']
+
+
 def test_a_record_waits_with_all_that_it_holds_on_to(tmp_path):
     server = TracedServer(tmp_path)
     found = []
