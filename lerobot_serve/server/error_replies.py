@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Flag, Status
 
 
 def error_chunk(
@@ -44,9 +45,3 @@ def not_ready_chunk(raw: bytes, text: str) -> Chunk:
 
 def no_session_text(client_id: str, session_epoch: int) -> str:
     return f'{client_id!r} has no session of epoch {session_epoch}'
-
-
-def encodable_text(text: str) -> str:
-    """Return the text without NUL bytes, cut to TEXT_LIMIT bytes."""
-    data = text.replace('\0', ' ').encode('utf-8', 'replace')
-    return data[:TEXT_LIMIT].decode(errors='ignore')

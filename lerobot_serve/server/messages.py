@@ -9,20 +9,20 @@ from typing import Any
 
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.server.swap.swap_status import SwapStatus
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.services import action_range
+from lerobot_serve.wire.services.responses import REASON_LIMIT
 from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 NO_SWAP = SwapStatus()
 # as in OpenSession.srv
-REASON_LIMIT = 2048
 STATE_NAMES = {
     ServerStatus.UNCONFIGURED: 'unconfigured',
     ServerStatus.INACTIVE: 'inactive',
@@ -114,7 +114,8 @@ def fill_refused(
     response: OpenSession.Response, code: Refusal, reason: str
 ) -> OpenSession.Response:
     """Fill in the reply to a session that is not opened."""
-    response.accepted, response.code, response.reason = False, int(code), reason[:REASON_LIMIT]
+    response.accepted, response.code = False, int(code)
+    response.reason = encodable_text(reason, REASON_LIMIT)
     return response
 
 

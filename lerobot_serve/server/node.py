@@ -41,7 +41,6 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.inference_loop import InferenceLoop
 from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
@@ -55,6 +54,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.server.swap.policy_swap import PolicySwap
 from lerobot_serve.server.swap.swap_folder import SwapRefused
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.schema import TEXT_LIMIT
 
 ENCAPSULATION = b'\x00\x01\x00\x00'
 START = len(ENCAPSULATION)
@@ -99,6 +100,15 @@ class CdrWriter:
 
     def finish(self) -> bytes:
         return b''.join(self._parts)
+
+
+def encodable_text(text: str, limit: int = TEXT_LIMIT) -> str:
+    """
+    Return the text as a message may have it: without NUL bytes, cut to `limit` bytes. The setters
+    of rclpy count characters, readers count bytes.
+    """
+    data = text.replace('\0', ' ').encode('utf-8', 'replace')
+    return data[:limit].decode(errors='ignore')
 
 
 def packed_part(phase: int, write: Callable[[CdrWriter], None]) -> bytes:

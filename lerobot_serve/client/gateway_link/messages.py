@@ -11,13 +11,14 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.agreement import GatewayAgreement
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.chunk import Chunk, retry_after
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.message_parts import Image as WireImage
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.observation import Observation as WireObservation
-from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
 from lerobot_serve.wire.services.policy_service import (
     Camera,
     ENUMS,
@@ -152,7 +153,7 @@ def chunk_of(action: Any, request: Envelope) -> Chunk:
         request.episode_id,
         robot=_actions(action),
         status=_status(action),
-        status_text=action.text.encode()[:TEXT_LIMIT].decode(errors='ignore'),
+        status_text=encodable_text(action.text),
         slot=action.slot,
         policy=action.model_version,
         queue_wait_ms=action.queue_wait_ms,

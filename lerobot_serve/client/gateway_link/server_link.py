@@ -25,10 +25,11 @@ from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.session.agreement import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Envelope
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.services.policy_service import Action
 from lerobot_serve.wire.services.requests import ResetEpisodeRequest
 from lerobot_serve.wire.services.responses import ResetEpisodeResponse
@@ -179,7 +180,7 @@ class GatewayServerLink:
         try:
             return wire_chunk.encode(chunk)
         except Unencodable as error:
-            text = f'the reply of the gateway cannot be used ({error})'[:TEXT_LIMIT]
+            text = encodable_text(f'the reply of the gateway cannot be used ({error})')
             return wire_chunk.encode(
                 wire_chunk.Chunk(
                     chunk.header,

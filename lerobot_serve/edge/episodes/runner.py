@@ -14,6 +14,7 @@ from lerobot_serve.edge.episodes.active_episode import ActiveEpisode, begin_run
 from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
@@ -106,7 +107,7 @@ class EpisodeRunner:
         has_chunk = status.chunks_accepted > run.chunks_accepted
         return RunEpisode.Result(
             outcome=int(outcome),
-            text=text[:256],
+            text=encodable_text(text, 256),
             episode_id=run.episode_id,
             slot=status.slot if has_chunk else '',
             policy=status.policy if has_chunk else '',

@@ -11,6 +11,7 @@ from builtin_interfaces.msg import Time
 from lerobot_serve.learner.rounds.settings import Shown
 from lerobot_serve.learner.versions.verdicts import canary_news, CanaryNews, STATES
 from lerobot_serve.versions.manifest import Manifest, TIME_FORMAT
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,
@@ -20,7 +21,6 @@ from lerobot_serve_interfaces.msg import (
 )
 
 SOURCES_LIMIT = 8
-TEXT_LIMIT = 1024
 
 
 def news_of(message: CanaryState) -> CanaryNews | None:
@@ -30,7 +30,7 @@ def news_of(message: CanaryState) -> CanaryNews | None:
         state,
         message.planned_policy,
         message.candidate_policy,
-        message.text[:TEXT_LIMIT],
+        encodable_text(message.text),
         message.champion_policy,
     )
 
@@ -41,7 +41,7 @@ def state_message(shown: Shown, learner: str, stamp: Time) -> LearnerState:
         stamp=stamp,
         learner=learner,
         state=shown.phase.value,
-        text=shown.text[:TEXT_LIMIT],
+        text=encodable_text(shown.text),
         round=shown.round,
         parent=shown.parent,
         latest=shown.latest,

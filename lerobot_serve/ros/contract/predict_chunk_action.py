@@ -26,9 +26,10 @@ from lerobot_serve.ros.contract.typed_messages import (
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
 from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION, Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 
@@ -140,7 +141,7 @@ def observation_bytes(goal: PredictChunk.Goal, number: int) -> bytes:
 
 def rejected_result(text: str) -> PredictChunk.Result:
     """Return the result of a goal with an invalid observation."""
-    chunk = ActionChunk(status=int(Status.BAD_OBSERVATION), status_text=text[:TEXT_LIMIT])
+    chunk = ActionChunk(status=int(Status.BAD_OBSERVATION), status_text=encodable_text(text))
     return PredictChunk.Result(chunk=chunk)
 
 

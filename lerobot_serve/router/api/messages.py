@@ -8,7 +8,8 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.shadow.comparator import ShadowComparison, ShadowStatistics
-from lerobot_serve.wire.schema import SINGLE_SLOT, TEXT_LIMIT
+from lerobot_serve.wire.cdr import encodable_text
+from lerobot_serve.wire.schema import SINGLE_SLOT
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,
@@ -54,7 +55,7 @@ def routing_decision(
         missing_episode_id=placement.missing_episode_id,
         sticky=placement.sticky,
         moved=placement.moved,
-        reason=_placement_reason(placement)[:TEXT_LIMIT],
+        reason=encodable_text(_placement_reason(placement)),
         split_version=placement.split_version,
     )
 
@@ -112,6 +113,6 @@ def shadow_summary(
         cage_trips=summary.trips,
         latency_ms_p50=summary.latency_ms_p50,
         latency_ms_p95=summary.latency_ms_p95,
-        unmet_requirements=unmet_requirements[:TEXT_LIMIT],
+        unmet_requirements=encodable_text(unmet_requirements),
         dropped=drop_messages(drops),
     )

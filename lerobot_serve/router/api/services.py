@@ -19,7 +19,9 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.services.responses import REASON_LIMIT
 from lerobot_serve.wire.services.session import (
     check_ros_reply_topic,
     SessionRefused,
@@ -113,7 +115,7 @@ class RouterServices:
             self._drops.add(f'refused_{refused.code.name.lower()}')
             self._host.warn(f'refused {request.client_id!r}: {refused}')
             response.accepted, response.code = False, int(refused.code)
-            response.reason = str(refused)[:2048]
+            response.reason = encodable_text(str(refused), REASON_LIMIT)
             return response
         finally:
             with self._topics_lock:
@@ -145,7 +147,7 @@ class RouterServices:
                 close = partial(core.close_session, *name)
                 response.closed = await self._host.run_in_control_thread(core, close) is not None
         except SessionRefused as refused:
-            response.text = str(refused)
+            response.text = encodable_text(str(refused))
         if not (response.closed or response.text):
             response.text = f'{name[0]!r} has no session of epoch {name[1]}'
         self.close_unused_reply_topics()
@@ -163,7 +165,7 @@ class RouterServices:
             texts = await self._host.run_in_control_thread(core, reset)
         except SessionRefused as refused:
             texts = [str(refused)]
-        response.acknowledged, response.text = not texts, '; '.join(texts)[:1024]
+        response.acknowledged, response.text = not texts, encodable_text('; '.join(texts))
         return response
 
     def close_unused_reply_topics(self) -> None:
@@ -201,9 +203,9 @@ class RouterServices:
                 plan=tuple(request.plan),
             )
         except SlotCommandRejected as error:
-            response.text = str(error)[:1024]
+            response.text = encodable_text(str(error))
         else:
-            response.success, response.text = True, text[:1024]
+            response.success, response.text = True, encodable_text(text)
             self._host.warn(f'{text} (an operator: {request.reason or "no reason given"})')
             self._host.poll()
         return response
@@ -223,7 +225,7 @@ class RouterServices:
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
         receipt = self.on_outcome(request.outcome)
-        response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
+        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
     def report_own_outcome(
@@ -236,7 +238,7 @@ class RouterServices:
         if self._host.core is None:
             raise SlotCommandRejected(NOT_CONFIGURED)
         receipt = self.on_outcome(request.outcome, of_client=request.outcome.client_id)
-        response.text, response.accepted = receipt.text[:1024], receipt.is_accepted
+        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
     def on_outcome(

@@ -29,6 +29,7 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import EpisodeTransition, SlotCounters
 from lerobot_serve.router.shadow.qualification import ShadowRecord
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
 CANDIDATE, CHAMPION = 'b', 'a'
@@ -297,7 +298,7 @@ class CanaryController:
             step=canary.step,
             step_count=len(plan.steps) if plan else 0,
             share_percent=canary.share_percent or 0,
-            text=canary.text[:1024],
+            text=encodable_text(canary.text),
             estimated_remaining_episodes=self._remaining_episodes(),
             candidate_successes=facts.candidate.arm.success,
             candidate_failures=facts.candidate.arm.failure,

@@ -14,10 +14,11 @@ from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Flag, Status
 
 
 class ReplicaSender(Protocol):
@@ -62,7 +63,7 @@ class ReplicaTransport:
             request.session.request.client_id,
             request.episode_id,
             status=status,
-            status_text=text[:TEXT_LIMIT],
+            status_text=encodable_text(text),
             slot=request.slot,
             extensions=(wire_chunk.retry_after(retry_after_s),) if retry_after_s else (),
         )
@@ -80,6 +81,6 @@ class ReplicaTransport:
                 client_id,
                 episode_id,
                 status=Status.NO_SESSION,
-                status_text=text[:TEXT_LIMIT],
+                status_text=encodable_text(text),
             )
         )

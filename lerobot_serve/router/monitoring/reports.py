@@ -18,12 +18,12 @@ from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import overall_health, Slot
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import (
     FINGERPRINT_LIMIT,
     SCHEMA_VERSION,
     SCHEMA_VERSION_MIN,
     SINGLE_SLOT,
-    TEXT_LIMIT,
 )
 from lerobot_serve_interfaces.msg import (
     ReplicaState,
@@ -54,7 +54,7 @@ def router_state(
         stamp=context.stamp(),
         server=context.name,
         health=health,
-        text='; '.join(bad)[:TEXT_LIMIT],
+        text=encodable_text('; '.join(bad)),
         split_percent=table.rules.split_percent,
         sessions=len(table.sessions),
         slots=slots,
@@ -72,7 +72,7 @@ def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState
         slot=slot.name,
         policy=slot.policy,
         state=slot_state_code(slot),
-        text='; '.join(filter(None, (slot.text, slot.waived_requirements)))[:TEXT_LIMIT],
+        text=encodable_text('; '.join(filter(None, (slot.text, slot.waived_requirements)))),
         share_percent=share_percent,
         consecutive_failures=slot.health.failures,
         episodes=stats.episodes,
@@ -119,7 +119,7 @@ def replica_state(replica: Replica) -> ReplicaState:
         server=replica.name,
         slot=replica.slot,
         state=int(replica.state),
-        text=replica.text[:TEXT_LIMIT],
+        text=encodable_text(replica.text),
         policy=replica.policy,
         sessions=max(0, replica.sessions),
         load=replica.load,
@@ -150,7 +150,7 @@ def server_status(
         policy_type='router',
         memory_mb=resident_memory_mb(),
         state=state,
-        text=text[:TEXT_LIMIT],
+        text=encodable_text(text),
         dropped=drop_messages(drops),
     )
     if table is None:
@@ -159,7 +159,7 @@ def server_status(
     found = [replica.report for replica in ready if replica.report]
     all_stats = [table.stats.slot(name) for name in table.slots]
     policies = '|'.join(slot.policy for slot in table.slots.values())
-    status.policy = policies[:FINGERPRINT_LIMIT]
+    status.policy = encodable_text(policies, FINGERPRINT_LIMIT)
     status.warmed_up = bool(ready)
     status.active_sessions = len(table.sessions)
     status.max_sessions = sum(report.max_sessions for report in found)

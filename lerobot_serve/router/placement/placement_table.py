@@ -15,6 +15,7 @@ from typing import Protocol
 
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.schema import SINGLE_SLOT
 
 REASON_LIMIT = 500
@@ -107,7 +108,7 @@ class PlacementTable:
             slot_name,
             split_percent,
             known is not None,
-            reason[:REASON_LIMIT],
+            encodable_text(reason, REASON_LIMIT),
             self.split_version,
         )
         if episode_id:
@@ -126,7 +127,7 @@ class PlacementTable:
             slot_name,
             split_percent,
             True,
-            reason[:REASON_LIMIT],
+            encodable_text(reason, REASON_LIMIT),
             split_version,
         )
         self._remember(episode_id, decided)

@@ -20,9 +20,10 @@ from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChun
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Envelope, read_envelope
-from lerobot_serve.wire.schema import Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
@@ -155,7 +156,7 @@ class PredictChunkProxy:
                 client_id,
                 episode_id,
                 status=status,
-                status_text=text[:TEXT_LIMIT],
+                status_text=encodable_text(text),
                 slot=slot,
                 extensions=(wire_chunk.retry_after(retry_after_s),) if retry_after_s else (),
             )

@@ -7,7 +7,8 @@ from array import array
 import contextlib
 
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal, TEXT_LIMIT
+from lerobot_serve.wire.cdr import encodable_text
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal
 from lerobot_serve.wire.services import action_range
 from lerobot_serve.wire.services.action_range import ActionRange
 from lerobot_serve.wire.services.session import SessionRefused
@@ -23,11 +24,11 @@ def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> Ope
     first.observation_topic = observation_topic
     first.warnings = [
         *(
-            f'slot {name}: {warning}'[:TEXT_LIMIT]
+            encodable_text(f'slot {name}: {warning}')
             for name, reply in replies.items()
             for warning in reply.warnings
         ),
-        *(f'slot not used: {e.refused}'[:TEXT_LIMIT] for e in opened.values() if e.refused),
+        *(encodable_text(f'slot not used: {e.refused}') for e in opened.values() if e.refused),
     ]
     for reply in replies.values():
         first.chunk_size = min(first.chunk_size, reply.chunk_size)
@@ -39,7 +40,8 @@ def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> Ope
     first.extensions = merge_action_ranges(list(replies.values()))
     types = {reply.policy_type for reply in replies.values()}
     first.policy_type = types.pop() if len(types) == 1 else 'mixed'
-    first.policy = '|'.join(reply.policy for reply in replies.values())[:FINGERPRINT_LIMIT]
+    policies = '|'.join(reply.policy for reply in replies.values())
+    first.policy = encodable_text(policies, FINGERPRINT_LIMIT)
     return first
 
 

@@ -25,6 +25,7 @@ from lerobot_serve.ros.contract.service_call import (
 from lerobot_serve.tools.operate.message_views import server_view
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.swap.server_view import ServerView
+from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve.wire.names import node_name
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
@@ -34,8 +35,6 @@ SWAP_SERVICE = 'swap_policy'
 DISCOVERED_S = 1.0
 # a second call does nothing more; a second resume would end what another operator paused
 IDEMPOTENT_TRIGGERS = frozenset({'pause'})
-# of ControlSlot
-REASON_LIMIT = 1024
 OUTCOMES = {
     'success': EpisodeOutcome.SUCCESS,
     'failure': EpisodeOutcome.FAILURE,
@@ -72,7 +71,7 @@ class ServiceCalls:
             command=getattr(ControlSlot.Request, command),
             slot=slot,
             move_running_episodes=at_once,
-            reason=_utf8(reason)[:REASON_LIMIT],
+            reason=encodable_text(reason),
             split_percent=split_percent,
             plan=list(plan),
         )

@@ -14,13 +14,15 @@ from lerobot_serve.server.messages import (
     fill_accepted,
     fill_load,
     fill_policy,
+    fill_refused,
     server_status_message,
     ServerState,
 )
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire.schema import StateClass, TEXT_LIMIT
+from lerobot_serve.wire.schema import Refusal, StateClass, TEXT_LIMIT
 from lerobot_serve.wire.services import action_range
 from lerobot_serve.wire.services.action_range import ActionRange
+from lerobot_serve.wire.services.responses import REASON_LIMIT
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
@@ -143,3 +145,12 @@ def test_both_replies_describe_the_policy(reply):
 def test_the_classes_of_state_are_those_of_the_message():
     for kind in StateClass:
         assert getattr(ServerStatus, kind.name) == kind
+
+
+def test_a_refusal_in_any_language_is_one_that_clients_read():
+    task, other = '折叠衣服' * 100, '打开抽屉' * 100
+    reason = f'task is {task}, the policy is pinned to {other}'
+    assert len(reason) < REASON_LIMIT < len(reason.encode())
+    response = fill_refused(OpenSession.Response(), Refusal.TASK_PINNED, reason)
+    assert len(response.reason.encode()) <= REASON_LIMIT
+    assert reason.startswith(response.reason)

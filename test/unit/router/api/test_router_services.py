@@ -11,6 +11,7 @@ from support.router.router_core_rig import RoutingRig
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.services.responses import REASON_LIMIT
 from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
@@ -150,6 +151,18 @@ def test_who_is_refused_leaves_no_topic_behind(rig):
     assert rig.replies.topics == set()
     assert rig.drops['refused_action_names'] == 1
     assert rig.host.warned[0].startswith("refused 'robot': slot a (")
+
+
+def test_a_refusal_in_any_language_is_one_that_clients_read(rig):
+    reason = '任务不同' * 500
+
+    def refuse(_) -> SessionRequest:
+        raise SessionRefused(Refusal.TASK_PINNED, reason)
+
+    rig.services._read_request = refuse
+    reply = rig.do(rig.open())
+    assert reason.startswith(reply.reason)
+    assert REASON_LIMIT - 3 < len(reply.reason.encode()) <= REASON_LIMIT
 
 
 def test_slots_with_different_histories_take_nobody(rig):
