@@ -39,7 +39,7 @@ def encode(record: dict[str, Any], on_left_out: Callable[[int], None] = lambda _
     try:
         whole = resolve_deferred_fields(record)
         line = _to_line(whole)
-        if len(line) > LINE_LIMIT:
+        if len(line) > LINE_LIMIT and not whole.keys().isdisjoint(IMAGE_FIELDS):
             on_left_out(len(line))
             line = _line_without_images(whole, len(line))
     except Exception as error:

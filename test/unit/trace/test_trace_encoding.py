@@ -166,6 +166,13 @@ def test_a_line_that_is_too_long_for_its_images_keeps_the_rest():
     assert strict(line) == {'kind': 'request', 'seq': 7, 'left_out_bytes': left_out}
 
 
+def test_a_line_that_is_too_long_without_images_leaves_nothing_out():
+    sizes = []
+    with pytest.raises(UnencodableRecord, match='at most'):
+        encode({'kind': 'request', 'reason': 'x' * (17 << 20)}, sizes.append)
+    assert not sizes
+
+
 def test_a_line_has_a_bound(monkeypatch):
     monkeypatch.setattr(encoding, 'LINE_LIMIT', 40)
     with pytest.raises(UnencodableRecord, match='40 bytes'):

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 import json
 import threading
 
 import pytest
 from support.tools.trace_rig import header, IDS, POLICIES, strict, Trace, WALL_S
 
+from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.tools.traces.record_views import IncidentRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import encoding, records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.run_files import run_name
 from lerobot_serve.trace.writing import writer as module
+from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.record_queue import (
     QUEUED_IMAGE_BYTES_LIMIT,
     RecordQueue,
@@ -226,6 +229,33 @@ def test_a_clock_that_is_set_later_dates_the_records_from_then_on(trace):
     assert times['before'] == pytest.approx(WALL_S, abs=0.01)
     assert times['after'] == pytest.approx(WALL_S + jump_s + 61, abs=0.01)
     assert times['later'] == pytest.approx(WALL_S + jump_s + 121, abs=0.01)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Those of a node."""
+
+    trace_folder: str
+    trace_file_limit_mb: int = 1
+    trace_max_files: int = 2
+
+
+def test_the_trace_of_a_node_follows_the_time_of_day_that_it_is_given(tmp_path):
+    now_ns, wall_s = [0], [WALL_S]
+    writer = open_trace(
+        Parameters(str(tmp_path)),
+        node='/edge',
+        role='edge',
+        clock=lambda: now_ns[0],
+        log_warning=print,
+        wall=lambda: wall_s[0],
+    )
+    writer.drain()
+    now_ns[0], wall_s[0] = MINUTE_NS, WALL_S + 1000
+    writer.drain()
+    (clock,) = (record for _, record in read_records(writer.path) if record['kind'] == 'clock')
+    assert clock['wall_time'] == records.wall_text(WALL_S + 1000)
+    writer.close()
 
 
 def test_a_clock_that_is_set_by_less_than_a_second_is_no_record(trace):
