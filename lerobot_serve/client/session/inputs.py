@@ -26,6 +26,10 @@ class Observed:
     state: Float32Array
     frames: dict[str, FrameArray]
 
+    def copy(self) -> Observed:
+        """Return one that shares no image."""
+        return Observed(self.state, {name: each.copy() for name, each in self.frames.items()})
+
 
 class ObservationCheck:
     """Checks observations of one session against its names; any thread."""
@@ -124,7 +128,8 @@ class ObservationHistory:
     def resized(self, steps: int, stride_steps: int) -> ObservationHistory:
         """Return a history of another length with what is known."""
         other = ObservationHistory(steps, stride_steps)
-        other._known.extend(self._known)
+        # without a history before, images may be the caller's
+        other._known.extend(each.copy() if steps > 1 else each for each in self._known)
         return other
 
     def rows(self) -> tuple[tuple[Observed, int], ...]:

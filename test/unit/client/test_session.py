@@ -466,6 +466,18 @@ def test_a_history_keeps_the_images_of_a_buffer_that_is_used_again():
     assert seen == [[0, 200], [200, 100]]
 
 
+def test_a_server_that_comes_back_with_a_history_gets_the_images_of_their_moment(server, client):
+    session, buffer = client.open(), np.zeros((4, 6, 3), np.uint8)
+    server.observation_steps = 2
+    server.go()
+    server.come_back()
+    for value in (100, 200):
+        buffer[:] = value
+        session.predict((value, value), {FRONT: buffer})
+    seen = [[bytes(each.data)[0] for each in asked.images] for asked in server.observations]
+    assert seen == [[100, 100], [100, 200]]
+
+
 def test_one_observation_of_the_blocking_client_is_not_copied(session):
     images = {FRONT: np.zeros((4, 6, 3), np.uint8)}
     session.predict(STATE, images)
