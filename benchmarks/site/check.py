@@ -18,7 +18,8 @@ object: `violations`, a list of sentences for each rule, `counts` and `series_ms
     obeyed      a second after a command of an operator has succeeded, and until the next one that
                 may change it, no router places a new episode against it, unless this router is in
                 trouble itself: a slot that was drained or rolled back gets none, a split holds
-    led         each step of a rollout is taken once, by one router
+    led         each step of a rollout is taken once, by one router; one that falls into the
+                moment in which its router loses the state is not stored, and counted
     safe        each command is finite; each of a policy is younger than max_action_age_s
     recovered   after each fault all robots go on
     whole       no trace has an unreadable line, but for the last one of a process that was killed
@@ -378,16 +379,24 @@ def new_placements(evidence: Evidence) -> Iterator[tuple[str, Record]]:
 
 def check_steps(evidence: Evidence) -> None:
     """No two routers take the same step of a rollout, nor one router twice."""
-    events = sorted(evidence.of('router', 'canary'), key=lambda each: each['mono_ns'])
+    events = sorted(
+        (each['mono_ns'], name.partition('/')[0], each['event'], each.get('share_percent'))
+        for name, records in evidence.runs.items()
+        for each in records
+        if each['kind'] == 'canary'
+    )
     taken: set[tuple[str, int | None]] = set()
-    for each in events:
-        step = each['event'], each.get('share_percent')
-        evidence.counts[f'rollouts: {each["event"]}'] += 1
-        if each['event'] in BEGINNINGS:
+    for at_ns, router, event, share in events:
+        evidence.counts[f'rollouts: {event}'] += 1
+        if event in BEGINNINGS:
             taken.clear()
-        elif each['event'] in STEPS and step in taken:
-            evidence.blame('led', f'{step[0]} to {step[1]} % twice')
-        taken.add(step)
+        elif event in STEPS and evidence.in_trouble(router, at_ns):
+            # not stored: the next leader takes it again
+            evidence.counts['steps at the moment in which the state was lost'] += 1
+        elif event in STEPS and (event, share) in taken:
+            evidence.blame('led', f'{event} to {share} % twice')
+        else:
+            taken.add((event, share))
 
 
 def check_commands(evidence: Evidence) -> None:

@@ -195,12 +195,21 @@ class SessionManager:
         outcomes = self._call_pool.each(
             [server], lambda c: open_at_replica(c, session_request, CALL_TIMEOUT_S)
         )
-        if not isinstance(outcomes[server], Exception):
+        outcome = outcomes[server]
+        if not isinstance(outcome, Exception):
             return
         self._drops.add('reopen_failed')
+        if is_superseded(outcome):
+            self._end_superseded(session)
         # an unreachable replica without a replacement may still hold the session
-        if isinstance(outcomes[server], SessionRefused) or self._has_replacement(session, server):
+        elif isinstance(outcome, SessionRefused) or self._has_replacement(session, server):
             self._remove_place(session, server)
+
+    def _end_superseded(self, session: ClientSession) -> None:
+        """End a session whose client asks another router now, or another robot has its name."""
+        request = session.request
+        if self.close(request.client_id, request.session_epoch):
+            self._context.log_info(f'{request.client_id!r} has a newer session elsewhere')
 
     def _has_replacement(self, session: ClientSession, server: str) -> bool:
         """Return whether another ready replica of the slot could hold the session."""
@@ -286,6 +295,9 @@ class SessionManager:
         try:
             opened = self._open_in(slot, session.request, exclude=have)
         except SessionRefused as refused:
+            if is_superseded(refused):
+                self._end_superseded(session)
+                return
             self._drops.add('slot_refused')
             self._context.log_warning(
                 f'slot {slot.name} refused the session of {session.request.client_id!r}: {refused}'
@@ -332,6 +344,11 @@ class SessionManager:
                 return
             replica.health.mark_healthy()
         self._context.log_warning(f'{replica.name}: healthy again (status call succeeded)')
+
+
+def is_superseded(error: Exception) -> bool:
+    """Return whether a server holds a newer session of the client, or one of another robot."""
+    return isinstance(error, SessionRefused) and error.code is Refusal.NAME_IN_USE
 
 
 def session_servers(session: ClientSession) -> list[str]:

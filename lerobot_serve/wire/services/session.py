@@ -11,6 +11,8 @@ from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 # limits of a session request: many sessions are kept for long
 SESSION_EXTENSIONS_LIMIT = 64
 SESSION_EXTENSION_BYTES_LIMIT = 1 << 16
+# epochs count on, and begin again at 0; a client opens a few sessions while an older one is kept
+EPOCHS, REMEMBERED_EPOCHS = 2**32, 1024
 TAGS_LIMIT, TAG_KEY_LIMIT, TAG_VALUE_LIMIT = 16, 64, 128
 
 
@@ -96,13 +98,29 @@ def check_ros_reply_topic(session_request: SessionRequest) -> None:
         )
 
 
+def is_older(request: SessionRequest, known: SessionRequest) -> bool:
+    """
+    Return whether a session of the same client is older. Each has the next epoch, or, in a gateway
+    whose caller came back, any.
+    """
+    steps_back = (known.session_epoch - request.session_epoch) % EPOCHS
+    return request.instance == known.instance and 0 < steps_back <= REMEMBERED_EPOCHS
+
+
 def check_client_id_is_free(
     known: SessionRequest, session_request: SessionRequest, silent_ns: int, grace_ns: int
 ) -> None:
     """
     Raise SessionRefused when another robot with this client_id sent a message less than `grace_ns`
-    ago; `silent_ns` is the time since its last message.
+    ago, `silent_ns` is the time since its last message, or when this robot has opened a newer
+    session since: over another router, or with a request that was faster.
     """
+    if is_older(session_request, known):
+        raise SessionRefused(
+            Refusal.NAME_IN_USE,
+            f'client_id {session_request.client_id!r} has opened a newer session, epoch '
+            f'{known.session_epoch}; that of epoch {session_request.session_epoch} is over',
+        )
     if known.instance != session_request.instance and silent_ns < grace_ns:
         raise SessionRefused(
             Refusal.NAME_IN_USE,

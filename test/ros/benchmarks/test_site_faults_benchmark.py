@@ -20,9 +20,9 @@ def test_no_request_of_a_site_in_trouble_is_without_an_end(tmp_path):
     (case,) = site_faults.measure(4, tmp_path, kills=FAULTS)
     if why := case.parameters.get('not_measured'):
         pytest.skip(str(why))
-    # a busy machine may lose a request without a fault
-    missed = [goal for goal, holds in case.goals.items() if not holds]
-    assert not [goal for goal in missed if not goal.startswith('explained')], case.counts
+    # a busy machine may lose a request without a fault, and take more than a second for a command
+    missed = {goal.partition(':')[0] for goal, holds in case.goals.items() if not holds}
+    assert missed <= {'explained', 'obeyed'}, case.counts
     assert sum(n for name, n in case.counts.items() if name.startswith('faults: ')) == FAULTS
     # there was something to judge, and each of the programs saw some of it
     assert case.counts['replies'] > 50
@@ -30,3 +30,4 @@ def test_no_request_of_a_site_in_trouble_is_without_an_end(tmp_path):
     assert case.counts['requests known to a router'] > 50
     assert case.counts['requests known to a server'] > 50
     assert case.counts['control steps with an action of a policy'] > 500
+    assert case.counts['commands of the operator: done'] > 0

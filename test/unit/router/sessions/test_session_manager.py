@@ -263,6 +263,36 @@ def test_sessions_that_are_not_used_are_kept_alive(rig):
     assert all(len(client.calls) <= 1 for client in rig.clients.values())
 
 
+def test_a_robot_that_asks_another_router_now_is_left_to_it(rig):
+    rig.control.open(ask_of())
+    rig.poll()
+    for client in rig.clients.values():
+        client.refuses = Refusal.NAME_IN_USE
+        client.calls.clear()
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.poll()
+    assert rig.robots.current('robot') is None
+    asked = sum(client.calls.count('open') for client in rig.clients.values())
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.poll()
+    assert sum(client.calls.count('open') for client in rig.clients.values()) == asked
+    for client in rig.clients.values():
+        client.refuses = None
+    rig.control.open(ask_of(epoch=3))
+    assert places_of(rig) == SLOTS
+
+
+def test_nor_is_a_slot_filled_for_it(make):
+    rig = make(SINGLE)
+    rig.set_available('/b1', False)
+    rig.control.open(ask_of())
+    rig.set_available('/b1', True)
+    rig.clients['/b1'].refuses = Refusal.NAME_IN_USE
+    rig.poll()
+    assert rig.robots.current('robot') is None
+    assert rig.drop('slot_refused') == 0
+
+
 def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
     rig = make(THREE)
     rig.control.open(ask_of())

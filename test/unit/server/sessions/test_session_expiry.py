@@ -100,7 +100,8 @@ class SessionLife(RuleBasedStateMachine):
         known = self.model.get(name)
         same = known and known[:2] == [epoch, instance]
         in_use = known and known[1] != instance and self.now_ns - known[2] < RULES.grace_ns
-        refused = in_use or (not known and len(self.model) >= limit)
+        is_over = known and known[1] == instance and epoch < known[0]
+        refused = in_use or is_over or (not known and len(self.model) >= limit)
         asked = ask(name, epoch, instance=instance)
         before = self.sessions.current(name)
         if refused:
