@@ -56,9 +56,9 @@ def test_what_does_not_fit_is_refused_and_ends_nothing(wrong, code, epoch):
 
 def test_a_router_that_a_robot_has_left_does_not_end_its_session_at_another_one():
     sessions = table()
-    left = ask(epoch=7, reply_topic='/router_1/replies/7')
+    left = ask(epoch=7, reply_topic='/router_1/replies/robot')
     sessions.open(left, 0, MANY)
-    now = sessions.open(ask(epoch=8, reply_topic='/router_2/replies/8'), S, MANY)
+    now = sessions.open(ask(epoch=8, reply_topic='/router_2/replies/robot'), S, MANY)
     # the first one keeps what it does not use alive
     assert refusal(sessions, left, 20 * S).code == Refusal.NAME_IN_USE
     assert list(sessions) == [now]
