@@ -82,20 +82,19 @@ class FaultFleet:
 
     def start_all(self) -> None:
         """Start everything, and wait until all robots play."""
-        # robots and servers wait for nothing
         self._start(LINKS, self._has_links)
         self._start(ROUTERS, self._has_routers)
         for name in (*SERVERS, *ROBOTS, *WITNESSES, *(f'{robot}_arm' for robot in ROBOTS)):
             self.start(name)
         self.played = {name: FollowedTrace(self.folder / name) for name in ROBOTS}
         if not self.wait_for_play(30, START_LIMIT_S):
-            raise UserError(f'not all robots play; see {self.folder}')
+            raise UserError('not all robots play')
 
     def _start(self, names: Iterable[str], has_started: Callable[[], bool]) -> None:
         for name in names:
             self.start(name)
         if not self._wait(has_started, START_LIMIT_S):
-            raise UserError(f'not all of {", ".join(names)} start; see {self.folder}')
+            raise UserError(f'not all of {", ".join(names)} start')
 
     def _has_links(self) -> bool:
         return all((self.folder / f'{name}.log').stat().st_size for name in LINKS)

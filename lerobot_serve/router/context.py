@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from builtin_interfaces.msg import Time
 
 
-def no_wait(_: float) -> bool:
+def no_wait(why: str, seconds: float) -> bool:
     """Give up at once."""
     return True
 
@@ -23,7 +23,7 @@ class NodeContext:
     local_time   current local time for texts; never measured or compared
     log_warning  logs a warning for operators
     log_info     logs an information for operators
-    wait         waits for so many seconds; returns whether the caller gives up
+    wait         says why, and waits for so many seconds; returns whether the caller gives up
     """
 
     name: str
@@ -32,4 +32,4 @@ class NodeContext:
     local_time: Callable[[], str]
     log_warning: Callable[[str], None]
     log_info: Callable[[str], None]
-    wait: Callable[[float], bool] = no_wait
+    wait: Callable[[str, float], bool] = no_wait

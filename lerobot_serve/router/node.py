@@ -103,7 +103,7 @@ class PolicyRouter(LifecycleNode):
             'intake', partial(self._observations.run, runtime.stop), self._observations.wake
         )
         # for what may be there later
-        self._wait: Callable[[float], bool] = no_wait
+        self._wait: Callable[[str, float], bool] = no_wait
         runtime.on_started(self._autostart)
         runtime.before_shutdown(self._shut_down)
 
@@ -178,13 +178,20 @@ class PolicyRouter(LifecycleNode):
         if not self._settings.current.autostart:
             return
         # a lifecycle manager decides itself whether it tries again
-        self._wait = self._runtime.stop_requested.wait
+        self._wait = self._wait_because
         for name in ('configure', 'activate'):
             if not self.run_transition(name):
                 if self._runtime.stop_requested.is_set():
                     return
                 raise UserError(str(self.failure))
         self._wait = no_wait
+
+    def _wait_because(self, why: str, seconds: float) -> bool:
+        """Wait for the end of the process; robots that ask meanwhile get the reason."""
+        if why != self.server_state[1]:
+            self.warn(why)
+            self._set_state(ServerStatus.UNCONFIGURED, why)
+        return self._runtime.stop_requested.wait(seconds)
 
     def _shut_down(self) -> None:
         """Deactivate, and close the sessions at the servers and the trace."""

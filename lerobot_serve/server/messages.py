@@ -22,7 +22,6 @@ from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, Serve
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 NO_SWAP = SwapStatus()
-# as in OpenSession.srv
 STATE_NAMES = {
     ServerStatus.UNCONFIGURED: 'unconfigured',
     ServerStatus.INACTIVE: 'inactive',

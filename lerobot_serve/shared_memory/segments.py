@@ -126,13 +126,14 @@ def _is_own_and_old(file: Path, min_age_s: float) -> bool:
     return is_own and time.time() - status.st_ctime >= min_age_s
 
 
-def take_lock(file: Path) -> int | None:
+def take_lock(file: Path, flags: int = os.O_RDONLY) -> int | None:
     """
     Return a handle that holds the lock of a file; None while another process holds it, or may.
-    Raises FileNotFoundError.
+    `flags` open it. Raises FileNotFoundError.
     """
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        # a link would lead to any file of this user, and a pipe waits for a reader
+        handle = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         raise
     except OSError:

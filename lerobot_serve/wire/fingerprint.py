@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 def digest_of(fingerprint: str) -> str:
-    """Return the digest; empty for a text without one."""
+    """Return the digest; a text without one is its own."""
     return fingerprint.rpartition('@')[2]
 
 

@@ -19,7 +19,7 @@ from lerobot_serve.learner.episodes.encoding import from_json, to_json
 from lerobot_serve.learner.memory.database import Database
 from lerobot_serve.learner.memory.records import Learned, RoundEnd, RoundRecord
 from lerobot_serve.learner.versions.parents import Version
-from lerobot_serve.learner.versions.verdicts import digest_of
+from lerobot_serve.wire.fingerprint import digest_of
 
 ROUND_FIELDS = 'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
 PAUSED, RUNNING, YES = 'paused', 'running', 'yes'

@@ -51,7 +51,8 @@ from lerobot_serve.learner.steps.reports import (
     TrainDone,
 )
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
-from lerobot_serve.learner.versions.verdicts import CanaryNews, digest_of, Verdict
+from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.wire.fingerprint import digest_of
 
 # each may wait for the disk, and a person waits for the answer of a service
 DEPOSITS_A_TURN = 50

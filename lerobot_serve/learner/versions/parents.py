@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.versions.verdicts import digest_of
+from lerobot_serve.wire.fingerprint import digest_of
 
 
 class NoParent(UserError):

@@ -55,8 +55,3 @@ def canary_news(
     if verdict is not Verdict.NONE:
         return CanaryNews(verdict, policy, text, champion)
     return CanaryNews(Verdict.NONE, '', '', champion) if champion else None
-
-
-def digest_of(fingerprint: str) -> str:
-    """Return the hash of a fingerprint: the name before it is free, and differs by server."""
-    return fingerprint.rpartition('@')[2]

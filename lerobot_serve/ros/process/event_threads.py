@@ -48,7 +48,7 @@ class EventThreads:
             self._seen = {task: self._seen.get(task, ('', 0)) for task in found}
         self._looks += 1
         for task in self._seen:
-            if self._looks_stuck(task) >= STUCK_LOOKS:
+            if self._stuck_looks(task) >= STUCK_LOOKS:
                 return _read(task / 'comm').strip()
         return ''
 
@@ -57,7 +57,7 @@ class EventThreads:
             return list(self._tasks.iterdir())
         return []
 
-    def _looks_stuck(self, task: Path) -> int:
+    def _stuck_looks(self, task: Path) -> int:
         """Return for how many looks in a row a thread has not run, and waits for a lock."""
         before, looks = self._seen[task]
         turns = _turns(_read(task / 'status'))

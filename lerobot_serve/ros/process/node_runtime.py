@@ -72,7 +72,7 @@ DEAF_TEXT = (
     'with a watchdog does so'
 )
 LOCKED_UP_TEXT = (
-    'the middleware has locked itself up ({} waits for a lock since {:g} s, '
+    'the middleware has locked itself up ({} has waited for a lock for {:g} s, '
     'eProsima/Fast-DDS#6502): this process hears nothing'
 )
 # a reader renews a damaged port within five seconds

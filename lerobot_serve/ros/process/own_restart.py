@@ -24,13 +24,15 @@ class OwnRestart:
     def __init__(self, manager: ServiceManager) -> None:
         self._manager, self._begun_s = manager, time.monotonic()
         # not for children
-        self._starts = int(os.environ.pop(STARTS_VARIABLE, '0'))
+        starts = os.environ.pop(STARTS_VARIABLE, '')
+        self._starts = int(starts) if starts.isdecimal() else 0
 
     def start_again(self, why: str) -> None:
         """Replace this process, at most STARTS times in a row; return when that is not allowed."""
         is_in_row = time.monotonic() - self._begun_s < STEADY_S
         starts = self._starts + 1 if is_in_row else 1
         if starts > STARTS:
+            print(f'{why}; it has started again {STARTS} times in a row', file=sys.stderr)
             return
         print(f'{why}, and starts again', file=sys.stderr, flush=True)
         sys.stdout.flush()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 import stat
 import tempfile
 
+from lerobot_serve.shared_memory.segments import take_lock
+
 # above 101 the ports of a domain may be taken by the system for outgoing connections
 DOMAINS = range(1, 101)
 FIRST_PORT, DOMAIN_PORTS = 7400, 250
 TABLES = Path('/proc/net/udp'), Path('/proc/net/udp6')
-# a link would lead to any file of this user
-LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _held: list[int] = []
 
 
@@ -52,7 +51,7 @@ def reserve_domain() -> int:
     """
     folder = _own_folder()
     for domain in DOMAINS:
-        lock = _locked(folder / str(domain))
+        lock = take_lock(folder / str(domain), os.O_RDWR | os.O_CREAT)
         if lock is None:
             continue
         if is_in_use(domain):
@@ -82,17 +81,3 @@ def _own_folder() -> Path:
         )
     folder.chmod(0o700)
     return folder
-
-
-def _locked(path: Path) -> int | None:
-    """Return the handle of a file that is locked now; None for one that cannot be."""
-    try:
-        handle = os.open(path, LOCK_FLAGS, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle

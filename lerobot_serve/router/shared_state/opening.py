@@ -49,13 +49,9 @@ def open_state(
 
 def _when_there(make: Callable[[], PostgresStore], context: NodeContext) -> PostgresStore:
     """Return the store as soon as its server is there. Raises StoreRefused."""
-    known = ''
     while True:
         try:
             return make()
         except StoreAway as error:
-            if str(error) != known:
-                known = str(error)
-                context.log_warning(f'{known}; {WAITS}')
-            if context.wait(RETRY_S):
+            if context.wait(f'{error}; {WAITS}', RETRY_S):
                 raise

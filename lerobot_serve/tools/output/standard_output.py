@@ -23,4 +23,5 @@ def flush_output() -> None:
 
 def end_output() -> None:
     """Drop what cannot be written, so that the end of Python does not try it again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with open(os.devnull, 'wb') as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

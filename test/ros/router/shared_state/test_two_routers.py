@@ -19,7 +19,7 @@ from support.postgres.server import postgres_server
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.processes.node_processes import SHUTDOWN_LIMIT_S
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, RoutingDecision
-from lerobot_serve_interfaces.srv import ControlSlot, ReportOutcome
+from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome
 
 pytestmark = pytest.mark.long
 
@@ -192,6 +192,9 @@ def test_a_router_that_starts_while_the_state_is_away_waits_for_it(pair, server,
     process = rig.router(slot_prod=['a'], state_url=pair.url)
     rig.wait(lambda: 'this router waits for it' in rig.log('router'), 'it waits')
     assert rig.log('router').count('this router waits for it') == 1
+    request = GetStatus.Request()
+    status = ask(rig.node, rig.node.create_client(GetStatus, f'{ROUTER}/get_status'), request)
+    assert 'this router waits for it' in status.status.text
     if comes:
         server.start()
         rig.wait_for_health('healthy')

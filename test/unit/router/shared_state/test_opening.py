@@ -52,9 +52,14 @@ class TestWaiting:
     """Open the state of a server that answers with each of these in turn."""
 
     def opened(self, monkeypatch, tmp_path, answers: list[Exception | None], waits: int):
-        warned: list[str] = []
+        reasons: list[str] = []
         left = [False] * waits + [True] * 9
-        context = replace(make_context(Clock(), warned), wait=lambda _: left.pop(0))
+
+        def wait(why: str, seconds: float) -> bool:
+            reasons.append(why)
+            return left.pop(0)
+
+        context = replace(make_context(Clock()), wait=wait)
 
         def make(*_: object) -> str:
             if error := answers.pop(0):
@@ -64,14 +69,13 @@ class TestWaiting:
         monkeypatch.setattr(postgres_store, 'PostgresStore', make)
         monkeypatch.setattr(follower, 'StateFollower', lambda *_: 'follower')
         parameters = RouterParameters(slot_prod=('/s',), state_url='postgresql://db/fleet')
-        return opening.open_state(parameters, tmp_path, context), warned
+        return opening.open_state(parameters, tmp_path, context), reasons
 
-    def test_it_says_each_reason_once_and_goes_on_when_it_is_there(self, monkeypatch, tmp_path):
-        refused, starts = StoreAway('refused'), StoreAway('starts')
-        answers = [refused, refused, starts, None]
-        found, warned = self.opened(monkeypatch, tmp_path, answers, 9)
+    def test_it_says_why_and_goes_on_when_it_is_there(self, monkeypatch, tmp_path):
+        answers = [StoreAway('refused'), StoreAway('starts'), None]
+        found, reasons = self.opened(monkeypatch, tmp_path, answers, 9)
         assert found == ('store', 'follower')
-        assert warned == [f'refused; {opening.WAITS}', f'starts; {opening.WAITS}']
+        assert reasons == [f'refused; {opening.WAITS}', f'starts; {opening.WAITS}']
 
     def test_it_ends_when_it_is_asked_to(self, monkeypatch, tmp_path):
         with pytest.raises(StoreAway):
