@@ -106,9 +106,10 @@ class InProcessServer:
         session = sessions.find(start.client_id, header.session_epoch)
         if session:
             return session
-        if self.served.state_class == StateClass.EXCLUSIVE:
-            # one session at a time, as recorded
-            self._end(list(sessions))
+        is_exclusive = self.served.state_class == StateClass.EXCLUSIVE
+        # one session at a time, as recorded: of all robots, or of this one. It may be an older one
+        # than that of the last request, when several recordings or one request twice are replayed
+        self._end([each for each in sessions if is_exclusive or of_client(each, start)])
         request = SessionRequest(
             client_id=start.client_id,
             instance=0,
@@ -127,14 +128,16 @@ class InProcessServer:
             ),
         )
         try:
-            session, old = self._core.open(request, 0)
+            return self._core.open(request, 0)[0]
         except SessionRefused as refused:
             raise ReplayError(f'{start.client_id!r} cannot be replayed: {refused}') from refused
-        self._end([old] if old else [])
-        return session
 
     def _end(self, sessions: list[Session]) -> None:
         for session in sessions:
             self._core.sessions.close(session.request.client_id, session.request.session_epoch)
             self._episodes.pop(session.session_id, None)
         self._core.end_sessions(sessions, 'session_ended')
+
+
+def of_client(session: Session, request: Envelope) -> bool:
+    return session.request.client_id == request.client_id
