@@ -50,7 +50,7 @@ def test_another_policy_in_slot_b_gets_no_episode_and_no_evidence(fleet):
     assert (now.share_percent, rig.get('split_percent')) == (0, 100)
     assert now.planned_policy == planned
     assert {fleet.play(WELL) for _ in range(10)} == {'a'}
-    assert rig.slot('b').policy == other
+    rig.wait(lambda: rig.slot('b').policy == other, 'the slot has the other policy')
     # begun for it: from the first step, with nothing counted
     request = ControlSlot.Request(command=ControlSlot.Request.CANARY_START, reason='a test')
     request.plan = LONG_STEPS

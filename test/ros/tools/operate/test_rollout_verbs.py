@@ -22,7 +22,7 @@ from support.nodes.zenoh_links import both_links
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.wire.schema import Status
-from lerobot_serve_interfaces.msg import CanaryState, RouterState
+from lerobot_serve_interfaces.msg import CanaryState
 from lerobot_serve_interfaces.srv import ControlSlot
 
 pytestmark = pytest.mark.long
@@ -80,6 +80,13 @@ def test_a_rollout_from_its_start_to_the_new_champion(router_rig, operator, monk
         check_rollout(router_rig, operator)
 
 
+def is_replaced(router_rig: RouterRig) -> bool:
+    """Return whether both slots have one policy, and both replicas of slot a serve it."""
+    champion, candidate = (router_rig.slot(name) for name in 'ab')
+    states = [replica.state for replica in champion.replicas]
+    return champion.policy == candidate.policy and states == [1, 1]
+
+
 def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'did you mean steered?' in operator.is_refused('rollout', 'start', 'stered', '--yes')
     assert 'no rollout runs' in operator.is_refused('rollout', 'abort', '--yes')
@@ -112,9 +119,7 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'split to slot a: 0 % -> 100 %' in told
     assert set(requests.statuses) == {Status.OK}
     assert requests.longest_s < 1.0
-    state = router_rig.watch.last[RouterState]
-    assert {slot.policy for slot in state.slots} == {router_rig.slot('b').policy}
-    assert [replica.state for replica in router_rig.slot('a').replicas] == [1, 1]
+    router_rig.wait(lambda: is_replaced(router_rig), 'slot a serves the policy of slot b')
     assert router_rig.get('canary.plan') == []
     assert 'nothing to do' in operator.does('rollout', 'finish')
 
@@ -236,7 +241,7 @@ def test_a_directory_is_loaded_into_slot_b_first(router_rig, operator, monkeypat
         assert f'{server}: load ' in operator.error
         assert f'policy of slot b: {before} -> steered@' in told
         router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
-        assert router_rig.slot('b').policy != before
+        router_rig.wait(lambda: router_rig.slot('b').policy != before, 'the new policy')
         # a verdict outlives its plan, and can be lifted then
         operator.does('rollout', 'abort')
         assert 'rollout: rolled back -> off' in operator.does('rollout', 'stop')
