@@ -34,6 +34,8 @@ LIST_PATH = 'versions.json'
 ID_LIMIT = 10_000
 CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-(\d{1,18})/(\d{1,18})')
 BUSY = (429, 502, 503, 504)
+# what OpenSSL names the first bytes of a reply that is not encrypted; it depends on its version
+NO_TLS = ('WRONG_VERSION_NUMBER', 'RECORD_LAYER_FAILURE')
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,12 @@ class HttpSource:
                 'give that address if it is yours'
             )
         if status == 401:
-            raise FetchError(f'{where}: the server wants a token; give --token-file FILE')
+            raise FetchError(
+                f'{where}: the server does not know the token of --token-file; it has to be a '
+                'line of the file that the server was started with'
+                if self._token
+                else f'{where}: the server wants a token; give --token-file FILE'
+            )
         if status in BUSY:
             raise Interrupted(f'{where}: the server is busy ({status})')
         raise FetchError(f'{where}: the server answers {status}; check address and version')
@@ -246,7 +253,12 @@ class HttpSource:
                 f'{self.name}: its certificate is not trusted ({error.verify_message}); give the '
                 'file of its authority with --tls-ca'
             ) from None
+        if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+            raise FetchError(f'{self.name}: the server is not encrypted; give http://') from None
         reason = getattr(error, 'strerror', None) or str(error) or type(error).__name__
+        if isinstance(error, http.client.RemoteDisconnected) and self._tls is None:
+            # a server that was killed looks the same
+            reason += ' (if the server is encrypted, give https://)'
         return Interrupted(f'{self.name}/{path}: {reason}')
 
 

@@ -41,6 +41,9 @@ SEND_BYTES = 256 << 10
 POLL_S = 0.1
 RANGE = re.compile(r'bytes=(\d{1,18})-(\d{0,18})')
 JSON, BYTES = 'application/json', 'application/octet-stream'
+# the first byte of a TLS connection, and a reply to it by which its client knows what is wrong
+TLS_HANDSHAKE = b'\x16'
+NOT_ENCRYPTED_REPLY = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
 BUSY_REPLY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
 
 
@@ -189,9 +192,18 @@ class _Handler(BaseHTTPRequestHandler):
         timer.start()
         self.head_timer = timer
         try:
-            self.handle_one_request()
+            if self._is_tls_hello():
+                self.wfile.write(NOT_ENCRYPTED_REPLY)
+            else:
+                self.handle_one_request()
         finally:
             timer.cancel()
+
+    def _is_tls_hello(self) -> bool:
+        """Return whether a client wants encryption here; it may wait for the end of a line."""
+        if isinstance(self.connection, ssl.SSLSocket):
+            return False
+        return bool(self.connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE)
 
     def parse_request(self) -> bool:
         is_valid = super().parse_request()

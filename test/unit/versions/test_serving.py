@@ -147,10 +147,16 @@ def test_a_range_that_the_file_does_not_have_is_said(ask, manifest, given):
 def test_without_a_token_nothing_is_read(start, store, manifest, tmp_path):
     url = start(tokens=Tokens({'robot_1': TOKEN})).url
     target = Store.make(tmp_path / 'store')
-    for token in ('', 'w' * 32):
-        with pytest.raises(FetchError, match='wants a token'):
+    for token, sentence in (('', 'wants a token'), ('w' * 32, 'does not know the token')):
+        with pytest.raises(FetchError, match=sentence):
             Fetch(target, HttpSource(ServerAddress(url, token))).run('act')
     assert Fetch(target, HttpSource(ServerAddress(url, TOKEN))).run('act').is_new
+
+
+def test_a_port_that_is_not_encrypted_is_said(start):
+    address = ServerAddress(start().url.replace('http:', 'https:'))
+    with pytest.raises(FetchError, match='is not encrypted; give http://'):
+        HttpSource(address).ids()
 
 
 def test_connections_are_bounded_and_idle_ones_end(start, manifest, monkeypatch):

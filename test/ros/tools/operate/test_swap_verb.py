@@ -28,8 +28,8 @@ def test_a_policy_is_swapped_by_an_operator(rig, new, tmp_path, capsys, monkeypa
         assert 'add --yes' in operator.needs_yes('swap', '/policy_server', path)
         refusal = operator.is_refused('swap', '/policy_server', '/elsewhere', '--yes')
         assert 'copy the policy there. Nothing was changed' in refusal
-        assert 'did you mean /policy_server?' in operator.is_refused(
-            'swap', '/policy_servr', path, '--yes', '--timeout-s', '2'
+        assert 'did you mean /policy_server?' in operator.is_refused_within(
+            '1', 'swap', '/policy_servr', path, '--yes'
         )
         text = operator.does('swap', 'policy_server', path, '--wait')
     after = rig.status()
