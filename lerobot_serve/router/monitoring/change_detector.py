@@ -16,7 +16,7 @@ from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.reports import slot_state_code
 
 # a text that changes all the time costs at most this many messages per second
-MAX_RATE_HZ = 5
+MAX_RATE_HZ = 10
 MIN_INTERVAL_NS = 10**9 // MAX_RATE_HZ
 
 Digest = TypeVar('Digest')

@@ -32,10 +32,16 @@ class Graph(NamedTuple):
 
 
 class GraphSearch:
-    """See the module. `kind` is the type of the state, `known` the nodes found before."""
+    """
+    See the module. `kind` is the type of the state, `known` the nodes found before, `settle_s`
+    replaces SETTLE_S.
+    """
 
-    def __init__(self, node: Node, kind: str, known: Collection[str]) -> None:
+    def __init__(
+        self, node: Node, kind: str, known: Collection[str], settle_s: float | None = None
+    ) -> None:
         self._node, self._kind, self._known = node, kind, frozenset(known)
+        self._given_settle_s = settle_s
 
     def run(
         self,
@@ -82,8 +88,12 @@ class GraphSearch:
         if not self._known <= nodes:
             return unchanged_s >= MISSING_SETTLE_S
         if not self._known:
-            return unchanged_s >= (WANTED_SETTLE_S if has_wanted else SETTLE_S)
-        return unchanged_s >= SETTLE_S if has_wanted else found_s >= KNOWN_SETTLE_S
+            return unchanged_s >= (WANTED_SETTLE_S if has_wanted else self._settle_s)
+        return unchanged_s >= self._settle_s if has_wanted else found_s >= KNOWN_SETTLE_S
+
+    @property
+    def _settle_s(self) -> float:
+        return SETTLE_S if self._given_settle_s is None else self._given_settle_s
 
     def look(self) -> Graph:
         """Return what is discovered now, without waiting."""

@@ -26,13 +26,15 @@ from lerobot_serve_interfaces.msg import LearnerState
 
 # the graph costs more the larger it is
 LOOK_PERIOD_S = 1.0
+# learners are shown beside a router that is found by then, and no verb acts on all that are found
+SETTLE_S = 0.2
 
 
 class LearnerSearch:
     """See the module."""
 
     def __init__(self, node: Node, states: LatchedStates) -> None:
-        self._graph = GraphSearch(node, LearnerState.__name__, ())
+        self._graph = GraphSearch(node, LearnerState.__name__, (), SETTLE_S)
         self._states = states
         # node -> when it was found; by the monotonic clock
         self._found: dict[str, float] = {}
