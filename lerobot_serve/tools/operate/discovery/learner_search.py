@@ -27,7 +27,7 @@ from lerobot_serve_interfaces.msg import LearnerState
 # the graph costs more the larger it is
 LOOK_PERIOD_S = 1.0
 # learners are shown beside a router that is found by then, and no verb acts on all that are found
-SETTLE_S = 0.2
+SETTLE_S = 0.1
 
 
 class LearnerSearch:
