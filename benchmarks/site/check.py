@@ -13,7 +13,8 @@ object: `violations`, a list of sentences for each rule, `counts` and `series_ms
                 that passed at the moment of a kill may lack that, and is counted
     explained   each request that was lost was on its way during a fault, or shortly after it
     flagged     no policy changes within an episode without POLICY_CHANGED on the wire
-    placed      both routers hold an episode in one slot, unless a later placement moves it
+    placed      both routers hold an episode in one slot, unless a later placement moves it; not
+                one whose request its robot gave up, at a router that was away from the store
     one_split   one version of the split has one share, whichever router names it
     obeyed      a second after a command of an operator has succeeded, and until the next one that
                 may change it, no router places a new episode against it, unless this router is in
@@ -171,7 +172,7 @@ def check(folder: Path) -> Evidence:
     check_replies(evidence, ends)
     check_losses(evidence, ends)
     check_flags(evidence, ends)
-    check_placements(evidence)
+    check_placements(evidence, ends)
     check_intents(evidence)
     check_steps(evidence)
     check_commands(evidence)
@@ -274,29 +275,52 @@ def check_flags(evidence: Evidence, ends: dict[Request, Record]) -> None:
             evidence.blame('flagged', f'reply to {number}: {before} -> {end["policy"]}')
 
 
-def check_placements(evidence: Evidence) -> None:
-    placements = sorted(evidence.of('router', 'placement'), key=lambda each: each['mono_ns'])
+def check_placements(evidence: Evidence, ends: dict[Request, Record]) -> None:
+    placements = list(placements_of(evidence))
     evidence.counts['placements'] = len(placements)
     slots: dict[str, str] = {}
     shares: dict[int, set[int]] = defaultdict(set)
-    for each in placements:
+    for router, each in placements:
         # a moved episode keeps the split that it began with
         if (version := each.get('split_version')) and not each['moved']:
             shares[version].add(each['split_percent'])
         if not (episode := each.get('episode_id')):
             continue
         before = slots.setdefault(episode, each['slot'])
-        slots[episode] = each['slot']
         if each['moved']:
             evidence.counts['moved placements'] += 1
+        elif each['slot'] != before and is_given_up(evidence, router, each, ends):
+            evidence.counts['placements that nobody used, at a router that could not know'] += 1
+            continue
         elif each['slot'] != before:
             evidence.blame('placed', f'{episode}: slot {before}, then {each["slot"]}, not moved')
+        slots[episode] = each['slot']
     evidence.counts['episodes that were placed'] = len(slots)
-    check_slots(evidence, placements)
+    check_slots(evidence, [each for _, each in placements])
     evidence.counts['versions of the split'] = len(shares)
     for version, found in sorted(shares.items()):
         if len(found) > 1:
             evidence.blame('one_split', f'version {version} of the split is {sorted(found)} %')
+
+
+def placements_of(evidence: Evidence) -> Iterator[tuple[str, Record]]:
+    """Yield router and placement, in the order of their times."""
+    found = (
+        (name.partition('/')[0], each)
+        for name, records in evidence.runs.items()
+        for each in records
+        if each['kind'] == 'placement'
+    )
+    yield from sorted(found, key=lambda each: each[1]['mono_ns'])
+
+
+def is_given_up(
+    evidence: Evidence, router: str, placement: Record, ends: dict[Request, Record]
+) -> bool:
+    """Return whether no robot used a placement, and its router could not know of others."""
+    end = ends.get(number_of(placement))
+    is_used = end is None or end['status'] not in UNANSWERED
+    return not is_used and evidence.in_trouble(router, placement['mono_ns'])
 
 
 def check_slots(evidence: Evidence, placements: list[Record]) -> None:
@@ -360,20 +384,13 @@ def is_command(command: Record, words: tuple[str, ...]) -> bool:
 
 def new_placements(evidence: Evidence) -> Iterator[tuple[str, Record]]:
     """Yield router and placement of each episode's begin, as far as all was written down."""
-    found = sorted(
-        (
-            (each['mono_ns'], name.partition('/')[0], each)
-            for name, records in evidence.runs.items()
-            for each in records
-            if each['kind'] == 'placement' and each.get('episode_id')
-        ),
-        key=lambda each: each[0],
-    )
     known: set[str] = set()
-    for mono_ns, router, each in found:
-        is_new = each['episode_id'] not in known
-        known.add(each['episode_id'])
-        if is_new and not evidence.near_fault(mono_ns, 'killed', LOST_BY_KILL_S):
+    for router, each in placements_of(evidence):
+        if not (episode := each.get('episode_id')):
+            continue
+        is_new = episode not in known
+        known.add(episode)
+        if is_new and not evidence.near_fault(each['mono_ns'], 'killed', LOST_BY_KILL_S):
             yield router, each
 
 

@@ -28,10 +28,13 @@ def seen(seq: int, way: str, flags: int = 0) -> dict:
     return {'way': way, 'client': 'robot_1', 'epoch': 7, 'seq': seq, 'flags': flags, 'mono_ns': 0}
 
 
-def placement(router: str, at_s: float, slot: str = 'a', *, moved: bool = False) -> dict:
+def placement(
+    router: str, at_s: float, slot: str = 'a', *, moved: bool = False, seq: int = 1
+) -> dict:
     return {
-        'kind': 'placement', 'mono_ns': int(at_s * SECOND), **IDS, 'episode_id': 'episode 1',
-        'slot': slot, 'moved': moved, 'split_version': 3, 'split_percent': 50, 'router': router,
+        'kind': 'placement', 'mono_ns': int(at_s * SECOND), **IDS, 'seq': seq,
+        'episode_id': 'episode 1', 'slot': slot, 'moved': moved, 'split_version': 3,
+        'split_percent': 50, 'router': router,
     }  # fmt: skip
 
 
@@ -312,6 +315,26 @@ def test_a_router_that_cannot_know_is_excused_and_counted(tmp_path, part, name, 
     found = judged(run, tmp_path)
     assert bool(found.violations['obeyed']) is not is_excused
     assert found.counts['new episodes at a router that could not know'] == is_excused
+
+
+@pytest.mark.parametrize(('name', 'is_away'), [('router_2', True), ('router_1', False)])
+@pytest.mark.parametrize(('seq', 'is_given_up'), [(2, True), (1, False), (9, False)])
+def test_a_placement_that_no_robot_used_is_counted(tmp_path, name, is_away, seq, is_given_up):
+    """The second request was given up; the first was answered, and the ninth is unknown."""
+    run = sound_run()
+    run['faults.jsonl'].append(
+        {
+            'part': 'link to the store', 'how': 'cut', 'name': f'{name}_to_store',
+            'began_ns': 10 * SECOND, 'ended_ns': 11 * SECOND, 'recovered_ns': 11 * SECOND,
+            'has_recovered': True,
+        }
+    )  # fmt: skip
+    run[SECOND_ROUTER].insert(1, placement('2', 10.9, 'b', seq=seq))
+    found = judged(run, tmp_path)
+    is_excused = is_away and is_given_up
+    assert bool(found.violations['placed']) is not is_excused
+    text = 'placements that nobody used, at a router that could not know'
+    assert found.counts[text] == is_excused
 
 
 def test_a_rollout_that_begins_again_takes_its_steps_again(tmp_path):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 config/trainers/lerobot_act.yaml continues a tiny ACT, and the new one is served; torchrun.yaml and
-accelerate.yaml do the same with two processes, here on the CPU.
+accelerate.yaml do the same with two processes, here on the CPU. lerobot_smolvla.yaml continues a
+SmolVLA with a language model of two layers and random weights.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lerobot_serve.tools.cli.main import main
 pytest.importorskip('lerobot')
 
 from support.paths import REPOSITORY
+from support.policies import tiny_policies
 
 from lerobot_serve.policies.base import LoadOptions
 
@@ -103,8 +105,7 @@ def test_an_act_is_continued_and_served(first_job, data, tmp_path, name):
     trainer = CommandTrainer(shipped(name))
     trainer.check(job.parent)
     folder = trainer.train(job, reports.append, threading.Event())
-    assert reports[-1].done_share == 1.0 and math.isfinite(reports[-1].loss)
-    assert 'End of training' in (tmp_path / 'work/train.log').read_text()
+    check_ended(reports, tmp_path / 'work')
     before, after = ((path / 'model.safetensors').read_bytes() for path in (job.parent, folder))
     assert before != after and len(before) == len(after)
     # the version needs no dataset to know its names
@@ -117,6 +118,37 @@ def test_an_act_is_continued_and_served(first_job, data, tmp_path, name):
     assert chunk.shape == (8, 6) and np.isfinite(chunk).all()
     config = json.loads((folder / 'config.json').read_text())
     assert config['pretrained_backbone_weights'] is None
+
+
+def test_the_action_expert_of_a_smolvla_is_continued_and_served(data, tmp_path):
+    from safetensors.numpy import load_file
+
+    reports: list[Progress] = []
+    job = TrainingJob(
+        dataset=data,
+        parent=tiny_policies.build('smolvla', tmp_path / 'first', height=64, width=64),
+        output=tmp_path / 'second',
+        work=tmp_path / 'work',
+        new_episodes=frozenset({0, 1}),
+        seed=3,
+        budget_s=300.0,
+    )
+    trainer = CommandTrainer(shipped('lerobot_smolvla.yaml'))
+    trainer.check(job.parent)
+    folder = trainer.train(job, reports.append, threading.Event())
+    check_ended(reports, tmp_path / 'work')
+    before, after = (load_file(path / 'model.safetensors') for path in (job.parent, folder))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed and not [name for name in changed if '.vlm.' in name]
+    described, chunk = predict(folder)
+    assert described.policy_type == 'smolvla' and described.trained_fps == 30
+    assert chunk.shape == (16, 6) and np.isfinite(chunk).all()
+
+
+def check_ended(reports: list[Progress], work: Path) -> None:
+    assert reports[-1].done_share == 1.0 and math.isfinite(reports[-1].loss)
+    assert 'End of training' in (work / 'train.log').read_text()
 
 
 def predict(checkpoint: Path):
