@@ -16,6 +16,9 @@ pytestmark = pytest.mark.long
 KILLS = 4
 # below what a chunk lasts, so that the last of its rows are too old when no other one comes
 MAX_AGE_S = 0.45
+# on a busy machine a lease of two seconds may be noticed a second late: five seconds are buffered
+BUFFERED = {'policy_path': 'joints=6,chunk=210,cameras=,fps=30'}
+BUFFER = {'request_threshold_s': 5.0, 'max_action_age_s': 8.0}
 
 
 @pytest.mark.slow
@@ -24,8 +27,10 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
     edge = edge_rig.start(max_action_age_s=MAX_AGE_S, request_threshold_s=0.4)
     for _ in range(KILLS):
         edge_rig.wait_for_play()
-        before = sessions(edge_rig)
+        before, stalls = sessions(edge_rig), edge_rig.seen.last.stalls
         edge_rig.kill(server)
+        # a new server may be found before the buffer is empty
+        edge_rig.wait(lambda stalls=stalls: edge_rig.seen.last.stalls > stalls, 'a stall')
         server = edge_rig.start_server(**SHORT)
         edge_rig.wait(lambda before=before: sessions(edge_rig) - before, 'motion resumes')
     seen = edge_rig.seen
@@ -37,17 +42,17 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
     # in between it came to rest, and did nothing else
     assert seen.rungs <= {EdgeState.RUNG_POLICY, EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD}
     assert EdgeState.DEAD not in {state.state for state in seen.states}
-    assert seen.last.stalls >= KILLS / 2
+    assert seen.last.stalls >= KILLS
     assert all(np.isfinite(action.commanded).all() for action in seen.executed)
 
 
 @both_links
 def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
-    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
-    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
+    servers = {LEFT: edge_rig.start_server('/left', **BUFFERED)}
+    servers[RIGHT] = edge_rig.start_server('/right', **BUFFERED)
     for name in (LEFT, RIGHT):
         edge_rig.wait_for_topic(f'{name}/status')
-    edge_rig.start(servers=[LEFT, RIGHT], request_threshold_s=1.0)
+    edge_rig.start(servers=[LEFT, RIGHT], **BUFFER)
     edge_rig.wait_for_play()
     # on a busy machine the second may be found first
     first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is told')
