@@ -56,9 +56,9 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
 def hears(bag: Path, robot) -> bool:
     """Let a robot be answered, and return whether an answer is in the bag by now."""
     assert robot.round_trip().status == Status.OK
-    # the folder is there a moment before the file in it
-    is_available = any(bag.glob('*.mcap'))
-    return is_available and any(message.type == CHUNK for message in Bag(bag).read())
+    # the folder is there a moment before the file in it, and that before its first bytes
+    is_begun = any(file.stat().st_size for file in bag.glob('*.mcap'))
+    return is_begun and any(message.type == CHUNK for message in Bag(bag).read())
 
 
 def expect_draining(rig, robot) -> None:
