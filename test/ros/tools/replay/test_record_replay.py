@@ -128,7 +128,8 @@ def listeners(rig: ServerRig, topic: str) -> int:
 
 
 def of_type(path: Path, kind: str) -> list[bytes]:
-    if not path.exists():
+    # a file is there a moment before its first bytes
+    if not path.exists() or not path.stat().st_size:
         return []
     return [message.data for message in Bag(path).read() if message.type == kind]
 
