@@ -41,7 +41,7 @@ class GraphSearch:
         self, node: Node, kind: str, known: Collection[str], settle_s: float | None = None
     ) -> None:
         self._node, self._kind, self._known = node, kind, frozenset(known)
-        self._given_settle_s = settle_s
+        self._settle_s = SETTLE_S if settle_s is None else settle_s
 
     def run(
         self,
@@ -90,10 +90,6 @@ class GraphSearch:
         if not self._known:
             return unchanged_s >= (WANTED_SETTLE_S if has_wanted else self._settle_s)
         return unchanged_s >= self._settle_s if has_wanted else found_s >= KNOWN_SETTLE_S
-
-    @property
-    def _settle_s(self) -> float:
-        return SETTLE_S if self._given_settle_s is None else self._given_settle_s
 
     def look(self) -> Graph:
         """Return what is discovered now, without waiting."""
