@@ -193,7 +193,7 @@ class HttpSource:
             headers['Authorization'] = f'Bearer {self._token}'
         try:
             try:
-                connection.connect()
+                self._connect(connection)
                 # the reply takes it from the connection
                 opened: socket.socket = connection.sock
                 with self._deadline(opened):
@@ -236,6 +236,15 @@ class HttpSource:
             self._host, self._port, timeout=self._limits.read_s, context=self._tls
         )
 
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        """Raises FetchError for a server that is not encrypted, else what `connect` raises."""
+        try:
+            connection.connect()
+        except ssl.SSLError as error:
+            if error.reason not in NO_TLS:
+                raise
+            raise FetchError(f'{self.name}: the server is not encrypted; give http://') from None
+
     @contextlib.contextmanager
     def _deadline(self, opened: socket.socket) -> Iterator[None]:
         """Shut a connection down if the block takes longer than `head_s`."""
@@ -253,8 +262,6 @@ class HttpSource:
                 f'{self.name}: its certificate is not trusted ({error.verify_message}); give the '
                 'file of its authority with --tls-ca'
             ) from None
-        if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
-            raise FetchError(f'{self.name}: the server is not encrypted; give http://') from None
         reason = getattr(error, 'strerror', None) or str(error) or type(error).__name__
         if isinstance(error, http.client.RemoteDisconnected) and self._tls is None:
             # a server that was killed looks the same
