@@ -54,6 +54,7 @@ from lerobot_serve.policies.resources.device import (
     runs_in_any_thread,
     set_cpu_threads,
     torch_device,
+    use_one_thread_beside,
 )
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
@@ -243,6 +244,7 @@ def load(options: LoadOptions) -> ExportedPolicy:
     if model:
         loaded: Program = load_onnx(model, _input_shapes(sidecar), device, options.cpu_threads)
     else:
+        use_one_thread_beside()
         loaded = load_torch(program, device)
     policy = ExportedPolicy(loaded, sidecar, scales, description, options.state_limit)
     policy.verify()

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import hashlib
 from pathlib import Path
 
+from lerobot_serve.policies.runtime.loading_beside import give_way
+
 BLOCK_BYTES = 1 << 20
 SHOWN_DIGITS = 16
 
@@ -38,3 +40,4 @@ def _add(digest: hashlib._Hash, name: str, file: Path) -> None:
     with open(file, 'rb') as handle:
         while block := handle.read(BLOCK_BYTES):
             digest.update(block)
+            give_way()

@@ -45,7 +45,11 @@ from lerobot_serve.policies.lerobot.policy_types import (
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
-from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.device import (
+    set_cpu_threads,
+    torch_device,
+    use_one_thread_beside,
+)
 from lerobot_serve.policies.resources.footprint import declared_bytes
 from lerobot_serve.policies.resources.memory import check_memory, leave_out_of_collections
 from lerobot_serve.policies.runtime.loading_beside import is_beside
@@ -77,6 +81,9 @@ def load(options: LoadOptions) -> LeRobotPolicy:
             folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
         )
         check_may_change_thread(folder, config, device)
+        if not _is_compiled(config):
+            # a compiled network would keep the number
+            use_one_thread_beside()
         _load_part(
             folder,
             'its sizes',
@@ -120,7 +127,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
 
 def check_may_change_thread(folder: Checkpoint, config: Any, device: torch.device) -> None:
     """Raise PolicyError in a swap for a network that only the thread that loads it can run."""
-    mode = getattr(config, 'compile_mode', '') if getattr(config, 'compile_model', False) else ''
+    mode = getattr(config, 'compile_mode', '') if _is_compiled(config) else ''
     if is_beside() and device.type == 'cuda' and mode in CUDA_GRAPH_MODES:
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} has compile_mode {mode!r}, which captures CUDA graphs: '
@@ -128,6 +135,10 @@ def check_may_change_thread(folder: Checkpoint, config: Any, device: torch.devic
             'predicts; set compile_mode to default or max-autotune-no-cudagraphs, or load the '
             'policy replica by replica'
         )
+
+
+def _is_compiled(config: Any) -> bool:
+    return bool(getattr(config, 'compile_model', False))
 
 
 def _image_cache(

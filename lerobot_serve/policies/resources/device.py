@@ -8,6 +8,7 @@ import re
 import torch
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.runtime.loading_beside import at_serving_priority, is_beside
 
 DEVICE = re.compile(r'cpu|mps|cuda(:\d+)?')
 
@@ -32,6 +33,19 @@ def set_cpu_threads(count: int) -> None:
     """Set the number of CPU threads of the process; 0 leaves the default of torch."""
     if count:
         torch.set_num_threads(count)
+
+
+def use_one_thread_beside() -> None:
+    """
+    Let the calling thread compute with one CPU thread if it loads a policy beside the served one:
+    the threads of two inferences at once wait for each other. Other threads keep their number.
+    """
+    if not is_beside():
+        return
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # a new thread takes the number that any thread has set last
+    at_serving_priority(lambda: torch.set_num_threads(count))
 
 
 def runs_in_any_thread(device: torch.device) -> bool:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What a thread that loads a policy beside the served one must leave alone: the numbers that served
-requests draw, and the priority of the threads that stay. No torch. Any thread.
+requests draw, the priority of the threads that stay, and the CPUs of those that serve. No torch.
+Any thread.
 
 At most one thread loads beside a served policy.
 """
@@ -13,17 +14,24 @@ from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
 import threading
+import time
 from typing import TypeVar
 
 T = TypeVar('T')
+# a twentieth of an inference on a CPU, and enough for the scheduler to see an idle CPU
+WORK_S, PAUSE_S = 0.003, 0.0005
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loading:
-    """A thread that loads, and one that keeps the priority which that thread has given up."""
+    """
+    A thread that loads, one that keeps the priority which that thread has given up, and when the
+    thread that loads has paused.
+    """
 
     thread: int
     helper: ThreadPoolExecutor
+    paused_s: float = 0.0
 
 
 _loading: _Loading | None = None
@@ -65,3 +73,18 @@ def at_serving_priority(work: Callable[[], T]) -> T:
     if loading is None or loading.thread != threading.get_ident():
         return work()
     return loading.helper.submit(work).result()
+
+
+def give_way() -> None:
+    """
+    Pause for a moment, now and then, if the calling thread loads a policy; long work calls it
+    between its parts. Two threads of one inference that the scheduler has put onto one CPU wait
+    for each other; it moves one of them to another CPU at once when that falls idle, and only
+    after a tenth of a second while the thread that loads keeps it busy.
+    """
+    loading = _loading
+    if loading is None or loading.thread != threading.get_ident():
+        return
+    if time.monotonic() - loading.paused_s >= WORK_S:
+        time.sleep(PAUSE_S)
+        loading.paused_s = time.monotonic()

@@ -19,7 +19,10 @@ from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, WEIGHTS_FILE
 from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.loading.network_sizes import RENAME_METHOD, WEIGHT_PREFIX
+from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues
 
+# class methods of LeRobot's policies that read the weights
+LOADERS = ('from_pretrained', '_load_as_safetensor')
 SHOWN_NAMES = 4
 OLD_NORMALIZERS = ('normalize_inputs.', 'normalize_targets.', 'unnormalize_outputs.')
 
@@ -27,7 +30,8 @@ OLD_NORMALIZERS = ('normalize_inputs.', 'normalize_targets.', 'unnormalize_outpu
 def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str = '') -> Any:
     """Return the network with the file's weights, ready to predict. Raises PolicyError."""
     try:
-        network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
+        with SkipRandomValues():
+            network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
     except SafetensorError as error:
         raise PolicyError(
             f'{folder.weights_file} is not a readable safetensors file ({error}); copy it again '
@@ -66,7 +70,11 @@ def check_weights(folder: Checkpoint, network: Any) -> None:
 
 def _has_own_loader(network_class: Any) -> bool:
     base = lerobot().policy_class
-    return network_class.from_pretrained.__func__ is not base.from_pretrained.__func__
+    return any(
+        getattr(network_class, name).__func__ is not getattr(base, name).__func__
+        for name in LOADERS
+        if hasattr(base, name)
+    )
 
 
 def _equal(stored: torch.Tensor, loaded: torch.Tensor) -> bool:

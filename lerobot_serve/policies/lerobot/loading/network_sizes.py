@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.file_headers import TensorHeader
@@ -20,6 +19,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     CONFIG_FILE,
     WEIGHTS_FILE,
 )
+from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues
 
 WEIGHT_PREFIX = 'model.'
 RENAME_METHOD = '_fix_pytorch_state_dict_keys'
@@ -38,7 +38,7 @@ def check_network_sizes(
     Raises any error of LeRobot that creates the network.
     """
     _check_table(folder, config)
-    with torch.device('meta'), _NoValues():
+    with torch.device('meta'), SkipRandomValues():
         network = network_class(config)
     stored = _file_tensors(network, headers)
     for name, value in network.state_dict().items():
@@ -57,15 +57,6 @@ def check_network_sizes(
             f'{WEIGHTS_FILE} holds {held}; they are of different policies; copy the whole '
             'directory again'
         )
-
-
-class _NoValues(TorchFunctionMode):
-    """Skip random values, which a tensor without memory does not keep; they take most time."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return args[0] if func is torch.Tensor.normal_ else func(*args, **(kwargs or {}))
 
 
 def _check_table(folder: Checkpoint, config: Any) -> None:

@@ -10,11 +10,26 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from safetensors.torch import save_file  # noqa: E402
-from support.policies.lerobot_rig import change_tensors, folder_of, LEROBOT, refused  # noqa: E402
+from support.policies.lerobot_rig import (  # noqa: E402
+    change_tensors,
+    folder_of,
+    LEROBOT,
+    loading,
+    refused,
+)
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
+from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 from lerobot_serve.policies.lerobot.loading import network  # noqa: E402
+from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues  # noqa: E402
+
+FILLERS = (
+    torch.nn.init.normal_,
+    torch.nn.init.uniform_,
+    lambda weight: weight.normal_(),
+    lambda weight: weight.uniform_(),
+)
 
 
 @pytest.fixture
@@ -105,15 +120,64 @@ def test_a_loader_that_goes_on_without_the_file_is_found_out(copied, change, sai
         network.check_weights(folder, careless)
 
 
-def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied):
-    class Careless(LEROBOT.get_policy_class('act')):
-        config_class, name = LEROBOT.get_policy_class('act').config_class, 'careless'
+class NeverReads(LEROBOT.get_policy_class('act')):
+    config_class, name = LEROBOT.get_policy_class('act').config_class, 'never_reads'
 
-        @classmethod
-        def from_pretrained(cls, path, *, config, strict):
-            return cls(config)
+    @classmethod
+    def from_pretrained(cls, path, *, config, strict):
+        return cls(config)
 
+
+class ReadsNoTensors(LEROBOT.get_policy_class('act')):
+    config_class, name = LEROBOT.get_policy_class('act').config_class, 'reads_no_tensors'
+
+    @classmethod
+    def _load_as_safetensor(cls, model, *_):
+        return model
+
+
+@pytest.mark.parametrize('careless', [NeverReads, ReadsNoTensors])
+def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied, careless):
     config = LEROBOT.config_class.from_pretrained(str(copied))
     folder = read_checkpoint(str(copied))
     with pytest.raises(PolicyError, match='not loaded model'):
-        network.load_network(folder, Careless, config)
+        network.load_network(folder, careless, config)
+
+
+def test_a_load_draws_no_random_values_that_the_file_replaces():
+    load(loading(folder_of('act')))
+    before = torch.get_rng_state()
+    load(loading(folder_of('act')))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_buffers_are_filled_at_random_and_parameters_are_not():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer('table', torch.zeros(64), persistent=False)
+            for fill in (
+                torch.nn.init.normal_,
+                torch.nn.init.uniform_,
+                torch.nn.init.trunc_normal_,
+            ):
+                self.table.zero_()
+                fill(self.table)
+                assert self.table.abs().sum() > 0
+            self.layers = torch.nn.ModuleList(
+                [
+                    torch.nn.Linear(8, 8),
+                    torch.nn.Conv2d(3, 3, 3),
+                    torch.nn.MultiheadAttention(8, 2),
+                ]
+            )
+            self.weight = torch.nn.Parameter(torch.zeros(64))
+            for fill in FILLERS:
+                fill(self.weight)
+            assert self.weight.abs().sum() == 0
+
+    state = torch.get_rng_state()
+    with SkipRandomValues():
+        torch.nn.Linear(8, 8)
+        assert torch.equal(torch.get_rng_state(), state)
+        Network()

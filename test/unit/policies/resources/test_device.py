@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from lerobot_serve.policies.base import PolicyError
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
-from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device  # noqa: E402
+from lerobot_serve.policies.resources.device import (  # noqa: E402
+    set_cpu_threads,
+    torch_device,
+    use_one_thread_beside,
+)
+from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +53,25 @@ def test_threads_are_as_many_as_said(threads):
 def test_no_number_of_threads_leaves_them(threads):
     set_cpu_threads(0)
     assert torch.get_num_threads() == threads
+
+
+def test_beside_a_served_policy_the_thread_that_loads_uses_one_cpu_thread():
+    counts = {}
+
+    def load() -> None:
+        counts['new'] = torch.get_num_threads()
+        use_one_thread_beside()
+        counts['alone'] = torch.get_num_threads()
+        with beside_served_policy():
+            use_one_thread_beside()
+            counts['beside'] = torch.get_num_threads()
+            later = threading.Thread(target=lambda: counts.update(later=torch.get_num_threads()))
+            later.start()
+            later.join()
+
+    torch.set_num_threads(3)
+    loading = threading.Thread(target=load)
+    loading.start()
+    loading.join()
+    assert counts == {'new': 3, 'alone': 3, 'beside': 1, 'later': 3}
+    assert torch.get_num_threads() == 3
