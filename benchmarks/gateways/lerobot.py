@@ -4,7 +4,8 @@ LeRobot's RobotClient asks for a chunk: through a gateway, and from LeRobot's Po
 
 Client and server are LeRobot's own; each server, gateway and client is a process of its own. The
 policy answers at once everywhere. LeRobot's server is spared the pictures: it reads them and hands
-none to its policy, while the gateway sends them on to the policy server.
+none to its policy, while the gateway sends them on to the policy server. A server that has a chunk
+ready shows what the client and gRPC take by themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import contextlib
 import os
 from pathlib import Path
+import sys
 
 from benchmarks.gateways.gateway_process import (
     DIRECT,
@@ -43,7 +45,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 ABOUT = "LeRobot's RobotClient through a gateway, and with LeRobot's PolicyServer"
-THEIRS = "LeRobot's PolicyServer"
+THEIRS, IMMEDIATE = "LeRobot's PolicyServer", 'gRPC server with a chunk ready'
 WARM_UP_ROUNDS = 20
 GOAL_RATIO = 0.5
 PARAMETERS = {
@@ -74,8 +76,11 @@ def measure_case(theirs: Peer, packages: Path, size: ImageSet, rounds: int, fold
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(running_fleet(size, folder))
         ways: dict[str, TripMs] = {THEIRS: trip_of(theirs, size)}
-        for way in (ZENOH, ROUTED, ROS):
-            address = stack.enter_context(running_gateway(fleet, way, folder))
+        for way in (IMMEDIATE, ZENOH, ROUTED, ROS):
+            server = running_immediate_server(folder)
+            if way != IMMEDIATE:
+                server = running_gateway(fleet, way, folder)
+            address = stack.enter_context(server)
             name = f'lerobot_client_{way.replace(" ", "_")}'
             client = running_client(
                 'lerobot', packages, folder, address, role=role_of(size), name=name
@@ -105,12 +110,23 @@ def running_gateway(fleet: Fleet, way: str, folder: Path) -> Iterator[Address]:
         yield address
 
 
+@contextlib.contextmanager
+def running_immediate_server(folder: Path) -> Iterator[Address]:
+    """Start a server that has a chunk ready, and give its address. Raises OSError."""
+    address = Address(LOCALHOST, free_port())
+    command = [sys.executable, '-m', 'benchmarks.gateways.immediate_server', str(address.port)]
+    with child(command, folder / 'immediate_server.log'):
+        wait_until_listening(address)
+        yield address
+
+
 def describe(size: ImageSet, facts: dict[str, object], rounds: int, trips: Trips) -> Case:
     """Return the case: ratios to LeRobot's server."""
     series = {way: [each for each in took if each is not None] for way, took in trips.items()}
     lost = {f'lost by {way}': each.count(None) for way, each in trips.items()}
     series['added by the gateway'] = added_ms(trips[ZENOH], trips[DIRECT])
-    ways = (ZENOH, ROUTED, ROS, DIRECT)
+    series['added to the server with a chunk ready'] = added_ms(trips[ZENOH], trips[IMMEDIATE])
+    ways = (IMMEDIATE, ZENOH, ROUTED, ROS, DIRECT)
     ratios = {f'{way} / {THEIRS}': compare(series[way], series[THEIRS]) for way in ways}
     goals = {}
     for way in (ZENOH, ROUTED):
