@@ -244,7 +244,7 @@ def load(options: LoadOptions) -> ExportedPolicy:
     if model:
         loaded: Program = load_onnx(model, _input_shapes(sidecar), device, options.cpu_threads)
     else:
-        use_one_thread_beside()
+        use_one_thread_beside(device)
         loaded = load_torch(program, device)
     policy = ExportedPolicy(loaded, sidecar, scales, description, options.state_limit)
     policy.verify()

@@ -83,7 +83,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
         check_may_change_thread(folder, config, device)
         if not _is_compiled(config):
             # a compiled network would keep the number
-            use_one_thread_beside()
+            use_one_thread_beside(device)
         _load_part(
             folder,
             'its sizes',

@@ -35,12 +35,13 @@ def set_cpu_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def use_one_thread_beside() -> None:
+def use_one_thread_beside(device: torch.device) -> None:
     """
-    Let the calling thread compute with one CPU thread if it loads a policy beside the served one:
-    the threads of two inferences at once wait for each other. Other threads keep their number.
+    Let the calling thread compute with one CPU thread if it loads a policy for the CPU beside the
+    served one: the threads of two inferences at once wait for each other. Other threads keep their
+    number.
     """
-    if not is_beside():
+    if device.type != 'cpu' or not is_beside():
         return
     count = torch.get_num_threads()
     torch.set_num_threads(1)

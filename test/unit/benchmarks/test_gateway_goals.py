@@ -19,6 +19,7 @@ ADDED = 'adds at most 1.5 ms (p50) to a session without it'
 
 def trips(theirs: str, theirs_ms: float, ours_ms: float, direct_ms: float) -> dict[str, list]:
     taken = {theirs: theirs_ms, **dict.fromkeys(WAYS, ours_ms), DIRECT: direct_ms}
+    taken[lerobot.IMMEDIATE] = direct_ms
     return {way: [ms] * 8 for way, ms in taken.items()}
 
 

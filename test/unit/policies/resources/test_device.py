@@ -60,10 +60,12 @@ def test_beside_a_served_policy_the_thread_that_loads_uses_one_cpu_thread():
 
     def load() -> None:
         counts['new'] = torch.get_num_threads()
-        use_one_thread_beside()
+        use_one_thread_beside(torch.device('cpu'))
         counts['alone'] = torch.get_num_threads()
         with beside_served_policy():
-            use_one_thread_beside()
+            use_one_thread_beside(torch.device('cuda'))
+            counts['for a GPU'] = torch.get_num_threads()
+            use_one_thread_beside(torch.device('cpu'))
             counts['beside'] = torch.get_num_threads()
             later = threading.Thread(target=lambda: counts.update(later=torch.get_num_threads()))
             later.start()
@@ -73,5 +75,5 @@ def test_beside_a_served_policy_the_thread_that_loads_uses_one_cpu_thread():
     loading = threading.Thread(target=load)
     loading.start()
     loading.join()
-    assert counts == {'new': 3, 'alone': 3, 'beside': 1, 'later': 3}
+    assert counts == {'new': 3, 'alone': 3, 'for a GPU': 3, 'beside': 1, 'later': 3}
     assert torch.get_num_threads() == 3
