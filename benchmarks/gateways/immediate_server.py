@@ -30,7 +30,7 @@ ROWS = np.zeros((CHUNK_ROWS, JOINTS), np.float32)
 
 
 class ImmediateServer:
-    """Keeps the newest observation of its one client."""
+    """Keeps the observations of its one client until they are asked for."""
 
     def __init__(self) -> None:
         self._observations: asyncio.Queue[safe_pickle.TimedObservation] = asyncio.Queue()

@@ -257,7 +257,7 @@ class ServerCore:
         demand = admission.Demand(
             self._request_rate_hz(chunk_s, now_ns), chunk_s, self.admission_settings.network_s
         )
-        batch, single_s = statistics.batch_size(), statistics.warm_up_s()
+        batch, single_s = statistics.batch_size(), statistics.single_s()
         return min(most, admission.max_robots(service_s, demand, batch, single_s))
 
     def _chunk_duration_s(self, request: SessionRequest | None) -> float:

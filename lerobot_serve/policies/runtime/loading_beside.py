@@ -18,7 +18,7 @@ import time
 from typing import TypeVar
 
 T = TypeVar('T')
-# a twentieth of an inference on a CPU, and enough for the scheduler to see an idle CPU
+# an eighth of an inference of ACT on two cores, and enough for the scheduler to see an idle CPU
 WORK_S, PAUSE_S = 0.003, 0.0005
 
 

@@ -58,7 +58,7 @@ class ServerStatistics:
     _batch_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _service_median_s: float = 0.0
     _batch_median: float = 1.0
-    _warm_up_s: float = 0.0
+    _single_s: float = 0.0
     _since_median: int = 0
     _busy: deque[tuple[int, int]] = field(default_factory=deque)
     _busy_ns: int = 0
@@ -72,7 +72,7 @@ class ServerStatistics:
                 durations.clear()
             self._batch_sizes.clear()
             self._busy_ns = 0
-            self._service_median_s = self._warm_up_s = service_s
+            self._service_median_s = self._single_s = service_s
             self._batch_median = 1.0
 
     def record_drop(self, reason: str, *, has_request_record: bool = False) -> None:
@@ -108,7 +108,11 @@ class ServerStatistics:
             self._busy_ns += now_ns - begin_ns
             if predicted:
                 self.batches.add(predicted)
-                self._service_s.append((now_ns - begin_ns) / 1e9 / predicted)
+                took_s = (now_ns - begin_ns) / 1e9
+                self._service_s.append(took_s / predicted)
+                if predicted == 1:
+                    # a warm-up beside a served policy takes longer than what follows
+                    self._single_s = min(self._single_s, took_s)
                 self._batch_sizes.append(predicted)
                 self._update_medians()
             self._expire(now_ns)
@@ -173,9 +177,11 @@ class ServerStatistics:
         """Return the requests of a batch, the median of those of `service_s`."""
         return self._batch_median
 
-    def warm_up_s(self) -> float:
-        """Return how long the last inference of the warm-up took, of one request."""
-        return self._warm_up_s
+    def single_s(self) -> float:
+        """
+        Return how long a request alone takes: the last one of the warm-up, or the shortest since.
+        """
+        return self._single_s
 
     def optimistic_service_s(self) -> float:
         """Return the smaller of the last service time and the median."""

@@ -28,7 +28,7 @@ from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 pytestmark = pytest.mark.long
 
-SESSIONS, CALLERS, GROWTH_MB = 400, 4, 8.0
+SESSIONS, CALLERS, GROWTH_MB, GROWTH_FILES = 400, 4, 8.0, 30
 ROBOTS, ROUNDS = 30, 20
 HEAD = b'\x00\x01\x00\x00'
 
@@ -128,7 +128,8 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
     after_mb = manager.memory_mb()
     print(f'{before_mb:.1f} MB after {first_part} sessions, {after_mb:.1f} MB after {SESSIONS}')
     assert after_mb < before_mb + GROWTH_MB
-    assert manager.files() <= files
+    # the middleware opens some when it needs them; a leak would be one for each session
+    assert manager.files() < files + GROWTH_FILES
     assert manager.drops() == {}
     sessions.destroy_endpoints()
     router_rig.wait(lambda: router_rig.state.sessions == 1, 'one robot is left')

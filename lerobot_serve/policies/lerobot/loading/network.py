@@ -8,6 +8,7 @@ weights. Thread: the one that loads a policy.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from safetensors import SafetensorError
@@ -20,6 +21,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, WEI
 from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.loading.network_sizes import RENAME_METHOD, WEIGHT_PREFIX
 from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues
+from lerobot_serve.policies.lerobot.policy_types import POLICY_TYPES
 
 # class methods of LeRobot's policies that read the weights
 LOADERS = ('from_pretrained', '_load_as_safetensor')
@@ -30,7 +32,7 @@ OLD_NORMALIZERS = ('normalize_inputs.', 'normalize_targets.', 'unnormalize_outpu
 def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str = '') -> Any:
     """Return the network with the file's weights, ready to predict. Raises PolicyError."""
     try:
-        with SkipRandomValues():
+        with _random_values(folder.policy_type):
             network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
     except SafetensorError as error:
         raise PolicyError(
@@ -68,13 +70,24 @@ def check_weights(folder: Checkpoint, network: Any) -> None:
         raise _mismatch(folder, f'not loaded {_shortened(wrong)}')
 
 
+def _random_values(policy_type: str) -> contextlib.AbstractContextManager[object]:
+    """Skip those of LeRobot's types; one of a trusted package may have some that no file has."""
+    return SkipRandomValues() if policy_type in POLICY_TYPES else contextlib.nullcontext()
+
+
 def _has_own_loader(network_class: Any) -> bool:
     base = lerobot().policy_class
     return any(
-        getattr(network_class, name).__func__ is not getattr(base, name).__func__
+        _function(network_class, name) is not _function(base, name)
         for name in LOADERS
         if hasattr(base, name)
     )
+
+
+def _function(network_class: Any, name: str) -> Any:
+    method = getattr(network_class, name)
+    # a static method has none
+    return getattr(method, '__func__', method)
 
 
 def _equal(stored: torch.Tensor, loaded: torch.Tensor) -> bool:

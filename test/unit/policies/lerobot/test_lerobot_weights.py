@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of a LeRobot directory: exactly those of the network, or refused."""
 
+from dataclasses import replace
 from pathlib import Path
 import shutil
 
@@ -136,7 +137,15 @@ class ReadsNoTensors(LEROBOT.get_policy_class('act')):
         return model
 
 
-@pytest.mark.parametrize('careless', [NeverReads, ReadsNoTensors])
+class ReadsNoTensorsAtAll(LEROBOT.get_policy_class('act')):
+    config_class, name = LEROBOT.get_policy_class('act').config_class, 'reads_no_tensors_at_all'
+
+    @staticmethod
+    def _load_as_safetensor(model, *_):
+        return model
+
+
+@pytest.mark.parametrize('careless', [NeverReads, ReadsNoTensors, ReadsNoTensorsAtAll])
 def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied, careless):
     config = LEROBOT.config_class.from_pretrained(str(copied))
     folder = read_checkpoint(str(copied))
@@ -149,6 +158,17 @@ def test_a_load_draws_no_random_values_that_the_file_replaces():
     before = torch.get_rng_state()
     load(loading(folder_of('act')))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_network_of_another_package_gets_its_random_values(copied):
+    config = LEROBOT.config_class.from_pretrained(str(copied))
+    folder = read_checkpoint(str(copied))
+    act = LEROBOT.get_policy_class('act')
+    before = torch.get_rng_state()
+    network.load_network(folder, act, config)
+    assert torch.equal(torch.get_rng_state(), before)
+    network.load_network(replace(folder, policy_type='of_a_package'), act, config)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_buffers_are_filled_at_random_and_parameters_are_not():

@@ -93,7 +93,23 @@ def test_in_a_batch_each_takes_its_share():
     statistics.reset_for_policy(1.0)
     busy(statistics, 0, 2 * S, predicted=4)
     assert (statistics.service_s(), statistics.batch_size()) == (0.5, 4)
-    assert statistics.warm_up_s() == 1.0
+    assert statistics.single_s() == 1.0
+
+
+def test_a_request_alone_takes_as_long_as_the_shortest_one_since_the_warm_up():
+    statistics = ServerStatistics()
+    statistics.reset_for_policy(1.0)
+    for begin_s, lasts_s, predicted, expected_s in (
+        (0, 2, 1, 1.0),
+        (10, 0.5, 4, 1.0),
+        (20, 0.25, 1, 0.25),
+        (30, 3, 1, 0.25),
+        (40, 0.1, 0, 0.25),
+    ):
+        busy(statistics, begin_s * S, int((begin_s + lasts_s) * S), predicted=predicted)
+        assert statistics.single_s() == expected_s
+    statistics.reset_for_policy(0.5)
+    assert statistics.single_s() == 0.5
 
 
 def test_a_new_policy_begins_with_durations_of_its_own_and_all_counts():
