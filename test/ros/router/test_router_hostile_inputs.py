@@ -28,7 +28,7 @@ from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 pytestmark = pytest.mark.long
 
-SESSIONS, CALLERS, GROWTH_MB, GROWTH_FILES = 400, 4, 8.0, 30
+SESSIONS, CALLERS, GROWTH_MB = 400, 4, 8.0
 ROBOTS, ROUNDS = 30, 20
 HEAD = b'\x00\x01\x00\x00'
 
@@ -120,6 +120,8 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
         sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 
+    # from then on it holds the ports of its neighbours, which are no part of a session
+    router_rig.wait(manager.watches_ports, 'it watches its ports')
     with ThreadPoolExecutor(CALLERS) as callers:
         first_part = SESSIONS // 4
         list(callers.map(come_and_go, range(first_part)))
@@ -128,8 +130,7 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
     after_mb = manager.memory_mb()
     print(f'{before_mb:.1f} MB after {first_part} sessions, {after_mb:.1f} MB after {SESSIONS}')
     assert after_mb < before_mb + GROWTH_MB
-    # the middleware opens some when it needs them; a leak would be one for each session
-    assert manager.files() < files + GROWTH_FILES
+    assert manager.files() <= files
     assert manager.drops() == {}
     sessions.destroy_endpoints()
     router_rig.wait(lambda: router_rig.state.sessions == 1, 'one robot is left')
