@@ -3,7 +3,7 @@
 A gRPC server that LeRobot's RobotClient can ask, and that has a chunk ready: what the client and
 gRPC take by themselves.
 
-    python -m benchmarks.gateways.immediate_server PORT
+    python -m benchmarks.gateways.immediate_server HOST PORT
 
 It reads an observation as the gateway does, and has no sessions and no policy. Main thread.
 """
@@ -24,7 +24,6 @@ from lerobot_serve.gateway.lerobot_async.protobuf import write_actions
 from lerobot_serve.gateway.lerobot_async.service import SERVICE
 from lerobot_serve.peer_formats import safe_pickle
 
-LOCALHOST = '127.0.0.1'
 MESSAGE_BYTES, PIECE_LIMIT_S, OBSERVATION_WAIT_S, STEP_S = 1 << 23, 10.0, 2.0, 1 / 30
 ROWS = np.zeros((CHUNK_ROWS, JOINTS), np.float32)
 
@@ -54,7 +53,7 @@ class ImmediateServer:
         return write_actions(chunk)
 
 
-async def serve(port: int) -> None:
+async def serve(host: str, port: int) -> None:
     """Serve until a signal."""
     replies, unary = ImmediateServer(), grpc.unary_unary_rpc_method_handler
     methods = {
@@ -65,10 +64,10 @@ async def serve(port: int) -> None:
     }
     server = grpc.aio.server()
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
-    server.add_insecure_port(f'{LOCALHOST}:{port}')
+    server.add_insecure_port(f'{host}:{port}')
     await server.start()
     await server.wait_for_termination()
 
 
 if __name__ == '__main__':
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))

@@ -76,10 +76,9 @@ def measure_case(theirs: Peer, packages: Path, size: ImageSet, rounds: int, fold
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(running_fleet(size, folder))
         ways: dict[str, TripMs] = {THEIRS: trip_of(theirs, size)}
-        for way in (IMMEDIATE, ZENOH, ROUTED, ROS):
-            server = running_immediate_server(folder)
-            if way != IMMEDIATE:
-                server = running_gateway(fleet, way, folder)
+        servers = {IMMEDIATE: running_immediate_server(folder)}
+        servers |= {way: running_gateway(fleet, way, folder) for way in (ZENOH, ROUTED, ROS)}
+        for way, server in servers.items():
             address = stack.enter_context(server)
             name = f'lerobot_client_{way.replace(" ", "_")}'
             client = running_client(
@@ -114,7 +113,8 @@ def running_gateway(fleet: Fleet, way: str, folder: Path) -> Iterator[Address]:
 def running_immediate_server(folder: Path) -> Iterator[Address]:
     """Start a server that has a chunk ready, and give its address. Raises OSError."""
     address = Address(LOCALHOST, free_port())
-    command = [sys.executable, '-m', 'benchmarks.gateways.immediate_server', str(address.port)]
+    module = 'benchmarks.gateways.immediate_server'
+    command = [sys.executable, '-m', module, address.host, str(address.port)]
     with child(command, folder / 'immediate_server.log'):
         wait_until_listening(address)
         yield address

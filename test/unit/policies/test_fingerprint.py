@@ -76,3 +76,13 @@ def test_a_file_larger_than_a_block_is_read_to_its_end(tmp_path, monkeypatch):
 def test_a_file_that_is_missing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         fingerprint('act', [tmp_path / 'nothing'])
+
+
+def test_each_block_is_followed_by_a_pause(tmp_path, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(module, 'give_way', lambda: pauses.append(None))
+    monkeypatch.setattr(module, 'BLOCK_BYTES', 4)
+    whole = of(tmp_path, CONTENT)
+    assert len(pauses) == sum(-(-len(data) // 4) for data in CONTENT.values())
+    monkeypatch.undo()
+    assert of(tmp_path, CONTENT) == whole

@@ -23,7 +23,7 @@ from lerobot_serve.policies.lerobot.loading.network_sizes import RENAME_METHOD, 
 from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues
 from lerobot_serve.policies.lerobot.policy_types import POLICY_TYPES
 
-# class methods of LeRobot's policies that read the weights
+# methods of LeRobot's policies that read the weights
 LOADERS = ('from_pretrained', '_load_as_safetensor')
 SHOWN_NAMES = 4
 OLD_NORMALIZERS = ('normalize_inputs.', 'normalize_targets.', 'unnormalize_outputs.')

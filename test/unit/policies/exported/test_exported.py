@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -16,7 +17,7 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 
 from support.policies import exported_rig as rig  # noqa: E402
 
-from lerobot_serve.policies.exported import programs  # noqa: E402
+from lerobot_serve.policies.exported import loader, programs  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 from lerobot_serve.policies.exported.programs import TorchProgram  # noqa: E402
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
@@ -183,6 +184,33 @@ def test_the_threads_of_a_program_that_is_swapped_in_have_the_priority_of_servin
     loading.join(60)
     assert policies and len(new) >= 2
     assert set(new) == {os.getpriority(os.PRIO_PROCESS, threading.get_native_id())}
+
+
+@pytest.mark.parametrize(('is_beside', 'count'), [(True, 1), (False, 3)])
+def test_beside_a_served_policy_a_torch_program_is_tried_with_one_thread(
+    torch_program, tmp_path, monkeypatch, is_beside, count
+):
+    def noted(*given: object) -> object:
+        counts.append(torch.get_num_threads())
+        return load_torch(*given)
+
+    def work() -> None:
+        with beside_served_policy() if is_beside else contextlib.nullcontext():
+            policies.append(load(options))
+
+    counts, policies, load_torch = [], [], loader.load_torch
+    monkeypatch.setattr(loader, 'load_torch', noted)
+    before = torch.get_num_threads()
+    options = LoadOptions(rig.write_policy(tmp_path, torch_program), cpu_threads=3)
+    try:
+        loading = threading.Thread(target=work)
+        loading.start()
+        loading.join(60)
+        assert counts == [count]
+        # the number of the thread that serves decides
+        assert not policies[0].describe().any_thread
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_joint_that_never_moved_is_normalised_as_lerobot_does(

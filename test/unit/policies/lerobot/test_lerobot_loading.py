@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loading LeRobot directories: what they are described as, and why they are refused."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 import shutil
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +33,7 @@ from lerobot_serve.policies.base import PolicyCamera, PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
+from lerobot_serve.policies.lerobot.loading import random_values  # noqa: E402
 from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
@@ -283,3 +286,45 @@ def test_cuda_graphs_of_another_thread_are_refused_in_a_swap(copied, mode, monke
     monkeypatch.setattr(loader, 'check_may_change_thread', lambda *given: asked.append(given))
     load(loading(copied))
     assert len(asked) == 1
+
+
+def loaded_in_a_thread(options, *, is_beside: bool) -> None:
+    """Load in a thread of its own, whose number of CPU threads ends with it."""
+
+    def work() -> None:
+        with beside_served_policy() if is_beside else contextlib.nullcontext():
+            policies.append(load(options))
+
+    policies = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert policies
+
+
+@pytest.mark.parametrize(
+    ('is_beside', 'is_compiled', 'count'), [(True, False, 1), (True, True, 3), (False, False, 3)]
+)
+def test_beside_a_served_policy_only_a_compiled_network_is_run_with_all_threads(
+    monkeypatch, is_beside, is_compiled, count
+):
+    def noted(*given: object) -> object:
+        counts.append(torch.get_num_threads())
+        return run_first_prediction(*given)
+
+    counts, run_first_prediction = [], loader.run_first_prediction
+    monkeypatch.setattr(loader, 'run_first_prediction', noted)
+    monkeypatch.setattr(loader, '_is_compiled', lambda config: is_compiled)
+    before = torch.get_num_threads()
+    try:
+        loaded_in_a_thread(loading(folder_of('act'), cpu_threads=3), is_beside=is_beside)
+        assert counts == [count]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_network_is_built_and_filled_with_pauses(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(random_values, 'give_way', lambda: pauses.append(None))
+    load(loading(folder_of('act')))
+    assert len(pauses) > 100
