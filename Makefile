@@ -14,14 +14,16 @@ ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --max-work
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 
-.PHONY: help demo test slow unit lint bench docs shell clean
+.PHONY: help demo test slow release unit lint golden bench docs shell clean
 
 help:
 	@echo "make demo    run the simulated rollout: robots, a kill, a promotion, a rollback"
 	@echo "make test    lint and the tests, but the slow ones"
 	@echo "make slow    the slow ones: whole demos, installations, long simulations"
+	@echo "make release what takes minutes: learning loops, sites in trouble, simulated canaries"
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff and mypy"
+	@echo "make golden  rewrite what must not change unnoticed: test/golden/"
 	@echo "make bench   measure, into out/bench/"
 	@echo "make docs    write the generated pages of docs/, and build the site: out/site/index.html"
 	@echo "make shell   a shell in which ROS 2 and both packages are found"
@@ -35,17 +37,24 @@ demo:
 	$(WORKSPACE) lerobot-serve demo $(DEMO)
 
 test: lint
-	$(WORKSPACE) python -m pytest test -m "not slow" $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test -m "not (slow or alone or release)" $(ON_ALL_CORES)
 
 slow:
-	$(WORKSPACE) python -m pytest test -m "slow and not alone" $(ON_ALL_CORES)
-	$(WORKSPACE) python -m pytest test -m "slow and alone"
+	$(WORKSPACE) python -m pytest test -m slow $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test -m alone -n 2
+
+release:
+	$(WORKSPACE) python -m pytest test -m release
 
 unit:
-	$(WORKSPACE) python -m pytest test/unit -m "not slow" $(ON_ALL_CORES)
+	$(WORKSPACE) python -m pytest test/unit -m "not (slow or alone or release)" $(ON_ALL_CORES)
 
 lint:
 	$(WORKSPACE) sh -c "ruff check . && ruff format --check . && mypy"
+
+golden:
+	$(WORKSPACE) sh -c 'cd test && python -m support.contract.golden --write'
+	$(WORKSPACE) python -m pytest test -m golden --write-golden
 
 bench:
 	$(WORKSPACE) python -m benchmarks $(BENCH)

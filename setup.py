@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from pathlib import Path
+import sys
 
 from setuptools import find_packages, setup
 
 NAME = 'lerobot_serve'
+# so pip installs; the commands of a wheel are on the PATH of an environment, where names like
+# `gateway` and `learner` are not ours to take
+IS_WHEEL = not {'bdist_wheel', 'dist_info', 'editable_wheel'}.isdisjoint(sys.argv)
+# `ros2 run` finds them in lib/lerobot_serve, where colcon puts them
+NODES = (
+    *('policy_server', 'policy_router', 'edge_controller', 'gateway', 'learner', 'sim_robot'),
+)
 # of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
 VERBS = (
     *('audit', 'dashboard', 'dataset', 'demo', 'diagnose', 'docs', 'doctor', 'drain', 'edge'),
@@ -46,18 +54,24 @@ setup(
     },
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
-        ('bin', ['resource/lerobot-serve']),
+        *([('bin', ['resource/lerobot-serve'])] if not IS_WHEEL else []),
         (f'share/{NAME}', ['package.xml']),
         *shared('launch'),
         *shared('config'),
     ],
     python_requires='>=3.11',
-    install_requires=['setuptools'],
+    # of lerobot_serve.client, which needs no ROS; package.xml has what nodes need
+    install_requires=[
+        'eclipse-zenoh>=1.10,<2',
+        'msgspec>=0.19',
+        'numpy>=1.26',
+        'simplejpeg>=1.8',
+    ],
     extras_require={
-        # lerobot_serve.client alone, without ROS: pip install .[client]
-        'client': ['eclipse-zenoh>=1.10,<2', 'numpy>=1.26', 'simplejpeg>=1.8'],
-        # for grpc:// as well
-        'client-grpc': [f'{NAME}[client]', 'grpcio>=1.66,<2', 'protobuf>=5.26,<8'],
+        # the client for grpc:// as well
+        'client-grpc': ['grpcio>=1.66,<2', 'protobuf>=5.26,<8'],
+        # the verbs that need no ROS
+        'ops': ['argcomplete>=3.1', 'cryptography>=42', 'PyYAML>=6', 'rich>=13'],
     },
     zip_safe=True,
     maintainer='lerobot_serve maintainers',
@@ -67,13 +81,8 @@ setup(
     tests_require=['pytest'],
     entry_points={
         'console_scripts': [
-            'policy_server = lerobot_serve.entry_points:policy_server',
-            'policy_router = lerobot_serve.entry_points:policy_router',
-            'edge_controller = lerobot_serve.entry_points:edge_controller',
-            'gateway = lerobot_serve.entry_points:gateway',
-            'learner = lerobot_serve.entry_points:learner',
-            'sim_robot = lerobot_serve.entry_points:sim_robot',
             'lerobot-serve = lerobot_serve.tools.cli.main:main',
+            *(f'{node} = {NAME}.entry_points:{node}' for node in NODES if not IS_WHEEL),
         ],
         'lerobot_serve.verbs': [
             f'{verb} = lerobot_serve.tools.cli.verbs.{verb}' for verb in VERBS

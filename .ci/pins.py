@@ -3,18 +3,23 @@
 Reading requirements.txt: one pip file that serves several distributions and Python versions.
 
 A comment names where it holds: a distribution (`kilted`), or a Python version and all later ones
-(`py3.12`).
+(`py3.12`). hashes.txt has the files of each pin.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import os
+from pathlib import Path
 import re
 import sys
+
+HASHES = Path(__file__).with_name('hashes.txt')
 
 # the Python that reads
 RUNNING = f'{sys.version_info[0]}.{sys.version_info[1]}'
 
-MARK = r'kilted|py3\.\d+'
+MARK = r'jazzy|kilted|py3\.\d+'
 OTHER = re.compile(rf'({MARK}): ([\w.]+)')
 MORE = re.compile(rf'# ({MARK}) also: (\S+)$')
 
@@ -58,3 +63,26 @@ def holds(mark: str, distro: str, python: str) -> bool:
 
 def minor(python: str) -> int:
     return int(python.split('.')[1])
+
+
+def without_extras(pin: str) -> str:
+    return re.sub(r'\[.*?\]', '', pin)
+
+
+def are_hashed() -> bool:
+    """Return whether pip takes only files whose hash is known, as it does without HASHES=none."""
+    return os.environ.get('HASHES') != 'none'
+
+
+def arguments(pins: Sequence[str], file: Path) -> list[str]:
+    """
+    Return what makes `pip install` take these pins and nothing else. Writes `file`, where pip
+    finds them with their hashes.
+    """
+    lines = HASHES.read_text().splitlines() if are_hashed() else []
+    known = {pin: hashes for pin, *hashes in map(str.split, lines)}
+    wanted = [' --hash=sha256:'.join([pin, *known.get(without_extras(pin), [])]) for pin in pins]
+    file.write_text('\n'.join(wanted) + '\n')
+    # pip would fetch the tools of a build in isolation without hashes
+    checked = ['--require-hashes', '--no-build-isolation'] if are_hashed() else []
+    return ['--no-deps', *checked, '--requirement', str(file)]

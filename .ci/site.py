@@ -5,8 +5,8 @@ Build the documentation as a site with search: `python3 .ci/site.py`, after `mak
 Installs the section [docs] of requirements.txt into .workspace/site, away from the packages that
 nodes run with, and runs mkdocs with mkdocs.yml into out/site. A link that leads nowhere fails.
 
-Where npm is found, the pinned Mermaid comes with it, so that the diagrams of the site need no
-network; elsewhere the browser loads Mermaid from the web. Needs only the standard library.
+Where npm is found, the pinned scripts come with it, so that diagrams and the search from the disk
+need no network; elsewhere the browser loads them from the web. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ import pins
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / '.workspace' / 'site'
-MERMAID = SITE / 'mermaid.js'
+# what the packages of [docs] need of other sections
+NEEDED = {
+    *('Jinja2', 'MarkupSafe', 'PyYAML', 'Pygments', 'certifi', 'charset-normalizer', 'idna'),
+    *('mergedeep', 'packaging', 'pathspec', 'python-dateutil', 'requests', 'six', 'urllib3'),
+}
+# file of a package of npm -> name of the script
+SCRIPTS = {
+    'package/dist/mermaid.tiny.js': 'mermaid.js',
+    'package/shim/index.js': 'iframe-worker.js',
+}
 
 
 def main() -> None:
@@ -32,10 +41,12 @@ def main() -> None:
     (ROOT / '.workspace' / 'COLCON_IGNORE').touch()
     requirements = (ROOT / 'requirements.txt').read_text()
     stamp = SITE / 'installed.txt'
-    if not stamp.exists() or stamp.read_text() != requirements:
+    # what was installed unchecked is not taken for checked later
+    wanted = f'{requirements}# hashed: {pins.are_hashed()}\n'
+    if not stamp.exists() or stamp.read_text() != wanted:
         install(requirements)
-        fetch_mermaid(requirements)
-        stamp.write_text(requirements)
+        fetch_scripts(requirements)
+        stamp.write_text(wanted)
     build = [SITE / 'bin' / 'mkdocs', 'build', '--quiet', '--site-dir', ROOT / 'out' / 'site']
     # the theme prints its maker's announcements at each build unless this is set
     environment = os.environ | {'NO_MKDOCS_2_WARNING': '1'}
@@ -45,25 +56,25 @@ def main() -> None:
 
 
 def install(requirements: str) -> None:
-    """Install the pins of [docs]; what they need in turn has the versions of other sections."""
+    """Install the pins of [docs], and of other sections what they need in turn."""
     sections = pins.read(requirements, 'jazzy')
-    others = [pin for name, lines in sections.items() if name != 'docs' for pin in lines]
-    SITE.mkdir(parents=True, exist_ok=True)
-    constraints = SITE / 'constraints.txt'
-    # a constraint has no extras
-    constraints.write_text('\n'.join(re.sub(r'\[.*?\]', '', pin) for pin in others))
-    run(sys.executable, '-m', 'venv', SITE)
-    run(SITE / 'bin' / 'pip', 'install', '--quiet', '-c', constraints, *sections['docs'])
+    others = (pin for name, lines in sections.items() if name != 'bench' for pin in lines)
+    needed = [pin for pin in others if pin.partition('==')[0] in NEEDED]
+    run(sys.executable, '-m', 'venv', '--clear', SITE)
+    arguments = pins.arguments([*sections['docs'], *needed], SITE / 'requirements.txt')
+    run(SITE / 'bin' / 'pip', 'install', '--quiet', *arguments)
+    run(SITE / 'bin' / 'pip', 'check')
 
 
-def fetch_mermaid(requirements: str) -> None:
-    """Fetch Mermaid with npm, which checks the archive against the registry."""
-    version = re.search(r'^# npm: (\S+)$', requirements, re.MULTILINE)
-    if version is None or shutil.which('npm') is None:
+def fetch_scripts(requirements: str) -> None:
+    """Fetch packages with npm, which checks each archive against the registry."""
+    if shutil.which('npm') is None:
         return
-    packed = run('npm', 'pack', '--silent', '--pack-destination', SITE, version[1]).split()[-1]
-    with tarfile.open(SITE / packed) as archive:
-        MERMAID.write_bytes(archive.extractfile('package/dist/mermaid.tiny.js').read())
+    for version in re.findall(r'^# npm: (\S+)$', requirements, re.MULTILINE):
+        packed = run('npm', 'pack', '--silent', '--pack-destination', SITE, version).split()[-1]
+        with tarfile.open(SITE / packed) as archive:
+            for name in SCRIPTS.keys() & set(archive.getnames()):
+                (SITE / SCRIPTS[name]).write_bytes(archive.extractfile(name).read())
 
 
 def run(*command: object) -> str:

@@ -3,7 +3,7 @@
 Hook of mkdocs: pages of the site that are files at the top of the repository.
 
 README.md is the first page; links between it and docs/ lead to the same pages as in the
-repository. Mermaid is served from the site where .ci/site.py fetched it.
+repository. Scripts are served from the site where .ci/site.py fetched them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-MERMAID = ROOT / '.workspace' / 'site' / 'mermaid.js'
+SITE = ROOT / '.workspace' / 'site'
+MERMAID, SEARCH = 'mermaid.js', 'iframe-worker.js'
 # file at the top -> page of the site
 TOP_PAGES = {
     'README.md': 'index.md',
@@ -28,8 +29,11 @@ LINK = re.compile(r'(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)')
 
 
 def on_config(config: Any) -> Any:
-    if MERMAID.exists():
-        config.extra_javascript.append('assets/mermaid.js')
+    if (SITE / MERMAID).exists():
+        config.extra_javascript.append(f'assets/{MERMAID}')
+    if (SITE / SEARCH).exists():
+        # the plugin `offline` would load it from the web
+        config.extra['polyfills'] = [f'assets/{SEARCH}']
     return config
 
 
@@ -38,8 +42,10 @@ def on_files(files: Files, config: Any) -> Files:
         if (ROOT / name).exists():
             text = from_the_top((ROOT / name).read_text())
             files.append(File.generated(config, page, content=text))
-    if MERMAID.exists():
-        files.append(File.generated(config, 'assets/mermaid.js', content=MERMAID.read_bytes()))
+    for script in (MERMAID, SEARCH):
+        if (SITE / script).exists():
+            content = (SITE / script).read_bytes()
+            files.append(File.generated(config, f'assets/{script}', content=content))
     return files
 
 

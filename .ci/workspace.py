@@ -12,6 +12,7 @@ line, without a traceback.
     ROS=kilted            the distribution to install when none is sourced (jazzy)
     TORCH=none|cpu|cuda   the torch build to install (cpu)
     TESTS=none            leave out what only tests need, as an image of a container does
+    HASHES=none           install by version alone, also what .ci/hashes.txt does not know
 """
 
 from __future__ import annotations
@@ -40,12 +41,22 @@ import pins
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements.txt'
 TORCH_CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
+CPU_BUILDS = ('torch==', 'torchvision==')
 # how a torchvision built for CUDA is imported beside a torch for CPUs
 OPERATORS = ROOT / '.ci' / 'torchvision_operators.py'
 MISSING_OPERATOR = 'operator torchvision::'
 NO_NETWORK = re.compile(
     r'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable'
 )
+# how pip names a file without a known hash, and pins of which none is known
+OTHER_FILE = re.compile(r'^    (\S+) from (\S+)', re.MULTILINE)
+UNKNOWN_PIN = re.compile(r'^    (\S+) --hash=', re.MULTILINE)
+# torch build -> the sections that it takes
+SECTIONS_OF_TORCH = {
+    'none': [],
+    'cpu': ['torch', 'lerobot'],
+    'cuda': ['torch', 'cuda', 'lerobot'],
+}
 
 
 def main(command: list[str]) -> None:
@@ -73,12 +84,16 @@ class Workspace:
     def __init__(self, *, sourced: str, distro: str, torch: str, tests: str = 'all') -> None:
         if distro not in ('jazzy', 'kilted'):
             raise Problem(f'ROS must be jazzy or kilted, got {distro!r}')
-        if torch not in ('none', 'cpu', 'cuda'):
+        if torch not in SECTIONS_OF_TORCH:
             raise Problem(f'TORCH must be none, cpu or cuda, got {torch!r}')
         if tests not in ('all', 'none'):
             raise Problem(f'TESTS must be all or none, got {tests!r}')
         self.sourced, self.distro, self.torch = sourced, sourced or distro, torch
-        self.sections = ['build', 'run'] if tests == 'none' else ['build', 'run', 'test']
+        self.sections = [
+            *([] if sourced else ['ros']),
+            *(['run'] if tests == 'none' else ['run', 'test']),
+            *SECTIONS_OF_TORCH[torch],
+        ]
         self.python = Path(sys.executable) if sourced else supported_python()
         self.version = run(
             [self.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])']
@@ -86,6 +101,8 @@ class Workspace:
         kind = 'sourced-' if sourced else ''
         suffix = '' if torch == 'cpu' else f'-torch-{torch}'
         suffix += '' if tests == 'all' else '-no-tests'
+        # what was installed unchecked is not taken for checked later
+        suffix += '' if pins.are_hashed() else '-no-hashes'
         self.folder = ROOT / '.workspace' / f'{kind}{self.distro}-py{self.version}{suffix}'
         self.venv = self.folder / 'venv'
 
@@ -110,6 +127,7 @@ class Workspace:
             self.distro,
             self.torch,
             *self.sections,
+            pins.HASHES.read_text() if pins.are_hashed() else '',
         )
         if self.is_done('installed', wanted):
             return
@@ -118,16 +136,19 @@ class Workspace:
         check_build_tools(self.python, self.version)
         check_disk(self.folder, self.torch)
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
-        if not self.bin('pip').exists():
+        # pip compares no file of a package that is installed already
+        is_unchecked = pins.are_hashed() and not self.read_stamp('hashed')
+        if is_unchecked or not self.bin('pip').exists():
             self.make_venv()
+            self.done('hashed', 'all that is installed here\n')
         sections = pins.read(REQUIREMENTS.read_text(), self.distro, self.version)
-        names = self.sections if self.sourced else ['ros', *self.sections]
-        wheels = [line for name in names for line in sections[name]]
-        keep = self.keep_numpy()
-        self.pip('packages', [*wheels, *keep])
-        if self.torch != 'none':
-            self.install_torch(sections['torch'], keep)
-            self.install_lerobot(sections)
+        # first the setuptools with which a pin without a wheel is built
+        self.pip('build tools', sections['build'])
+        listed = [pin for name in self.sections for pin in sections[name]]
+        cpu_builds = [pin for pin in listed if self.torch == 'cpu' and pin.startswith(CPU_BUILDS)]
+        self.pip('packages', [pin for pin in listed if pin not in cpu_builds])
+        for pin in cpu_builds:
+            self.install_cpu_build(pin)
         if not self.sourced:
             self.relocate_cmake_files()
         self.done('installed', wanted)
@@ -142,43 +163,21 @@ class Workspace:
             f'apt install python{self.version}-venv',
         )
 
-    def install_torch(self, wheels: list[str], keep: list[str]) -> None:
-        torch, *rest = wheels
-        if self.torch == 'cuda':
-            self.pip('torch', [*wheels, *keep])
-            return
-        # the plain name would bring several GB of CUDA: ask for the CPU build by name and nothing
-        # it needs
-        self.pip(
-            'torch',
-            ['--no-deps', '--retries', '0', '--extra-index-url', TORCH_CPU_INDEX, f'{torch}+cpu'],
-        )
-        self.pip('what torch needs', [*rest, *keep])
-
-    def install_lerobot(self, sections: dict[str, list[str]]) -> None:
-        """Install what its policies import; all that it asks for is 8 GB and another torch."""
-        # the GPU build of torch has brought a setuptools that colcon cannot build with
-        setuptools = [pin for pin in sections['build'] if pin.startswith('setuptools==')]
-        vision = [pin for pin in sections['lerobot'] if pin.startswith('torchvision==')]
-        others = [pin for pin in sections['lerobot'] if pin not in vision]
-        self.pip('lerobot', ['--no-deps', *others, *setuptools])
-        for pin in vision:
-            self.install_torchvision(pin)
-
-    def install_torchvision(self, pin: str) -> None:
-        """Install the build that fits torch: the compiled operators of another one do not load."""
-        if self.torch == 'cpu':
-            index = ['--retries', '0', '--extra-index-url', TORCH_CPU_INDEX]
-            try:
-                self.pip('torchvision', ['--no-deps', *index, f'{pin}+cpu'])
-                return
-            except Problem:
-                say(
-                    f'no CPU build of {pin} can be had from {TORCH_CPU_INDEX}; that of PyPI is '
-                    'used without its compiled operators, which no policy calls'
-                )
-        self.pip('torchvision', ['--no-deps', pin])
-        if self.torch == 'cpu':
+    def install_cpu_build(self, pin: str) -> None:
+        """Install a build for CPUs without hashes: only the index that has it knows them."""
+        name = pin.partition('==')[0]
+        # the plain name would bring several GB of CUDA; beside PyPI the higher build would win
+        index = ['--no-deps', '--retries', '0', '--index-url', TORCH_CPU_INDEX]
+        try:
+            self.run_pip(name, [*index, f'{pin}+cpu'])
+        except Problem:
+            if name == 'torch':
+                raise
+            say(
+                f'no CPU build of {pin} can be had from {TORCH_CPU_INDEX}; that of PyPI is '
+                'used without its compiled operators, which no policy calls'
+            )
+            self.pip(name, [pin])
             self.declare_operators()
 
     def declare_operators(self) -> None:
@@ -192,13 +191,6 @@ class Workspace:
         if MISSING_OPERATOR in imported.stderr:
             shutil.copy(OPERATORS, packages)
             start_file.write_text(f'import {OPERATORS.stem}\n')
-
-    def keep_numpy(self) -> list[str]:
-        """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""
-        if not self.sourced:
-            return []
-        version = run([self.python, '-c', 'import numpy; print(numpy.__version__)'])
-        return [f'numpy=={version}']
 
     def relocate_cmake_files(self) -> None:
         """Rewrite the two include folders of the machine that built the wheels."""
@@ -296,7 +288,11 @@ class Workspace:
     def bin(self, name: str) -> Path:
         return self.venv / 'bin' / name
 
-    def pip(self, what: str, arguments: list[str]) -> None:
+    def pip(self, what: str, wanted: list[str]) -> None:
+        """Install pins as they stand, and nothing that they ask for in turn."""
+        self.run_pip(what, pins.arguments(wanted, self.folder / f'{what}.txt'))
+
+    def run_pip(self, what: str, arguments: list[str]) -> None:
         options = ['-m', 'pip', 'install', '--quiet', '--no-input']
         command = [self.bin('python'), *options, *arguments]
         self.step(f'pip install {what}', command, f'pip could not install {what}')
@@ -324,6 +320,14 @@ class Workspace:
             blame += f': no build of {", ".join(missing)} for Python {self.version} can be found'
             if any(name.endswith('+cpu') for name in missing):
                 blame += f' at {TORCH_CPU_INDEX}; TORCH=cuda installs the one of PyPI instead'
+        elif found := OTHER_FILE.search(text):
+            blame += (
+                f': {found[2]} has no hash that .ci/hashes.txt has of {found[1]}: it is not the '
+                'file of PyPI, or for another platform than Linux on x86_64 and aarch64; '
+                'HASHES=none installs it all the same'
+            )
+        elif found := UNKNOWN_PIN.search(text):
+            blame += f': .ci/hashes.txt lacks {found[1]}; python3 .ci/hashes.py rewrites it'
         raise Problem(f'{blame} (log: {log.relative_to(ROOT)})')
 
     def read_stamp(self, name: str) -> str:
@@ -350,6 +354,9 @@ if __name__ == '__main__':
         main(sys.argv[1:])
     except Problem as problem:
         say(str(problem))
+        sys.exit(1)
+    except PermissionError as error:
+        say(f'{error.filename} belongs to another user, as after sudo make: {error.strerror}')
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

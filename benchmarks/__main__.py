@@ -42,6 +42,7 @@ NAMES = (
     'recording',
     'gateways',
     'pickles',
+    'canary',
     'hunt',
 )
 OUT = Path('out/bench')

@@ -36,10 +36,10 @@ from benchmarks.results.report import Case
 from benchmarks.results.windows import cpu_ms, Window
 from benchmarks.site import postgres
 from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import RouterState
 
 ABOUT = 'what a robot costs in a growing fleet behind two routers and four servers, and over time'

@@ -31,9 +31,9 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
 from benchmarks.results.report import Case
 from benchmarks.round_trip.peers import listen, policy_parameters, start_peers, versions
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'many robots ask one server: this package against its peers'
 COUNTS, RATE_HZ, SIZE = (1, 8, 32, 100), 2.0, ImageSet(2, 224, 224)

@@ -31,11 +31,11 @@ from benchmarks.many_robots import JOINT_NAMES
 from benchmarks.peers.peer_process import frames, ImageSet
 from benchmarks.results.report import Case
 from benchmarks.round_trip.peers import policy_parameters
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'one robot sends a hundred times its quota: what the others feel'
 ROBOTS, RATE_HZ, QUOTA_HZ, TIMES_QUOTA = 8, 2.0, 2.0, 100.0

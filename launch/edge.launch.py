@@ -4,9 +4,9 @@
 from launch import LaunchDescription
 from launch.action import Action
 
+from lerobot_serve.contract.names import namespace
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launch_support
-from lerobot_serve.wire.names import namespace
 
 PARAMETERS = (
     'client_id',

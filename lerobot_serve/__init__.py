@@ -10,7 +10,7 @@ test/unit/package/test_architecture.py has, for each, the rooms that it may impo
     parameters    declaration of a node parameter
     atomic_file, private_file, ros_home, state_folder    files of nodes and of users
     requirements  the packages that can be missing, and how to install them
-    wire          messages <-> arrays, envelope, image codec, names
+    contract      messages as objects and as bytes, image codec, names
     cage          the last check of each command
     peer_formats  formats of other projects, read without executing anything
     access        who may reach a server: tokens, addresses, TLS
@@ -19,8 +19,8 @@ test/unit/package/test_architecture.py has, for each, the rooms that it may impo
     versions      stores of policies by fingerprint, fetching
     experience    announced episodes, and finding them on disks
     trace         record format, and writing it
-    telemetry     metrics, liveness and readiness over HTTP
     zenoh         the second link: keys, quality of service, endpoints
+    telemetry     metrics, liveness and readiness over HTTP
     policies      loads and runs policies
     client        sessions without ROS, for notebooks
     entry_points  start and end of an executable

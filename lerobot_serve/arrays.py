@@ -12,6 +12,7 @@ Float32Array: TypeAlias = NDArray[np.float32]
 Float64Array: TypeAlias = NDArray[np.float64]
 Uint8Array: TypeAlias = NDArray[np.uint8]
 Uint16Array: TypeAlias = NDArray[np.uint16]
+Int64Array: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 # camera images: height x width x channels, of 8 or 16 bits
 FrameArray: TypeAlias = NDArray[np.uint8 | np.uint16]

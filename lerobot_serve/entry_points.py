@@ -19,28 +19,12 @@ import sys
 import threading
 from typing import NoReturn
 
-from lerobot_serve.requirements import install_command, REQUIREMENTS
+from lerobot_serve.requirements import missing_package_text
 from lerobot_serve.shared_memory import segments
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
-FROM_ROS = (
-    'action_msgs',
-    'ament_index_python',
-    'builtin_interfaces',
-    'diagnostic_msgs',
-    'geometry_msgs',
-    'lerobot_serve_interfaces',
-    'lifecycle_msgs',
-    'nav_msgs',
-    'rcl_interfaces',
-    'rclpy',
-    'sensor_msgs',
-    'std_msgs',
-    'std_srvs',
-    'trajectory_msgs',
-)
 
 
 def run_main(module: str) -> NoReturn:
@@ -109,17 +93,6 @@ def defer_signals() -> Iterator[None]:
             signal.signal(number, handler)
     for each in received:
         signal.raise_signal(each)
-
-
-def missing_package_text(error: ModuleNotFoundError) -> str:
-    """Name the missing package and its remedy. Raises the error for a module of this package."""
-    package = (error.name or '').partition('.')[0]
-    if package in ('', 'lerobot_serve'):
-        raise error
-    if package in FROM_ROS:
-        return f'{package} is not found; source the setup.bash of ROS 2 and of this workspace'
-    how = install_command(package) if package in REQUIREMENTS else 'install it'
-    return f'the Python package {package} is missing; {how}'
 
 
 def policy_server() -> NoReturn:

@@ -17,8 +17,9 @@ from typing import TextIO
 from hypothesis import settings
 import pytest
 from support import leaks
+from support.golden import Golden, OPTION
 
-from lerobot_serve.edge import flag_file
+from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.ros.process import private_domain
 from lerobot_serve.shared_memory import segments as shared_memory
 
@@ -49,6 +50,10 @@ os.environ['ROS_HOME'] = str(ROS_HOME)
 private_domain.reserve_domain()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action='store_true', help='rewrite the files of test/golden')
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the standard error as it is before a test's is captured, for what ends a worker."""
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')
@@ -63,17 +68,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Spread the files of each folder over the whole run: neighbours are alike, and at no time shall
     all workers wait, or all compute. The long ones come in the first half, so that none of them is
-    left alone at the end.
+    left alone at the end. A browser is slow.
     """
     place = {
         file: (index * GOLDEN_RATIO) % 1
         for index, file in enumerate(dict.fromkeys(item.path for item in items))
     }
     for item in items:
+        if 'browser' in getattr(item, 'fixturenames', ()):
+            item.add_marker('slow')
         if item.get_closest_marker('long') or item.get_closest_marker('slow'):
             place[item.path] = min(place[item.path], place[item.path] % 0.5)
     items.sort(key=lambda item: place[item.path])
@@ -101,13 +109,18 @@ def nothing_left_behind(request: pytest.FixtureRequest, pytestconfig: pytest.Con
     before = leaks.take_stock()
     yield
     shutil.rmtree(ROS_HOME / 'lerobot_serve' / 'known_nodes', ignore_errors=True)
-    # a robot of the next test may have the name of one that was paused or taken over
-    for flag in (ROS_HOME / 'lerobot_serve').glob('*/*'):
-        if flag.name in flag_file.TEXTS:
-            flag.unlink()
+    # a robot of the next test may have the name of one that was paused, latched or so
+    for decision in Decision:
+        for file in (ROS_HOME / 'lerobot_serve').glob(f'*/{decision.file}'):
+            file.unlink()
     left = leaks.left_behind(before)
     faulthandler.cancel_dump_traceback_later()
     assert not left, 'this test left behind: ' + ', '.join(left)
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Golden:
+    return Golden(writes=pytestconfig.getoption(OPTION))
 
 
 @pytest.fixture(scope='session')

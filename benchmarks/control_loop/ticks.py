@@ -27,6 +27,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.reports import executed_action
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -83,7 +84,7 @@ class MeasuredControlLoop(SteadyClockNode):
         super().__init__('tick', context=runtime.context)
         self._robot, self._actions = robot(rate_hz), ActionQueue()
         self._controller: Controller = wiring.make_controller(
-            EdgeParameters(), self._robot, self._actions, lambda: None
+            EdgeParameters(), self._robot, RobotDecisions(), self._actions, lambda: None
         )
         message_class = COMMAND_MESSAGES[self._robot.command.type].message_class
         self._commands = self.create_publisher(

@@ -23,9 +23,9 @@ from benchmarks.harness.request_session import JOINTS
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trips through a router, without and with a dashboard'
 RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0

@@ -23,9 +23,9 @@ from benchmarks.peers.peer_process import (
     JOINTS,
     wait_until_listening,
 )
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.wire.schema import Codec
 
 LOCALHOST = '127.0.0.1'
 SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))

@@ -19,9 +19,9 @@ import zmq.asyncio
 
 from benchmarks.gateways import wire_requests as requests
 from benchmarks.peers.peer_process import Address, Frames
+from lerobot_serve.contract.services.policy_service import Action, SERVICE
 from lerobot_serve.errors import UserError
 from lerobot_serve.peer_formats.lerobot_requests import observation_pieces, policy_setup
-from lerobot_serve.wire.services.policy_service import Action, SERVICE
 
 # small, so that a client that reads nothing is soon full
 RECEIVE_BUFFER_BYTES = 4096

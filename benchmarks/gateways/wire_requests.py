@@ -11,9 +11,9 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.peers.peer_process import CHUNK_ROWS, Frames, JOINTS
+from lerobot_serve.contract.services.policy_service import Image, Observation
 from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
-from lerobot_serve.wire.services.policy_service import Image, Observation
 
 CAMERA_PREFIX = 'observation.images.'
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))

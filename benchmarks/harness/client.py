@@ -14,6 +14,12 @@ import queue
 import time
 
 from benchmarks.harness import echo
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import service_bytes
@@ -21,8 +27,6 @@ from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies

@@ -16,9 +16,9 @@ import sys
 import rclpy
 from rclpy.executors import ExternalShutdownException
 
+from lerobot_serve.contract.cdr import ENCAPSULATION
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
 REQUESTS, REPLIES = '/echo/observation', '/echo/action_chunk'

@@ -17,13 +17,14 @@ from benchmarks.harness.client import open_when_ready, PolicyClient
 from benchmarks.harness.load_generator import SEQ
 from benchmarks.harness.request_session import session_request, STATE
 from benchmarks.peers.peer_process import frames, ImageSet
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.cdr import START
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Codec, MsgType
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.cdr import START
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, MsgType, SCHEMA_VERSION
 
 CLIENT_ID = 'flood'
 READY_TEXT = 'flood is ready'

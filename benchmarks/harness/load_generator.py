@@ -26,16 +26,18 @@ from benchmarks.harness.fleet_connections import (
     SpreadFleetConnections,
     ZenohFleetConnections,
 )
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.cdr import START
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header, read_envelope
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec, Flag, MsgType
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.cdr import START
-from lerobot_serve.wire.header import Header, read_envelope
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 SEQ = struct.Struct('<Q')
 FPS = 30.0

@@ -11,16 +11,17 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
-from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
 
 CLIENT_ID = 'bench'
 JOINTS, FPS, JPEG_QUALITY, IMAGE_THREADS = 6, 30.0, 90, 2

@@ -10,6 +10,10 @@ from benchmarks.hunting.edge_servers import ABSENT, BEHAVIORS, HEALTHY
 MS = 1_000_000
 # of a leader arm: within the limits, beyond them, and none at all
 POSES = (0.5, 0.5), (-1.8, 0.9), (40.0, -40.0), (float('nan'), 0.0)
+# the second is just no silence
+STALLS_NS = 200 * MS, 500 * MS, 600 * MS, 3000 * MS, 12000 * MS
+# by how much a person moves the robot while its edge stands still
+MOVES = 0.0, 0.0, 0.9, -1.4
 POLICIES = 'reach@1', 'reach@2'
 
 
@@ -38,6 +42,7 @@ EVENTS: FuzzEvents = {
     'deadman': FuzzEvent(4, EdgeModel.set_leader, (('is_held',), (True, True, False))),
     'leader sends': FuzzEvent(4, EdgeModel.set_leader, (('is_sending',), (True, True, False))),
     'two leaders': FuzzEvent(2, EdgeModel.set_leader, (('are_two',), (False, False, True))),
+    'stall': FuzzEvent(6, EdgeModel.stall, (STALLS_NS, MOVES, (0, 1, 4))),
     'restart': FuzzEvent(1, EdgeModel.restart),
 }
 

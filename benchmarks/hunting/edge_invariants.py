@@ -17,6 +17,10 @@ from benchmarks.hunting.violation import Violation
 S = 1_000_000_000
 TINY = 1e-6
 MARK = -1
+# of a robot that is known: so many samples, no further apart than this share of the range
+SAMPLES, SAME_SHARE = 3, 0.02
+# in which a robot that is not seen any more comes to rest
+SETTLING_STEPS = 2
 Key = tuple[int, int, int]
 Command = tuple[float, ...]
 
@@ -33,8 +37,10 @@ class EdgeBounds:
     request_timeout_ns: int
     # the longest that coming to rest may take
     rest_ns: int
-    # how long it may move on without being measured
-    blind_ns: int
+    # a gap between two control steps, or without a sample, after which nothing is known of it
+    silence_ns: int
+    # how far a command may be from where it was measured
+    max_lead: Command
     run_on_start: bool = True
     interpolated: bool = False
 
@@ -69,20 +75,25 @@ class EdgeInvariants:
     witnessed: int = 0
     # steps in which a person commanded
     by_person: int = 0
-    # outlives the process
+    # these outlive the process
     _is_taken_over: bool = False
+    _paused: bool = False
+    _stopped_ns: int | None = None
+    _latched_ns: int | None = None
 
     def __post_init__(self) -> None:
         self._planned_since_ns = self._person_ns = 0
-        self._paused = False
         self.restarted(0)
 
     def restarted(self, now_ns: int) -> None:
-        """The process began, again: of the one before only a pause and a takeover count."""
+        """The process began, again: of the one before only what was decided counts."""
         self._running = self.bounds.run_on_start
         self._quiet_since_ns = now_ns if self._paused or not self._running else None
-        self._stopped_ns: int | None = None
-        self._sensed_ns = now_ns
+        self._sensed_ns, self._sensed = now_ns, None
+        self._stepped_ns: int | None = None
+        # samples since nothing was known, and since when; None while it is known
+        self._silent_ns: int | None = None
+        self._agreeing: list[Command] = []
         self._episode, self._played_marks = 0, set()
         self._last: Command | None = None
         self._last_ns, self._speeds = 0, (0.0,)
@@ -98,6 +109,8 @@ class EdgeInvariants:
             self._running = True
         if word == 'reset':
             self._stopped_ns = None
+        if word == 'reset_cage':
+            self._latched_ns = None
         if word == 'end':
             self._running = False
         self._paused = {'pause': True, 'resume': False}.get(word, self._paused)
@@ -112,9 +125,59 @@ class EdgeInvariants:
         if self._stopped_ns is None:
             self._stopped_ns = now_ns
 
-    def sensed(self, now_ns: int) -> None:
-        """The robot was measured."""
-        self._sensed_ns = now_ns
+    def latched(self, now_ns: int) -> None:
+        """The state says that the cage is latched: it comes to rest, until a reset of the cage."""
+        if self._latched_ns is None:
+            self._latched_ns = now_ns
+
+    def sensed(self, where: Command, taken_ns: int, now_ns: int) -> None:
+        """A measurement arrived that was taken then, perhaps while the process stood still."""
+        if now_ns - self._sensed_ns > self.bounds.silence_ns:
+            self._begin_silence(now_ns)
+        self._sensed, self._sensed_ns = where, now_ns
+        if self._silent_ns is not None and taken_ns >= self._silent_ns:
+            self._agreeing = [*self._agreeing, where] if self._agrees(where) else [where]
+
+    def _agrees(self, where: Command) -> bool:
+        bounds, newest = self.bounds, self._agreeing[-1:]
+        apart = [
+            max(step, SAME_SHARE * (high - low)) + TINY
+            for step, low, high in zip(bounds.max_step, bounds.low, bounds.high, strict=True)
+        ]
+        return all(
+            abs(a - b) <= c
+            for other in newest
+            for a, b, c in zip(where, other, apart, strict=True)
+        )
+
+    def _begin_silence(self, now_ns: int) -> None:
+        if self._silent_ns is None or now_ns - self._silent_ns > self.bounds.silence_ns:
+            self._silent_ns, self._agreeing, self._last = now_ns, [], None
+
+    def _stepped(self, command: Command | None, now_ns: int) -> None:
+        """Each control step: after a silence nothing is commanded before samples agree."""
+        before_ns, self._stepped_ns = self._stepped_ns, now_ns
+        if before_ns is not None and now_ns - before_ns > self.bounds.silence_ns:
+            self._begin_silence(now_ns)
+        if len(self._agreeing) >= SAMPLES:
+            self._silent_ns, self._agreeing = None, []
+        if command is None:
+            return
+        if self._silent_ns is not None:
+            count = len(self._agreeing)
+            raise Violation('silence', f'{command} is commanded {count} samples after a silence')
+        unseen_ns = now_ns - self._sensed_ns
+        if unseen_ns > self.bounds.silence_ns + SETTLING_STEPS * self.bounds.period_ns:
+            raise Violation('silence', f'{command}, {unseen_ns / S:.2f} s after it was seen')
+        self._check_lead(command)
+
+    def _check_lead(self, command: Command) -> None:
+        """No command goes further ahead of the measured position than it may be."""
+        before = self._sensed if self._last is None else self._last
+        for i, (to, at, was) in enumerate(zip(command, self._sensed, before, strict=True)):
+            ahead = abs(to - at)
+            if ahead > self.bounds.max_lead[i] + TINY and ahead > abs(was - at) + TINY:
+                raise Violation('lead', f'action {i} is {ahead:.3f} ahead of {at:.3f}')
 
     # a person
 
@@ -136,6 +199,11 @@ class EdgeInvariants:
             raise Violation('person', 'it follows without a deadman, or an old command')
         if self._stopped_ns is not None:
             raise Violation('stop', 'after a stop by service a person commands')
+        if self._latched_ns is not None:
+            raise Violation('latch', 'the cage is latched, and a person commands')
+        if self._paused:
+            raise Violation('authority', 'paused, and a person commands')
+        self._stepped(command, now_ns)
         if command is None:
             self._last = None
             return
@@ -187,6 +255,7 @@ class EdgeInvariants:
         One control step. `where` is where the robot really is; `plays` says that this is an action
         of a policy, `free` that the cage let it or the nearest to it through.
         """
+        self._stepped(command, now_ns)
         if command is None:
             self._last = None
             return
@@ -199,6 +268,9 @@ class EdgeInvariants:
             self._check_quiet(*what, command, now_ns, speeds, plays=plays)
             if self._last is None:
                 raise Violation('stop', f'{command} begins after a stop by service')
+        if self._latched_ns is not None:
+            what = 'latch', 'the cage is latched', self._latched_ns
+            self._check_quiet(*what, command, now_ns, speeds, plays=plays)
         if self._quiet_since_ns is not None:
             why = 'paused' if self._paused else 'no episode runs'
             # what a person moved comes to rest after them
@@ -219,7 +291,7 @@ class EdgeInvariants:
 
     def _check_seen(self, now_ns: int, speeds: Command) -> None:
         blind_ns = now_ns - self._sensed_ns
-        if blind_ns > self.bounds.blind_ns and max(speeds[:MARK]) > TINY:
+        if blind_ns > self.bounds.silence_ns and max(speeds[:MARK]) > TINY:
             raise Violation('blind', f'it is moved, {blind_ns / S:.2f} s after it was seen')
 
     def _speeds_to(self, command: Command, where: Command) -> Command:

@@ -18,6 +18,7 @@ import heapq
 from itertools import count
 from pathlib import Path
 from random import Random
+import shutil
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +26,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import EdgeBounds, EdgeInvariants, S
-from benchmarks.hunting.edge_person import ModelPerson, PersonMessages, RememberedDecision
+from benchmarks.hunting.edge_person import ModelPerson, PersonMessages
 from benchmarks.hunting.edge_servers import EdgeModelServers, SILENT
 from benchmarks.hunting.stepped_thread import SteppedThread
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.decisions import Decision, RobotDecisions, save
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
@@ -43,15 +47,14 @@ from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.parameters import build_parameters, ParameterError
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.action import RunEpisode
 
 FPS = 10
 CLIENT = 'hunted'
 PRESENCE_LEASE_S = 2.0
-# max_age_s of the joints, state_timeout_s, and a step
-BLIND_NS = int(0.35 * S) + S // 2 + S // FPS
+# state_timeout_s
+SILENCE_NS = S // 2
+MAX_LEAD = (0.5, 0.3, 1e9)
 SERVERS = '/near', '/far'
 # the last action carries the marks: it may go anywhere in a step
 ROBOT = """
@@ -61,8 +64,8 @@ state:
 - {topic: joint_states, joints: [swing, lift, mark], max_age_s: 0.35}
 cameras: {}
 actions:
-  swing.pos: {joint: swing, min: -2.0, max: 2.0, max_step: 0.2}
-  lift.pos: {joint: lift, min: -1.0, max: 1.0, max_step: 0.1}
+  swing.pos: {joint: swing, min: -2.0, max: 2.0, max_step: 0.2, max_lead: 0.5}
+  lift.pos: {joint: lift, min: -1.0, max: 1.0, max_step: 0.1, max_lead: 0.3}
   mark.pos: {joint: mark, min: -10.0, max: 1000000.0, max_step: 1000000.0}
 command: {topic: command}
 safe_pose: {swing.pos: 1.0, lift.pos: 0.5, mark.pos: 0.0}
@@ -127,6 +130,21 @@ class VirtualTimeInbox(Inbox):
         self._arrived.append(item)
 
 
+class DecisionsOnDisk(RobotDecisions):
+    """Each decision is on the disk at once; how long that takes is no matter of the hunt."""
+
+    def decide(self, decision: Decision, reason: str = '') -> None:
+        super().decide(decision, reason)
+        save(decision, self.path(decision), self.reason(decision))
+
+    def lift(self, decision: Decision) -> None:
+        super().lift(decision)
+        save(decision, self.path(decision), None)
+
+    def settle(self, decision: Decision) -> str:
+        return ''
+
+
 class ArrayMessages:
     """Inputs are arrays already."""
 
@@ -157,6 +175,8 @@ class EdgeModel:
         self.where = np.array([0.3, -0.2, 0.0])
         self.sensing, self._misread = True, np.zeros(3)
         self._sensed_ns = self.now_ns
+        # samples that wait in the middleware since the process stood still
+        self._waiting: deque[tuple[np.ndarray, int]] = deque()
         self.checker = EdgeInvariants(self._bounds())
         self.servers = EdgeModelServers(
             self.parameters.servers,
@@ -170,7 +190,8 @@ class EdgeModel:
         )
         self._turns: SteppedThread | None = None
         self.leader = ModelPerson()
-        self._takeover_file, self._pause_file = RememberedDecision(), RememberedDecision()
+        # the disk; nothing else outlives the process
+        self.folder = Path(tempfile.mkdtemp(prefix='hunt'))
         self._begin()
 
     def _draw(self, given: dict[str, object]) -> tuple[dict[str, object], EdgeParameters]:
@@ -191,7 +212,8 @@ class EdgeModel:
             int(self.parameters.max_action_age_s * S),
             int(self.parameters.request_timeout_s * S),
             rest_ns=3 * S,
-            blind_ns=BLIND_NS,
+            silence_ns=SILENCE_NS,
+            max_lead=MAX_LEAD,
             run_on_start=self.parameters.run_on_start,
             interpolated=parts > 1,
         )
@@ -211,6 +233,7 @@ class EdgeModel:
             parameters,
             robot,
             self.inbox,
+            DecisionsOnDisk(self.folder),
             listener=EdgeListener(),
             on_change=lambda change: None,
             liveliness_lease_s=PRESENCE_LEASE_S,
@@ -222,10 +245,8 @@ class EdgeModel:
             core.inputs,
         )
         self.requester = core.make_requester(self.servers, self.servers, random=self.random.random)
-        self.takeover = core.make_takeover(PersonMessages(), self._takeover_file)
-        self.operation = core.make_operator_control(
-            self.requester, self.takeover, self._pause_file
-        )
+        self.takeover = core.make_takeover(PersonMessages())
+        self.operation = core.make_operator_control(self.requester, self.takeover)
         self.rate = StepCounter()
         self.loop = self._make_loop()
         self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)
@@ -298,22 +319,28 @@ class EdgeModel:
 
     # what crosses the boundary
 
-    def send_step(self, executed: Any, control_step: int) -> None:
-        self._executed = executed
+    def send_step(self, executed: Any, control_step: int, is_old: Callable[[], bool]) -> bool:
+        if not is_old():
+            self._executed = executed
+        return self._executed is executed
 
-    def send_command(self, command: np.ndarray) -> None:
-        pass
+    def send_command(self, command: np.ndarray) -> bool:
+        return True
 
     def call_stop_service(self, reason: str) -> None:
         self._stop_called = True
 
     def _sense(self) -> None:
-        if self.sensing:
-            read = self.where + self._misread
+        if self._waiting:
+            read, taken_ns = self._waiting.popleft()
+        elif self.sensing:
+            read, taken_ns = self.where + self._misread, self.now_ns
             self._misread = np.zeros(len(read))
-            self.inputs.deposit('state from joint_states', read, self.now_ns)
-            self._sensed_ns = self.now_ns
-            self.checker.sensed(self.now_ns)
+        else:
+            return
+        self.inputs.deposit('state from joint_states', read, self.now_ns, taken_ns)
+        self._sensed_ns = taken_ns
+        self.checker.sensed(tuple(map(float, read)), taken_ns, self.now_ns)
 
     # rules
 
@@ -321,6 +348,9 @@ class EdgeModel:
         """One control step, perhaps a late one."""
         self._pass(self.now_ns + self.period_ns + late_ns)
         self._sense()
+        self._control()
+
+    def _control(self) -> None:
         self.rate.cycles += 1
         self.leader.deposit(self.takeover.device, self.now_ns)
         self._executed, where = None, tuple(map(float, self.where))
@@ -340,9 +370,32 @@ class EdgeModel:
         if self._stop_called:
             self._stop_called = False
             self.checker.stop_called(self.now_ns)
+        if self.controller.latched:
+            self.checker.latched(self.now_ns)
         self._look()
         if self.rate.cycles % 100 == 0:
             self.checker.forget(self.now_ns - 60 * S)
+
+    def stall(self, stall_ns: int, moved: float, waiting: int) -> None:
+        """
+        The process stands still; somebody moves the robot by so much in the midst of it. The next
+        control step is the first thing that happens. Then so many samples of that time are read
+        one after the other, as well as the command of a leader arm that was let go meanwhile. They
+        are read faster than they were sent.
+        """
+        begin_ns, before = self.now_ns, self.where
+        # after a shorter stall what waited may count as younger by it
+        most = stall_ns // (3 * self.period_ns) if stall_ns > SILENCE_NS else 0
+        waiting = min(waiting, most)
+        self.now_ns += stall_ns
+        self.where = np.clip(before + np.array([moved, -moved / 2, 0.0]), LOW, HIGH)
+        shares = [(i + 1) / (waiting + 1) for i in range(waiting)]
+        self._waiting.extend(
+            (before if share < 0.5 else self.where, begin_ns + int(share * stall_ns))
+            for share in shares
+        )
+        self.leader.waits = waiting
+        self._control()
 
     def _look(self) -> None:
         """As the node's timer does."""
@@ -388,6 +441,7 @@ class EdgeModel:
 
     def reset_cage(self) -> None:
         self.operation.reset_cage()
+        self.checker.operator('reset_cage', self.now_ns)
 
     def take_over(self) -> None:
         """The service ~/take_over, which may be refused."""
@@ -434,11 +488,15 @@ class EdgeModel:
 
     def restart(self) -> None:
         """The process is killed and started again; the robot stays where it is."""
-        self.close()
+        self._end()
         self._begin()
 
     def close(self) -> None:
-        """End the requester."""
+        """End the requester, and remove the disk."""
+        self._end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
         if self._turns and not self._turns.ended:
             self.requester.close()
             while not self._turns.ended:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A person beside a hunted edge: a leader arm, its deadman, and what decisions leave on disk."""
+"""A person beside a hunted edge: a leader arm and its deadman."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, DeviceState, PersonInput
 from lerobot_serve.edge.takeover.target import PersonTarget
-from lerobot_serve.wire.errors import Malformed
 
 # what the leader arm says of the action that carries marks: no row has it
 NO_MARK = -5.0
@@ -28,24 +28,6 @@ class PersonMessages:
         return raw == HELD
 
 
-class RememberedDecision:
-    """As FlagFile; it is the disk, so it outlives the process."""
-
-    def __init__(self) -> None:
-        self._is_there = False
-
-    def exists(self) -> bool:
-        return self._is_there
-
-    def create(self) -> str:
-        self._is_there = True
-        return ''
-
-    def remove(self) -> str:
-        self._is_there = False
-        return ''
-
-
 @dataclass(slots=True)
 class ModelPerson:
     """What the person does; `sent_ns` is when the leader arm last sent a command."""
@@ -56,9 +38,17 @@ class ModelPerson:
     are_two: bool = False
     sent_ns: int = 0
     sent_pose: tuple[float, float] = (0.0, 0.0)
+    # messages that are read one after the other since the process stood still
+    waits: int = 0
 
     def deposit(self, device: PersonInput, now_ns: int) -> None:
         """Send, as the topics of the device do before a control step."""
+        if self.waits:
+            # of a person who has let go since
+            self.waits -= 1
+            device.deposit([DEADMAN], HELD, now_ns, 1)
+            device.deposit([COMMAND], np.array([*self.pose, NO_MARK]), now_ns, 1)
+            return
         device.deposit([DEADMAN], HELD if self.is_held else RELEASED, now_ns, 1)
         device.blocked_by = DeviceState.TWO_SOURCES if self.are_two else None
         if self.is_sending:

@@ -11,17 +11,19 @@ from random import Random
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import ChunkRow, EdgeInvariants, MARK
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Flag, Refusal, Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRefused
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (
     'well',

@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 from benchmarks.hunting.driver import FuzzEvent, FuzzEvents, FuzzTarget
-from benchmarks.hunting.router_model import CANARY_COMMANDS, PLANS, RouterModel, SLOT_COMMANDS
+from benchmarks.hunting.router_model import (
+    CANARY_COMMANDS,
+    PLANS,
+    ROBOTS,
+    RouterModel,
+    SLOT_COMMANDS,
+)
 from benchmarks.hunting.router_servers import BEHAVIORS, HALTED, HEALTHY
 
 SERVERS = '/a1', '/a2', '/b1'
@@ -21,6 +27,7 @@ EVENTS: FuzzEvents = {
     'split': FuzzEvent(4, RouterModel.set_split, ((0, 20, 50, 100),)),
     'plan': FuzzEvent(1, RouterModel.set_plan, (tuple(PLANS),)),
     'clock': FuzzEvent(1, RouterModel.step_wall_clock, ((-15.0, 3600.0, -3600.0),)),
+    'kill after outcome': FuzzEvent(2, RouterModel.kill_after_outcome, (ROBOTS, (1, 2))),
     'restart': FuzzEvent(3, RouterModel.restart, ((True, True, False),)),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from benchmarks.hunting.violation import Violation
 
@@ -32,6 +33,16 @@ class LastReply:
     policy: str
 
 
+class CanaryCounts(NamedTuple):
+    """What a canary says of its trial: candidate and champion, successes and failures of each."""
+
+    policies: tuple[str, str]
+    is_running: bool
+    step: int
+    candidate: tuple[int, int]
+    champion: tuple[int, int]
+
+
 @dataclass
 class RouterInvariants:
     """Each method is one thing that crossed the boundary; it raises Violation."""
@@ -42,6 +53,7 @@ class RouterInvariants:
     calm_ns: int
     waiting: dict[Key, WaitingRequest] = field(default_factory=dict)
     ended: Counter[Key] = field(default_factory=Counter)
+    # a policy, or a slot whose policy was not known -> the episodes that may end there
     barred: dict[str, set[str]] = field(default_factory=dict)
     drained: set[str] = field(default_factory=set)
     split_percent: int = 50
@@ -56,15 +68,22 @@ class RouterInvariants:
 
     # what operators and verdicts said
 
-    def verdict(self, policy: str) -> None:
-        """A policy was rolled back. Episodes that run with it may end there."""
-        if policy not in self.barred:
-            driven = {e for e, told in self.told.items() if told.policy == policy}
+    def verdict(self, policy: str, slot: str) -> None:
+        """
+        The policy of a slot was rolled back, or whatever the slot serves where that is not known.
+        Episodes that run with it may end there.
+        """
+        name = policy or slot
+        if name not in self.barred:
+            driven = {e for e, told in self.told.items() if name in (told.policy, told.slot)}
             # placed there, and not answered yet
-            self.barred[policy] = driven | {e for e, p in self.given.items() if p == policy}
+            placed = {e for e, where in self.placed.items() if name in (where, self.given.get(e))}
+            self.barred[name] = driven | placed
 
-    def lifted(self, policy: str) -> None:
-        self.barred.pop(policy, None)
+    def lifted(self, policy: str, slot: str) -> None:
+        """A person has lifted the verdicts on a slot and its policy."""
+        for name in (policy, slot):
+            self.barred.pop(name, None)
 
     def drain(self, slot: str, *, is_drained: bool) -> None:
         (self.drained.add if is_drained else self.drained.discard)(slot)
@@ -85,6 +104,14 @@ class RouterInvariants:
         self.waiting.clear()
         self.unflagged = set(self.told)
 
+    def outcome_survived(self, before: CanaryCounts, after: CanaryCounts) -> None:
+        """An outcome was accepted, the router killed, and started again."""
+        # servers of one slot with several policies: which one it has may change with the start
+        is_same = before.is_running and after.policies == before.policies
+        # it waits for servers that do not respond
+        if is_same and after._replace(is_running=True) != before:
+            raise Violation('outcome', f'{before} is {after} after a restart')
+
     def slot_is(self, slot: str, now_ns: int, *, well: bool, open: bool) -> None:
         """How all servers of a slot are, and whether every robot has its session there."""
         for what, holds in ((f'servers {slot}', well), (slot, well and open)):
@@ -104,17 +131,21 @@ class RouterInvariants:
 
     def decided(self, episode: str, slot: str, policy: str, now_ns: int, *, is_new: bool) -> None:
         """A placement was published; `is_new` where the episode was placed nowhere before."""
-        ending = self.barred.get(policy)
-        if ending is not None and episode not in ending:
-            raise Violation(
-                'barred', f'{episode} is given to {policy} in slot {slot}, which was rolled back'
-            )
+        self._check_verdicts(episode, slot, policy)
         before, self.placed[episode] = self.placed.get(episode), slot
         left, self.given[episode] = self.given.get(episode), policy
         if before is None and is_new:
             self._check_new(episode, slot, now_ns)
-        elif before not in (None, slot) and left not in self.barred:
+        elif before not in (None, slot) and not {left, before} & set(self.barred):
             self._check_move(episode, before, slot, now_ns)
+
+    def _check_verdicts(self, episode: str, slot: str, policy: str) -> None:
+        for name in (policy, slot):
+            ending = self.barred.get(name)
+            if ending is not None and episode not in ending:
+                raise Violation(
+                    'barred', f'{episode} is given to {policy} in slot {slot}: {name} is barred'
+                )
 
     def _check_new(self, episode: str, slot: str, now_ns: int) -> None:
         other = 'b' if slot == 'a' else 'a'
@@ -141,9 +172,7 @@ class RouterInvariants:
         """A robot got a chunk with actions."""
         self._end(key)
         self.witnessed += 1
-        ending = self.barred.get(policy)
-        if ending is not None and episode not in ending:
-            raise Violation('barred', f'{episode} is driven by {policy}, which was rolled back')
+        self._check_verdicts(episode, slot, policy)
         before, self.told[episode] = self.told.get(episode), LastReply(slot, policy)
         is_known = episode not in self.unflagged
         self.unflagged.discard(episode)

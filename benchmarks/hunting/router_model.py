@@ -26,8 +26,15 @@ from unittest import mock
 from builtin_interfaces.msg import Time
 import numpy as np
 
-from benchmarks.hunting.router_invariants import RouterInvariants, S
+from benchmarks.hunting.router_invariants import CanaryCounts, RouterInvariants, S
 from benchmarks.hunting.router_servers import HEALTHY, NAMES, RouterModelClient, RouterModelServer
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, MsgType, Status
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.router.api import slot_commands
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
@@ -42,13 +49,6 @@ from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions import call_pool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType, Status
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import CanaryState
 
 STEP_NS = S // 6
@@ -153,7 +153,7 @@ class RouterModel(RequestObserver):
         self._future: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self.steps = 0
-        self._rolled_back = ''
+        self._is_rolled_back = self._is_doomed = False
         self._begin()
 
     # the process
@@ -191,7 +191,7 @@ class RouterModel(RequestObserver):
 
     def _set_own(self, **values: Any) -> None:
         """The canary's own choice; as the node's parameter server does it."""
-        if 'split_percent' in values:
+        if 'split_percent' in values and not self._is_doomed:
             self.checker.split(values['split_percent'])
         self._apply(replace(self.parameters, **values))
 
@@ -305,16 +305,13 @@ class RouterModel(RequestObserver):
             )
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
         self.checker.look(self.now_ns)
-        rolled_back = self._canary_verdict()
-        if rolled_back and rolled_back != self._rolled_back:
-            self.checker.verdict(rolled_back)
-        self._rolled_back = rolled_back
+        canary, was_rolled_back = self.core.canary.report(None), self._is_rolled_back
+        self._is_rolled_back = canary.state == CanaryState.ROLLED_BACK
+        # a candidate that becomes known later has no verdict of its own
+        if self._is_rolled_back and not was_rolled_back:
+            self.checker.verdict(canary.candidate_policy, canary.slot)
         if self.steps % 600 == 0:
             self.checker.forget(500)
-
-    def _canary_verdict(self) -> str:
-        now = self.core.canary.report(None)
-        return now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
 
     # robots
 
@@ -393,9 +390,10 @@ class RouterModel(RequestObserver):
             policy = self.core.slots[slot].policy
             run_slot_command(self.core, SLOT_COMMANDS[word], slot, 'hunted')
             if word == 'lift':
-                self.checker.lifted(policy)
+                self.checker.lifted(policy, slot)
                 # the canary goes on saying what its trial came to
-                self._rolled_back = self._canary_verdict()
+                canary = self.core.canary.report(None)
+                self._is_rolled_back = canary.state == CanaryState.ROLLED_BACK
             elif word != 'probe':
                 self.checker.drain(slot, is_drained=word == 'drain')
 
@@ -405,9 +403,9 @@ class RouterModel(RequestObserver):
         with contextlib.suppress(SlotCommandRejected):
             run_slot_command(self.core, CANARY_COMMANDS[word], '', 'hunted')
             if word == 'rollback':
-                self.checker.verdict(before.candidate_policy)
+                self.checker.verdict(before.candidate_policy, before.slot)
             elif before.state == CanaryState.ROLLED_BACK:
-                self.checker.lifted(before.candidate_policy)
+                self.checker.lifted(before.candidate_policy, before.slot)
 
     def set_split(self, percent: int) -> None:
         """`ros2 param set split_percent`, as the node's parameter server takes it."""
@@ -430,20 +428,61 @@ class RouterModel(RequestObserver):
 
     def restart(self, is_killed: bool) -> None:
         """The process ends, by a signal or without a word, and is started again."""
+        left = None
         if is_killed:
             # there is no writer thread here; a real one has written all but the last moment
             self.core.writer.flush()
-            left = self._parent / f'state{next(self._folders)}'
-            shutil.copytree(self._folder, left)
+            left = self._disk()
+        self._end(left)
+        self._begin()
+
+    def _disk(self) -> Path:
+        """Return a copy of what is on the disk now."""
+        left = self._parent / f'state{next(self._folders)}'
+        shutil.copytree(self._folder, left)
+        return left
+
+    def _end(self, left: Path | None) -> None:
+        """End the process, by a signal where a copy of the disk of before is left."""
         self.core.close()
-        if is_killed:
+        if left:
             shutil.rmtree(self._folder)
             self._folder = left
+
+    def kill_after_outcome(self, robot: str, outcome: int) -> None:
+        """A robot reports how its episode ended; the router accepts it and is killed at once."""
+        person, problems = self.people[robot], list[str]()
+        if not self.core.record_outcome(person.episode, outcome).is_accepted:
+            return
+        person.episode = ''
+        self.core.writer.when_durable(problems.append)
+        if problems != ['']:
+            return
+        left = self._disk()
+        # what it would have counted if it had lived; nobody hears of what it decides by that
+        self._is_doomed = True
+        self.core.update_canary()
+        counted = canary_counts(self.core.canary.report(None))
+        self._end(left)
+        self._is_doomed = False
         self._begin()
+        self.core.update_canary()
+        self.checker.outcome_survived(counted, canary_counts(self.core.canary.report(None)))
+        self._look()
 
     def close(self) -> None:
         self.core.close()
         shutil.rmtree(self._parent, ignore_errors=True)
+
+
+def canary_counts(now: CanaryState) -> CanaryCounts:
+    return CanaryCounts(
+        (now.candidate_policy, now.champion_policy),
+        now.state == CanaryState.RUNNING,
+        now.step,
+        (now.candidate_successes, now.candidate_failures),
+        (now.champion_successes, now.champion_failures),
+    )
 
 
 def key_of(request: InFlightRequest) -> tuple[str, int, int]:

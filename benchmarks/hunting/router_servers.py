@@ -9,12 +9,16 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.schema import Flag, Refusal, StateClass, Status
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.router.replicas.replica import ReplicaReport
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Flag, Refusal, StateClass, Status
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 
 HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
     'well',

@@ -19,10 +19,10 @@ import time
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.loop_fleet.fleet import GATE_RECORDINGS, loop_fleet, LoopFleet, PIXELS
 from benchmarks.results.report import Case
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.loop.journal import read_journal
-from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import ExecutedAction, PolicyVersion
 
 ABOUT = "from the end of a learner's round to the first episode with its version"

@@ -20,6 +20,7 @@ from benchmarks.harness.fleet_stage import FleetStage
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import RecordedCommand
 from benchmarks.results.report import Case
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.demo import process_specs, steady_time
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.results.scoreboard import Scoreboard
@@ -28,7 +29,6 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.swap.server_view import SwapPhase
 from lerobot_serve.tools.processes.node_processes import node_processes
 
 ABOUT = 'the longest gap of commands while the server swaps the policy, and without'
@@ -136,7 +136,9 @@ def swap(stage: FleetStage, policy: str) -> None:
     if not accepted:
         raise UserError(f'{node} {text}')
     stage.wait(
-        lambda: stage.client.server(node).swap is not SwapPhase.LOADING, LIMIT_S, 'the swap ends'
+        lambda: stage.client.server(node).swap is not ServerStatus.Swap.LOADING,
+        LIMIT_S,
+        'the swap ends',
     )
-    if (found := stage.client.server(node)).swap is not SwapPhase.DONE:
+    if (found := stage.client.server(node)).swap is not ServerStatus.Swap.DONE:
         raise UserError(f'{node}: {found.swap_text}')

@@ -24,12 +24,12 @@ from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.policies import random_lerobot, small_act
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import percentile
-from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy
 

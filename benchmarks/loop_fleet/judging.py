@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from lerobot_serve.contract.data_path.chunk import read_reply_summary, ReplySummary
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.bags.message import BagError, CHUNK
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.gate.outcomes import reaches_robot
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.verifying import check
-from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.fingerprint import digest_of
-from lerobot_serve.wire.schema import Flag, Status
 
 
 def faults_of_store(store: Path, served: Collection[str], first: str) -> list[str]:

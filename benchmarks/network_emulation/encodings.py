@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.peers.peer_process import ImageSet
-from lerobot_serve.wire.schema import Codec
+from lerobot_serve.contract.schema import Codec
 
 # after which a trip is lost, with everybody
 ANSWER_S = 20.0

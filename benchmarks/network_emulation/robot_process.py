@@ -16,11 +16,11 @@ from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, Zen
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
 from benchmarks.peers.peer_process import frames, ImageSet, serve_orders
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_size import downscale
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.image_size import downscale
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.services.session import SessionRefused
 
 
 class EncodedRequestSession(RequestSession):

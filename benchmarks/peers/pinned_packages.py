@@ -14,6 +14,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 # peer -> its packages in [bench]; LeRobot and protobuf are part of the workspace, and what its
 # command line needs beside them is a peer of its own
@@ -35,13 +36,18 @@ def pins_of(peer: str, sources: Path = SOURCES) -> list[str]:
     """Return the pins of a peer. Raises PeerUnavailable outside a source tree."""
     try:
         text = (sources / 'requirements.txt').read_text()
-        read = runpy.run_path(str(sources / '.ci' / 'pins.py'))['read']
+        read = reading_pins(sources)['read']
     except OSError as error:
         raise PeerUnavailable(
             f'its versions stand in the source tree, here is none: {error}'
         ) from error
     pins = read(text, os.environ.get('ROS_DISTRO', 'jazzy')).get('bench', [])
     return [pin for pin in pins if pin.partition('==')[0] in PACKAGES[peer]]
+
+
+def reading_pins(sources: Path = SOURCES) -> dict[str, Any]:
+    """Return the functions of .ci/pins.py, which is no package. Raises OSError."""
+    return runpy.run_path(str(sources / '.ci' / 'pins.py'))
 
 
 def installed(peer: str, folder: Path) -> Path | None:
@@ -55,7 +61,8 @@ def installed(peer: str, folder: Path) -> Path | None:
 
 def content(pins: Sequence[str]) -> str:
     """Return what is installed, in one text: compiled packages fit one Python."""
-    return '\n'.join([*pins, f'python {sys.version_info.major}.{sys.version_info.minor}\n'])
+    python = f'python {sys.version_info.major}.{sys.version_info.minor}'
+    return '\n'.join([*pins, python, f'hashed {reading_pins()["are_hashed"]()}\n'])
 
 
 def install(peer: str, folder: Path) -> Path:
@@ -65,9 +72,11 @@ def install(peer: str, folder: Path) -> Path:
         return there
     pins, target = pins_of(peer), (folder / peer).resolve()
     shutil.rmtree(target, ignore_errors=True)
-    # as pinned, without what they ask for in turn: openpi-client asks for an older numpy
-    options = ['--quiet', '--no-input', '--disable-pip-version-check', '--no-deps']
-    command = [sys.executable, '-m', 'pip', 'install', *options, '--target', str(target), *pins]
+    folder.mkdir(parents=True, exist_ok=True)
+    # not what they ask for in turn: openpi-client asks for an older numpy
+    arguments = reading_pins()['arguments'](pins, folder / f'{peer}.txt')
+    options = ['--quiet', '--no-input', '--disable-pip-version-check', '--target', str(target)]
+    command = [sys.executable, '-m', 'pip', 'install', *options, *arguments]
     print(f'  installing {", ".join(pins)} into {folder / peer}', flush=True)
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)

@@ -25,9 +25,11 @@ from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
 from benchmarks.recording.kills import wait_for
 from benchmarks.results.report import Case
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.dataset.records import Existing
@@ -165,8 +167,8 @@ def judge(bags: Path, out: Path, heard: HeardSteps, durations_s: list[float]) ->
     for folder in folders_of(bags):
         bag = Bag(folder)
         for message in bag.read():
-            if message.type == EXECUTED_TYPE:
-                executed = decode_executed(message.data)
+            if message.type == EXECUTED:
+                executed = decode(records.ExecutedAction, message.data)
                 found[executed.episode_id, executed.control_step] += 1
         damaged += not bag.is_complete
     there = Existing.read(out)

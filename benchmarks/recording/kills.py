@@ -22,10 +22,12 @@ from std_msgs.msg import String
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
@@ -152,8 +154,8 @@ def judge(root: Path, robot: PlayedRobot, spans: list[tuple[int, float]]) -> Cas
     for folder in sorted(each.parent for each in root.glob('*/metadata.yaml')):
         bag = Bag(folder)
         for message in bag.read():
-            if message.type == EXECUTED_TYPE:
-                found[decode_executed(message.data).control_step] += 1
+            if message.type == EXECUTED:
+                found[decode(records.ExecutedAction, message.data).control_step] += 1
         damaged += not bag.is_complete
     lost, lost_s = 0, []
     ends = [begin for begin, _ in spans[1:]] + [len(robot.sent)]

@@ -21,6 +21,7 @@ from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
+from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.telemetry.percentiles import summarize
@@ -29,7 +30,6 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.recorder.frames import compressed, COMPRESSED_TYPE
 from lerobot_serve.tools.recorder.strategies.memory_ring import MemoryRing
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
-from lerobot_serve.wire.cdr import CdrWriter
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 ABOUT = 'the control steps of a robot beside a recorder, and the memory of a highlight'

@@ -28,10 +28,10 @@ from benchmarks.peers.peer import Peer, running_peer
 from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
+from lerobot_serve.contract.cdr import ENCAPSULATION
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.cdr import ENCAPSULATION
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'one robot asks for a chunk: this package against its peers and a bare echo'
 SIZES = (ImageSet(2, 224, 224), ImageSet(2, 480, 640), ImageSet(3, 720, 1280))

@@ -24,11 +24,11 @@ from benchmarks.harness.request_session import (
 )
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.cdr import ENCAPSULATION
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.wire.cdr import ENCAPSULATION
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trip of a null policy against a bare rclpy echo of the same bytes'
 SIZES = ((224, 224), (480, 640))

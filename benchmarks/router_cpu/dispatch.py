@@ -18,6 +18,16 @@ import numpy as np
 
 from benchmarks.results.report import Case
 from benchmarks.router_cpu.placement import microseconds, writing
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
@@ -33,16 +43,6 @@ from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.telemetry.percentiles import summarize
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, StateClass, Status
-from lerobot_serve.wire.services.session import SessionRequest
 
 ABOUT = 'one request and its answer through the dispatcher of the router'
 ROBOTS, JOINTS, ROWS, IMAGE_BYTES, EPISODE_REQUESTS = 300, 14, 50, 90_000, 50

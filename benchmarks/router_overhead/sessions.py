@@ -23,11 +23,11 @@ from benchmarks.harness.request_session import session_request
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
 AT_ONCE, ROBOTS_A_TURN, CALL_S = 4, 20, 5.0

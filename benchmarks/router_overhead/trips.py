@@ -20,9 +20,9 @@ from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
 from benchmarks.harness.router_process import CHUNK_ROWS, picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trip through a router against the same straight to a server'
 # KB of a request -> height and width of the one raw picture that makes it so large

@@ -17,7 +17,7 @@ from rclpy.node import Node
 from benchmarks.harness.nodes import running
 from benchmarks.harness.processes import free_endpoints
 from benchmarks.harness.router_process import POLICY
-from lerobot_serve.wire.names import OVER_ZENOH
+from lerobot_serve.contract.names import OVER_ZENOH
 
 ROS, ZENOH = LINKS = 'ros', 'zenoh'
 SLOTS = ('a', 'b')

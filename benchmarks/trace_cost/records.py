@@ -23,6 +23,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.step_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -140,7 +141,9 @@ def measure_steps(rounds: int, folder: Path) -> Case:
         'bench', 50.0, (), (), actions, CommandOutput('std_msgs/Float64MultiArray', 'command')
     )
     queue, sensed = ActionQueue(), RobotState(None, np.zeros(JOINTS))
-    controller = wiring.make_controller(EdgeParameters(), robot, queue, lambda: None)
+    controller = wiring.make_controller(
+        EdgeParameters(), robot, RobotDecisions(), queue, lambda: None
+    )
     now_ns = time.monotonic_ns()
     chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
     with running(folder) as writer:

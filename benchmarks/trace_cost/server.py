@@ -21,9 +21,9 @@ from benchmarks.harness.processes import cpu_s
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'CPU time of a policy server for each request, with a trace and without'
 HEIGHT, WIDTH, BLOCK, WARM_UP_BLOCKS = 480, 640, 25, 4

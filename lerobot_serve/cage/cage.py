@@ -29,7 +29,7 @@ nor end the series. Tick thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -54,12 +54,18 @@ class Cage:
         *,
         step_s: float,
         latch_after_trips: int,
+        latched_by: str = '',
+        on_latch: Callable[[str], object] = lambda _: None,
     ) -> None:
+        """
+        `latched_by` is why it is latched from the start, `on_latch` is called with the reason
+        before it latches.
+        """
         self.limits = MotionLimits(actions, step_s)
         self._interlocks = Interlocks(interlocks, state_names, self.limits.names)
         self._latch_after = latch_after_trips
         self._consecutive_trips = 0
-        self._latched_by = ''
+        self._latched_by, self._on_latch = latched_by, on_latch
         self.trips: Counter[str] = Counter()
 
     @property
@@ -86,8 +92,11 @@ class Cage:
         return self._latched_by
 
     def latch(self, reason: str) -> None:
-        """Latch until `reset` for an external reason; the first reason counts."""
-        self._latched_by = self._latched_by or reason
+        """Latch until `reset`; the first reason counts."""
+        if not self.latched:
+            # before any thread sees the latch: it may reset what it sees
+            self._on_latch(reason)
+            self._latched_by = reason
 
     def reset(self) -> None:
         """Clear the latch; counts of trips stay."""
@@ -265,8 +274,8 @@ class Cage:
         if result.cause in UNCOUNTED_CAUSES:
             return
         self._consecutive_trips += 1
-        if self._consecutive_trips == self._latch_after and not self.latched:
-            self._latched_by = (
+        if self._consecutive_trips == self._latch_after:
+            self.latch(
                 f'latched after {self._consecutive_trips} consecutive trips, the last: '
                 f'{result.reason}; call ~/reset_cage'
             )

@@ -36,31 +36,19 @@ class StartPosition:
         with np.errstate(invalid='ignore'):
             self._outside = np.nan_to_num(tolerance_share * self._range, nan=0.0)
         self._newest: JointValues | None = None
-        self._arrived_ns: tuple[int, ...] = ()
         self._agreed = 0
         # the joint that differed last since the count started, for the text
         self._differed = ''
 
-    def add_sample(self, measured: JointValues | None, arrived_ns: tuple[int, ...] = ()) -> None:
-        """
-        Process a measurement; `arrived_ns` is the arrival time of each message: unchanged messages
-        are not a new sample.
-        """
+    def add_sample(self, measured: JointValues | None) -> None:
+        """Process a new measurement."""
         known = self._limits.start(measured)
         if known is None:
             self._newest, self._agreed = None, 0
             return
-        old_ns = self._arrived_ns
-        if self._newest is None:
-            self._agreed = 1
-        elif len(old_ns) == len(arrived_ns) and not all(
-            new > old for new, old in zip(arrived_ns, old_ns, strict=True)
-        ):
-            return
-        else:
-            is_other = self._differ(known.position, self._newest)
-            self._agreed = 1 if is_other else self._agreed + 1
-        self._newest, self._arrived_ns = known.position, arrived_ns
+        is_other = self._newest is None or self._differ(known.position, self._newest)
+        self._agreed = 1 if is_other else self._agreed + 1
+        self._newest = known.position
 
     def _differ(self, position: JointValues, previous: JointValues) -> bool:
         """Return whether a joint is too far from its previous sample."""

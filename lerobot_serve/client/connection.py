@@ -20,8 +20,8 @@ from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.client.settings import ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.link import ZenohLink
 
 # of a server that loads its policy

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.contract.schema import Refusal
 
 
 class PolicyClientError(Exception):

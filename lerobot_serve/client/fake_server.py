@@ -17,26 +17,26 @@ from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, StateClass
-from lerobot_serve.wire.services.requests import ResetEpisodeRequest
-from lerobot_serve.wire.services.responses import (
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import (
+    CameraSpec,
     GetStatusResponse,
     OpenSessionResponse,
+    ResetEpisodeRequest,
     ResetEpisodeResponse,
     ServerStatus,
 )
-from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
+from lerobot_serve.contract.schema import Codec, Flag, StateClass
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
 POLICY = 'fake@0123456789abcdef'
 CHUNK_STEPS, FPS = 3, 30.0
-# of ServerStatus.state
-ACTIVE = 3
 
 
 class FakeServer:
@@ -150,38 +150,22 @@ class FakeLink:
             cameras=CAMERAS,
             chunk_size=CHUNK_STEPS,
             trained_fps=FPS,
-            supports_rtc=False,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
-            default_task='',
-            task_pinned=False,
         )
 
     def _server_status(self) -> ServerStatus:
         return ServerStatus(
-            stamp_ns=0,
             server='/policy_server',
             slot='prod',
             policy=self._server.fingerprint,
             policy_type='fake',
             device='cpu',
-            state=ACTIVE,
+            state=ServerStatus.State.ACTIVE,
             state_class=StateClass.CHUNK_STATELESS,
             warmed_up=True,
             text='serving',
-            active_sessions=0,
             max_sessions=8,
-            load=0.0,
-            inference_ms_p50=0.0,
-            inference_ms_p99=0.0,
-            queue_wait_ms_p99=0.0,
-            requests=0,
-            chunks=0,
-            superseded=0,
-            dropped=(),
-            memory_mb=0.0,
-            swap=0,
-            swap_text='',
         )
 
     def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
@@ -192,9 +176,6 @@ class FakeLink:
         server = self._server
         return OpenSessionResponse(
             accepted=True,
-            code=Refusal.OK,
-            reason='',
-            warnings=(),
             schema_version=SCHEMA_VERSION,
             session_epoch=request.session_epoch,
             session_id='fake',
@@ -208,15 +189,11 @@ class FakeLink:
             cameras=CAMERAS,
             chunk_size=CHUNK_STEPS,
             trained_fps=FPS,
-            supports_rtc=False,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
-            codec=request.codec,
-            load=0.0,
-            predicted_delay_ms=0.0,
+            codec=Codec(request.codec),
             active_sessions=1,
             max_sessions=8,
-            extensions=(),
         )
 
     def close_session(self, request: SessionRequest, _: float) -> None:

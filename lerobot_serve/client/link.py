@@ -17,21 +17,18 @@ import zenoh
 
 from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.session.agreement import Agreement
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.names import KEY_ROOT
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.services import requests as services
-from lerobot_serve.wire.services.requests import ResetEpisodeRequest
-from lerobot_serve.wire.services.responses import ResetEpisodeResponse
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
-from lerobot_serve.zenoh.keys import Role
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.names import KEY_ROOT
+from lerobot_serve.contract.records import ResetEpisodeRequest, ResetEpisodeResponse
+from lerobot_serve.contract.services import client_messages as services
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 
 SERVERS_TIMEOUT_S, CLOSE_TIMEOUT_S = 0.5, 1.0
-# of the keys of a server's presence
-SERVER_AT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +143,4 @@ class ZenohServerLink:
 def servers_of(link: ZenohLink) -> list[str]:
     """Return the names of the servers that are present in the site of a link."""
     tokens = link.tokens(f'{KEY_ROOT}/{link.settings.site}/*/alive', SERVERS_TIMEOUT_S)
-    return sorted('/' + token.split('/')[SERVER_AT].replace('.', '/') for token in tokens)
+    return sorted(map(server_of, tokens))

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.wire.services.responses import GetStatusResponse
-from lerobot_serve.wire.services.session import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, GetStatusResponse
 
 # said in each session: the actions go where the caller sends them
 NO_CAGE = (

@@ -22,10 +22,17 @@ from lerobot_serve.client.gateway_address import (
 )
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.state import SessionSettings
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.names import (
+    file_name,
+    is_over_zenoh,
+    is_printable,
+    is_topic,
+    node_name,
+)
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name, is_over_zenoh, is_printable, is_topic, node_name
-from lerobot_serve.wire.schema import Codec, ID_LIMIT
-from lerobot_serve.wire.services.session import CameraSpec
 from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -191,7 +198,7 @@ def session_settings(
         timeout_s=checked_timeout(timeout_s),
         task=task,
         policy=policy,
-        codec=Codec[codec.upper()],
+        codec=Codec.named(codec),
         jpeg_quality=jpeg_quality,
         tags=(*TAGS, *tags),
     )

@@ -15,9 +15,9 @@ import os
 from pathlib import Path
 import re
 import signal
-import subprocess
 from typing import IO
 
+from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, OWN_NAME
 from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -34,7 +34,7 @@ class Child:
     """A command that runs, its log, and the part of the log that is read already."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process[bytes]
     log: Path
     file: IO[bytes]
     offset: int = 0
@@ -62,11 +62,11 @@ class ChildProcesses:
         # the log of the dashboard holds its token; closed in end(), after the process
         file = open(log, 'wb', opener=private)  # noqa: SIM115
         with defer_signals():
-            process = subprocess.Popen(
+            process = start(
                 end_with_parent(command),
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=file,
-                stderr=subprocess.STDOUT,
+                stderr=STDOUT,
                 env=self._environment,
                 start_new_session=True,
             )
@@ -109,14 +109,14 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def end_process(process: subprocess.Popen[bytes], limit_s: float) -> None:
+def end_process(process: Process[bytes], limit_s: float) -> None:
     """End a process with SIGINT, after the limit with SIGKILL."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)
     try:
         process.wait(limit_s)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         process.kill()
         process.wait()
 

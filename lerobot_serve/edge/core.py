@@ -13,7 +13,7 @@ import secrets
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.flag_file import FlagFile
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -46,6 +46,7 @@ class EdgeCore:
         parameters: EdgeParameters,
         robot: RobotDescription,
         inbox: Inbox,
+        decisions: RobotDecisions,
         *,
         listener: EdgeListener,
         on_change: Callable[[ConnectionChange], None],
@@ -53,7 +54,7 @@ class EdgeCore:
         resolve_topic: Callable[[str], str],
     ) -> None:
         self.parameters, self.robot, self.inbox = parameters, robot, inbox
-        self.listener = listener
+        self.listener, self.decisions = listener, decisions
         self.status = SessionStatus()
         self.inputs = wiring.make_latest_inputs(robot, resolve_topic)
         self.history = ObservationHistory(self.inputs)
@@ -63,7 +64,9 @@ class EdgeCore:
         on_queue_empty = partial(
             self.connection.handle, ConnectionEvent.QUEUE_EMPTY, 'action queue empty'
         )
-        self.controller = wiring.make_controller(parameters, robot, self.queue, on_queue_empty)
+        self.controller = wiring.make_controller(
+            parameters, robot, decisions, self.queue, on_queue_empty
+        )
 
     def make_requester(
         self,
@@ -107,26 +110,24 @@ class EdgeCore:
             settings=wiring.request_settings(parameters, self.robot),
         )
 
-    def make_takeover(self, messages: PersonMessages, file: FlagFile) -> Takeover:
+    def make_takeover(self, messages: PersonMessages) -> Takeover:
         """Build the takeover, with the device of the robot file if it names one."""
         if self.robot.intervention is None:
-            return Takeover(None, file)
+            return Takeover(None, self.decisions)
         device = PersonInput(
             self.robot,
             self.robot.intervention,
             messages,
             count_dropped=self.status.count_dropped,
         )
-        return Takeover(device, file)
+        return Takeover(device, self.decisions)
 
-    def make_operator_control(
-        self, requester: Requester, takeover: Takeover, pause_file: FlagFile
-    ) -> OperatorControl:
+    def make_operator_control(self, requester: Requester, takeover: Takeover) -> OperatorControl:
         """Build the operator control; it idles the requester unless an episode runs on start."""
         return OperatorControl(
             self.controller,
             requester,
             takeover,
+            self.decisions,
             run_on_start=self.parameters.run_on_start,
-            pause_file=pause_file,
         )

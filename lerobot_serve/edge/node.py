@@ -2,35 +2,37 @@
 """
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 
-Five threads: the executor, `inputs` and `replies` deposit what arrives, `request` requests chunks,
-`tick` commands the robot. A sixth, `trace`, writes the trace if one is configured. The process
-imports no torch, so that only these threads compete for the interpreter.
+Six threads: the executor, `inputs` and `replies` deposit what arrives, `request` requests chunks,
+`tick` commands the robot, `decisions` writes what survives a restart. A seventh, `trace`, writes
+the trace if one is configured. The process imports no torch, so that only these threads compete
+for the interpreter.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
-from lerobot_serve.edge import wiring
+from lerobot_serve.contract.data_path.execution_report import Halt
+from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
 from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
-from lerobot_serve.edge.flag_file import DecisionFiles
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability import metrics, reports
-from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, NotCommandedWarning
+from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, StandingReasonLog
 from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.observability.problem_log import Logs, ProblemLog, StateLog
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -57,10 +59,13 @@ from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.state_folder import FolderLock, state_folder
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 # period of the search for other edge controllers
 CONFLICT_CHECK_PERIOD_S = 0.2
+# of the cage, for commands held without a known state
+STATE_CAUSES = ('position_unknown', 'state_unknown')
 
 
 class EdgeController(SteadyClockNode):
@@ -76,21 +81,32 @@ class EdgeController(SteadyClockNode):
         robot_file = parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
         self.robot = wiring.load_robot(robot_file)
         self.client_id = wiring.resolve_client_id(parameters.client_id, self.get_namespace())
+        self._folder_lock, self._decisions = self._open_state(parameters)
         recorder = self._make_recorder(parameters)
         self._listener = recorder or EdgeListener()
         self._log = self._make_log()
         logger = self.get_logger()
-        self._not_commanded = NotCommandedWarning(logger.error)
+        logs: Logs = {
+            # rclpy requires one severity per call site, which is a line
+            'info': lambda text: logger.info(text),
+            'warning': lambda text: logger.warning(text),
+            'clock': clock.now_ns,
+        }
+        self._problem_log, self._state_log = ProblemLog(**logs), StateLog(**logs)
+        self._not_commanded = StandingReasonLog(logger.error, 'no commands sent: ')
+        self._unsaved_log = StandingReasonLog(logger.error)
         self._latch_log = LatchLog(error=logger.error, info=logger.info)
         self._core = EdgeCore(
             parameters,
             self.robot,
-            Inbox(self.client_id, time.monotonic_ns),
+            Inbox(self.client_id, clock.now_ns),
+            self._decisions,
             listener=self._listener,
             on_change=self._on_connection_change,
             liveliness_lease_s=qos.LIVELINESS_LEASE_S,
             resolve_topic=self.resolve_topic_name,
         )
+        self._state_reader = StateReader(self._core.inputs, sensor_messages, self.robot)
         self._monitor = self._make_monitor(parameters)
         self._observations = ObservationBuilder(
             self.robot,
@@ -109,14 +125,10 @@ class EdgeController(SteadyClockNode):
         )
         transport = self._make_transport(self._links, parameters)
         self._requester = self._core.make_requester(transport, self._observations)
-        files = wiring.decision_files(parameters, self.robot, self.get_fully_qualified_name())
-        self._takeover = self._core.make_takeover(person_messages, files.takeover)
-        self._operator = self._core.make_operator_control(
-            self._requester, self._takeover, files.pause
-        )
-        self._log_decisions(files)
+        self._takeover = self._core.make_takeover(person_messages)
+        self._operator = self._core.make_operator_control(self._requester, self._takeover)
         step_s = parameters.command_period_s(self.robot.fps)
-        self._rate = FixedRateLoop(int(1e9 * step_s))
+        self._rate = FixedRateLoop(int(1e9 * step_s), clock.now_ns)
         self._view = EdgeView(
             self._requester,
             self._core.controller,
@@ -144,13 +156,33 @@ class EdgeController(SteadyClockNode):
             f'servers {", ".join(parameters.servers)}'
         )
 
+    def _open_state(self, parameters: EdgeParameters) -> tuple[FolderLock, RobotDecisions]:
+        """
+        Lock the state folder; say what was decided before this start, and what ends it. Raises
+        ParameterError, and UserError if another node owns the folder.
+        """
+        name, logger = self.get_fully_qualified_name(), self.get_logger()
+        folder = state_folder(parameters.state_folder, name)
+        lock = FolderLock(folder, name, 'state_folder')
+        if lock.fault:
+            logger.warning(lock.fault)
+        decisions = RobotDecisions(folder)
+        for each in filter(decisions.holds, Decision):
+            why = decisions.reason(each)
+            logger.warning(
+                f'{each} before this start{f" ({why})" if why else ""}: the robot waits for '
+                f'{each.lifted_by}, which removes {decisions.path(each)}'
+            )
+        decisions.start()
+        return lock, decisions
+
     def _make_recorder(self, parameters: EdgeParameters) -> EdgeTraceRecorder | None:
         return make_edge_recorder(
             parameters,
             self.robot,
             node=self.get_fully_qualified_name(),
             client_id=self.client_id,
-            clock=time.monotonic_ns,
+            clock=clock.now_ns,
             log_warning=self.get_logger().warning,
         )
 
@@ -161,7 +193,7 @@ class EdgeController(SteadyClockNode):
             info=lambda text: logger.info(text),
             warning=lambda text: logger.warning(text),
             error=lambda text: logger.error(text),
-            clock=time.monotonic_ns,
+            clock=clock.now_ns,
         )
 
     def _make_monitor(self, parameters: EdgeParameters) -> InputMonitor:
@@ -171,7 +203,7 @@ class EdgeController(SteadyClockNode):
             stop_on_frozen=parameters.on_frozen_camera == 'stop_observations',
             stamp_ns=sensor_messages.stamp_ns,
             now_ns=lambda: self.get_clock().now().nanoseconds,
-            mono_ns=time.monotonic_ns,
+            mono_ns=clock.now_ns,
             count_dropped=self._core.status.count_dropped,
         )
 
@@ -210,18 +242,6 @@ class EdgeController(SteadyClockNode):
             wiring.check_person_topics(self.robot, self.resolve_topic_name)
             self._person = PersonSubscriptions(self, self._inputs, device)
 
-    def _log_decisions(self, files: DecisionFiles) -> None:
-        """Say what people decided before this start, and what ends it."""
-        if self._takeover.is_taken_over:
-            self.get_logger().warning(
-                f'a person had taken over before this start ({files.takeover.path}): the policy '
-                'waits for ~/hand_back'
-            )
-        if self._operator.paused:
-            self.get_logger().warning(
-                f'paused before this start ({files.pause.path}): the robot waits for ~/resume'
-            )
-
     def _create_operator_interfaces(self, parameters: EdgeParameters) -> None:
         """Create the topics, services and timers for operators and recorders."""
         publish = partial(self.create_publisher, qos_overriding_options=qos.OVERRIDABLE)
@@ -231,7 +251,7 @@ class EdgeController(SteadyClockNode):
             self._core.controller,
             self._operator,
             self._requester,
-            time.monotonic_ns,
+            clock.now_ns,
             task=lambda: self._settings.current.task,
             on_finished=self._listener.run_finished,
         )
@@ -240,7 +260,7 @@ class EdgeController(SteadyClockNode):
             self.client_id,
             lambda: self._links.clients.get(self._core.status.server),
             self._links.clients.values,
-            time.monotonic_ns,
+            clock.now_ns,
             count_dropped=self._core.status.count_dropped,
             log_warning=self.get_logger().warning,
         )
@@ -290,12 +310,12 @@ class EdgeController(SteadyClockNode):
             self._operator,
             StepInputs(
                 self._core.history,
-                StateReader(self._core.inputs, sensor_messages, self.robot),
+                self._state_reader,
                 parameters.interpolation_multiplier,
             ),
             self._output,
             listener=self._listener,
-            clock=time.monotonic_ns,
+            clock=clock.now_ns,
         )
         threads = [
             *self._link_threads,
@@ -315,7 +335,7 @@ class EdgeController(SteadyClockNode):
     # inputs thread
 
     def _on_input(self, names: list[str], raw: bytes, message_id: int) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         for name in names:
             self._core.inputs.deposit(name, raw, now_ns, message_id)
 
@@ -342,7 +362,8 @@ class EdgeController(SteadyClockNode):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
-        self._log.poll(self._core.connection.status, reports.count_problems(self._view))
+        self._log.poll(self._core.connection.status, self._settings.current.server_names)
+        self._log_problems()
         self._latch_log.poll(self._core.controller.latch_reason)
         self._action.publish_feedback()
         self._outcomes.poll()
@@ -351,17 +372,33 @@ class EdgeController(SteadyClockNode):
         if alarm and not alarm.latches:  # one that latches is logged as the reason of the latch
             self.get_logger().error(alarm.text)
 
+    def _log_problems(self) -> None:
+        controller, reader = self._core.controller, self._state_reader
+        self._problem_log.poll(
+            reports.count_problems(self._view),
+            reports.count_in_steps(self._view),
+            self._rate.cycles + self._rate.missed,
+        )
+        held = sum(controller.trip_causes.get(cause, 0) for cause in STATE_CAUSES)
+        held += controller.steps_in_silence
+        why = reader.last_unknown
+        if controller.last_silence == 'stood_still':
+            why = 'this process stood still'
+        self._state_log.poll(reader.unknown or (controller.silence and why), why, held)
+
     def _on_slow_timer(self) -> None:
         controller = self._core.controller
         self._not_commanded.poll(controller.start_blocked_by, controller.actions_executed)
+        self._unsaved_log.poll(self._decisions.warning)
         self._diagnostics.publish(
             reports.diagnostics(
                 self._state(),
                 name=self.get_fully_qualified_name(),
-                latched=controller.latched,
+                halted=controller.halt is not Halt.NONE,
                 clamped=controller.alarm.current is not None,
                 has_conflict=bool(self._output.alarm),
                 frozen=bool(self._monitor.text),
+                trip_causes=controller.trip_causes,
             )
         )
 
@@ -369,7 +406,7 @@ class EdgeController(SteadyClockNode):
         if self._person:
             self._person.poll(has_conflict=bool(self._output.alarm))
         if self._output.check_conflict(self._rate.cycles + self._rate.missed):
-            self._operator.pause()
+            self._operator.pause(self._output.alarm)
             self.get_logger().error(self._output.alarm)
 
     def _change(self, parameters: EdgeParameters) -> None:
@@ -403,6 +440,8 @@ class EdgeController(SteadyClockNode):
         """Destroy the node; called once its threads have ended."""
         self._links.close()
         self._inputs.close()
+        self._decisions.close()
+        self._folder_lock.release()
         super().destroy_node()
 
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
-from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.trace.writing import trace_parameters as trace_settings
-from lerobot_serve.wire.names import (
+from lerobot_serve.contract.limits import TASK_LIMIT
+from lerobot_serve.contract.names import (
     is_over_zenoh,
     is_printable,
     is_topic,
     node_name,
     OVER_ROS,
 )
-from lerobot_serve.wire.schema import TASK_LIMIT
-from lerobot_serve.wire.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
+from lerobot_serve.contract.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
+from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
+from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
+from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 
@@ -211,7 +211,9 @@ class EdgeParameters:
     )
     state_timeout_s: float = parameter(
         0.5,
-        'hold after the state has been missing or older than max_age_s for this long',
+        'a control step this late, or no new state for this long (or for its max_age_s), ends all '
+        'that is known of the robot: no commands until new samples agree; at least three control '
+        'steps',
         unit='s',
         low=0.0,
         high=10.0,
@@ -239,8 +241,8 @@ class EdgeParameters:
     )
     state_folder: str = parameter(
         '',
-        'folder for the state that survives a restart: whether a person has taken over, whether '
-        'the robot is paused; empty: a folder named after the node below ROS_HOME (~/.ros)',
+        'folder for what survives a restart: pause, takeover, latch of the cage, stop by service; '
+        'one for each robot; empty: a folder named after the node below ROS_HOME (~/.ros)',
     )
     while_paused: str = parameter(
         'hold',

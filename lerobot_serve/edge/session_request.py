@@ -9,15 +9,15 @@ import secrets
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.description import ActionLimit
-from lerobot_serve.edge.parameters import EdgeParameters, read_tags
-from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.units import limits_for_policy
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import (
-    CameraSpec,
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import (
     SESSION_EXTENSION_BYTES_LIMIT,
     SessionRequest,
 )
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.units import limits_for_policy
 
 
 def _random_instance() -> int:
@@ -80,7 +80,7 @@ def make_session_request(
         task=task,
         wants_rtc=parameters.rtc,
         rtc_execution_horizon=parameters.execution_horizon,
-        codec=Codec[parameters.codec.upper()],
+        codec=Codec.named(parameters.codec),
         # a later reply is useless: the request has timed out or its first action is stale
         reply_deadline_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
         tags=read_tags(parameters.tags),

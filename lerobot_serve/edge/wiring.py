@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.control.pose_tracker import PoseTracker
 from lerobot_serve.edge.control.step import StepSettings
+from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.fallback.ladder import Ladder
 from lerobot_serve.edge.fallback.rungs import parse_ladder, ramp_s, teardown_rungs
-from lerobot_serve.edge.flag_file import DecisionFiles, FlagFile, PAUSED, TAKEN_OVER
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
@@ -27,11 +29,11 @@ from lerobot_serve.edge.robot.input_topics import input_max_ages_ns, input_topic
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.state_folder import state_folder, state_path
-from lerobot_serve.wire.schema import ID_LIMIT
 
 # one or two samples may be misread; three cost a tenth of a second at 30 Hz
 START_SAMPLES = 3
+# a tick that is late by a step or two is none
+MIN_SILENCE_STEPS = 3
 
 
 def load_robot(path: str | Path) -> RobotDescription:
@@ -61,15 +63,17 @@ def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> Req
 def make_controller(
     parameters: EdgeParameters,
     robot: RobotDescription,
+    decisions: RobotDecisions,
     queue: ActionQueue,
     on_queue_empty: Callable[[], object],
 ) -> Controller:
-    """Build the controller with its cage and ladder. Raises ParameterError."""
+    """
+    Build the controller with its cage and ladder, stopped or latched as before this start. Raises
+    ParameterError.
+    """
     step_s = parameters.command_period_s(robot.fps)
-    ladder, cage = _ladder(parameters, robot, step_s), _cage(parameters, robot, step_s)
-    start = StartPosition(
-        cage.limits, samples=START_SAMPLES, tolerance_share=parameters.start_tolerance
-    )
+    ladder = _ladder(parameters, robot, decisions, step_s)
+    cage = _cage(parameters, robot, decisions, step_s)
     return Controller(
         ActionPlayback(
             queue,
@@ -79,7 +83,7 @@ def make_controller(
         ),
         ladder,
         cage,
-        PoseTracker(start, ManualMoveDetector(cage.limits), int(1e9 * parameters.state_timeout_s)),
+        _pose_tracker(parameters, robot, cage, step_s),
         StepSettings(
             int(1e9 * step_s), is_silent_while_paused=parameters.while_paused == 'no_command'
         ),
@@ -92,7 +96,24 @@ def make_controller(
     )
 
 
-def _ladder(parameters: EdgeParameters, robot: RobotDescription, step_s: float) -> Ladder:
+def _pose_tracker(
+    parameters: EdgeParameters, robot: RobotDescription, cage: Cage, step_s: float
+) -> PoseTracker:
+    silence_s = max(parameters.state_timeout_s, MIN_SILENCE_STEPS * step_s)
+    return PoseTracker(
+        StartPosition(
+            cage.limits, samples=START_SAMPLES, tolerance_share=parameters.start_tolerance
+        ),
+        ManualMoveDetector(cage.limits),
+        silence_ns=int(1e9 * silence_s),
+        # a state that the robot file still accepts is not missing
+        unseen_ns=int(1e9 * max((silence_s, *(source.max_age_s for source in robot.state)))),
+    )
+
+
+def _ladder(
+    parameters: EdgeParameters, robot: RobotDescription, decisions: RobotDecisions, step_s: float
+) -> Ladder:
     rungs = parse_ladder(parameters.fallback_ladder, robot, step_s=step_s)
     stop_s = ramp_s(rungs, robot, step_s)
     return Ladder(
@@ -102,10 +123,14 @@ def _ladder(parameters: EdgeParameters, robot: RobotDescription, step_s: float) 
         resume_rows=max(1, round(parameters.resume_threshold_s * robot.fps)),
         teardown=teardown_rungs(parameters.teardown, robot, stop_s, step_s=step_s),
         has_stop_service=bool(parameters.stop_service),
+        stopped_by=before_start(decisions, Decision.STOPPED),
+        on_stop=partial(decisions.decide, Decision.STOPPED),
     )
 
 
-def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) -> Cage:
+def _cage(
+    parameters: EdgeParameters, robot: RobotDescription, decisions: RobotDecisions, step_s: float
+) -> Cage:
     try:
         return Cage(
             robot.actions,
@@ -114,28 +139,24 @@ def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) ->
             step_s=step_s,
             # one action is several commands
             latch_after_trips=parameters.latch_after_trips * parameters.interpolation_multiplier,
+            latched_by=before_start(decisions, Decision.LATCHED),
+            on_latch=partial(decisions.decide, Decision.LATCHED),
         )
     except ValueError as error:
         raise ParameterError(f'robot_file: {error}') from error
+
+
+def before_start(decisions: RobotDecisions, decision: Decision) -> str:
+    """Return why it was decided before this start; empty if it was not."""
+    if not decisions.holds(decision):
+        return ''
+    return f'before this start: {decisions.reason(decision) or "the reason is lost"}'
 
 
 def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -> LatestInputs:
     """Build the store of the latest inputs; `resolve` returns the full name of a topic."""
     topics = {name: resolve(topic) for name, (topic, _, _) in input_topics(robot).items()}
     return LatestInputs(input_max_ages_ns(robot), topics)
-
-
-def decision_files(
-    parameters: EdgeParameters, robot: RobotDescription, node_name: str
-) -> DecisionFiles:
-    """
-    Return the files of a takeover and of a pause. Only a robot with a device needs a folder from
-    the start; one that had a device when a person took over still waits for them. Raises
-    ParameterError.
-    """
-    find = state_folder if robot.intervention else state_path
-    folder = find(parameters.state_folder, node_name)
-    return DecisionFiles(FlagFile(folder, TAKEN_OVER), FlagFile(folder, PAUSED))
 
 
 def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 import re
-import struct
 
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT, ID_LIMIT
+from lerobot_serve.contract.types import Constants, Time
 
 RECORDED_TYPE = 'lerobot_serve_interfaces/msg/RecordedEpisode'
 # the number of each in the message is its place; the first one: no outcome was reported
@@ -19,7 +20,6 @@ SHA256 = re.compile('[0-9a-f]{64}')
 SECOND_NS = 10**9
 # the range of builtin_interfaces/Time without times before 1970
 LAST_NS = (1 << 31) * SECOND_NS - 1
-STAMP, BYTE, COUNTS, SIZE = (struct.Struct(f) for f in ('<iI', '<B', '<II', '<Q'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,53 +77,26 @@ def _check_text(name: str, text: str, limit: int) -> None:
         )
 
 
+def word_of(outcome: Constants) -> str:
+    """Return an outcome in one word; empty for none, as in files."""
+    return outcome.word if outcome else ''
+
+
 def decode_recorded(raw: bytes) -> RecordedEpisode:
     """Return the value of CDR bytes. Raises Malformed."""
-    reader = CdrReader(raw)
-    seconds, nanoseconds = reader.unpack(STAMP, align=4)
-    client_id = reader.string(ID_LIMIT, 'client_id')
-    episode_id = reader.string(ID_LIMIT, 'episode_id')
-    (outcome,) = reader.unpack(BYTE, align=1)
-    control_steps, control_steps_person = reader.unpack(COUNTS, align=4)
-    policies = tuple(
-        reader.string(FINGERPRINT_LIMIT, 'policy')
-        for _ in range(reader.count(POLICIES_LIMIT, 'policies'))
-    )
-    host, path = reader.string(HOST_LIMIT, 'host'), reader.string(PATH_LIMIT, 'path')
-    (size_bytes,) = reader.unpack(SIZE, align=8)
-    sha256 = reader.string(SHA256_LIMIT, 'sha256')
+    message = decode(records.RecordedEpisode, raw)
+    fields = {
+        name: getattr(message, name) for name in message.__struct_fields__ if name != 'stamp'
+    }
     try:
-        return RecordedEpisode(
-            seconds * SECOND_NS + nanoseconds,
-            client_id,
-            episode_id,
-            # a number that this version does not know is refused, with the number
-            OUTCOMES[outcome] if outcome < len(OUTCOMES) else str(outcome),
-            control_steps,
-            control_steps_person,
-            policies,
-            host,
-            path,
-            size_bytes,
-            sha256,
-        )
+        return RecordedEpisode(message.stamp.ns, **fields | {'outcome': word_of(message.outcome)})
     except ValueError as error:
         raise Malformed('recorded_episode', str(error)) from None
 
 
 def encode_recorded(episode: RecordedEpisode) -> bytes:
     """Return the CDR bytes of a value."""
-    writer = CdrWriter()
-    writer.pack(STAMP, *divmod(episode.stamp_ns, SECOND_NS), align=4)
-    writer.string(episode.client_id, ID_LIMIT)
-    writer.string(episode.episode_id, ID_LIMIT)
-    writer.pack(BYTE, OUTCOMES.index(episode.outcome), align=1)
-    writer.pack(COUNTS, episode.control_steps, episode.control_steps_person, align=4)
-    writer.count(len(episode.policies), POLICIES_LIMIT, 'policies')
-    for policy in episode.policies:
-        writer.string(policy, FINGERPRINT_LIMIT)
-    writer.string(episode.host, HOST_LIMIT)
-    writer.string(episode.path, PATH_LIMIT)
-    writer.pack(SIZE, episode.size_bytes, align=8)
-    writer.string(episode.sha256, SHA256_LIMIT)
-    return writer.finish()
+    fields = asdict(episode)
+    stamp, outcome = Time.of_ns(fields.pop('stamp_ns')), OUTCOMES.index(fields.pop('outcome'))
+    kind = records.RecordedEpisode
+    return encode(kind(stamp, outcome=kind.Outcome(outcome), **fields))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -22,7 +23,6 @@ from lerobot_serve.gateway.callers.predictions import (
     Status,
 )
 from lerobot_serve.gateway.upstream import check_request, PolicyContract, SessionTerms
-from lerobot_serve.wire.schema import Refusal
 
 EXAMPLE_CONTRACT = PolicyContract(
     policy='fake',

@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.core import Gateway, GatewaySettings
@@ -28,8 +30,6 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
-from lerobot_serve.wire.names import node_name
-from lerobot_serve.wire.schema import Codec
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class GatewayNode(SteadyClockNode):
         self._endpoint = start_endpoint(
             parameters,
             partial(collect, self._counters),
+            keys=parameters.zenoh_keys,
             why_not_ready=self._why_not_ready,
             why_not_alive=runtime.why_not_alive,
         )
@@ -170,7 +171,7 @@ def router_settings(parameters: GatewayParameters) -> RouterSettings:
         reply_deadline_s=parameters.request_timeout_s,
         required_policy=parameters.required_policy,
         images=ImageSettings(
-            codec=Codec[parameters.codec.upper()],
+            codec=Codec.named(parameters.codec),
             jpeg_quality=parameters.jpeg_quality,
             downscale=parameters.downscale,
             threads=parameters.image_threads,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.contract.names import is_over_zenoh, is_topic, node_name
 from lerobot_serve.gateway import door_parameters as door
 from lerobot_serve.gateway.doors import DOORS
 from lerobot_serve.parameters import (
@@ -16,7 +17,6 @@ from lerobot_serve.parameters import (
     ParameterSpec,
 )
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.wire.names import is_over_zenoh, is_topic, node_name
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 

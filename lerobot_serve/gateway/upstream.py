@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -14,7 +15,6 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.wire.services.session import CameraSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,13 @@ processes of low priority.
 from __future__ import annotations
 
 from functools import partial
-import os
 from pathlib import Path
 import socket
 import time
 
+from lerobot_serve.contract import errors as wire_errors
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.recorded_episode import decode_recorded
-from lerobot_serve.learner.memory.folder_lock import FolderLock
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
@@ -35,12 +34,11 @@ from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros_home import ros_home
-from lerobot_serve.state_folder import state_path
+from lerobot_serve.state_folder import FolderLock, state_path
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest_parser import read_manifest
 from lerobot_serve.versions.store import Store
-from lerobot_serve.wire import errors as wire_errors
 from lerobot_serve_interfaces.msg import CanaryState, LearnerState, PolicyVersion, RecordedEpisode
 
 NAME = 'learner'
@@ -59,10 +57,10 @@ class LearnerNode(SteadyClockNode):
         parameters = NodeParameters(self, LearnerParameters)
         self._sources = parameters.current.sources
         self._settings = learner_settings(parameters.current, self.get_fully_qualified_name())
-        self._lock = FolderLock(
-            self._settings.folder,
-            f'{self.get_fully_qualified_name()}, process {os.getpid()} on {self._settings.host}',
-        )
+        name = self.get_fully_qualified_name()
+        self._lock = FolderLock(self._settings.folder, name, 'folder')
+        if self._lock.fault:
+            raise UserError(self._lock.fault)
         self._memory = Memory(self._settings.folder)
         self._check_parent()
         self._states = self.create_publisher(
@@ -88,6 +86,7 @@ class LearnerNode(SteadyClockNode):
         self._endpoint = start_endpoint(
             parameters.current,
             lambda: collect(self.learner.shown),
+            keys='',
             why_not_ready=str,
             why_not_alive=runtime.why_not_alive,
         )

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from lerobot_serve.arrays import Float32Array, FrameArray
-from lerobot_serve.wire.message_parts import NO_ACTIONS
-from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.services.action_range import ActionRange
+from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
+from lerobot_serve.contract.schema import StateClass
+from lerobot_serve.contract.services.action_range import ActionRange
 
 
 class PolicyError(Exception):

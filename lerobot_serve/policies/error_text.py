@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format errors of third-party code as one line. Any thread."""
+"""Recognize errors of third-party code, and format them as one line. Any thread."""
 
 from __future__ import annotations
 
 SHOWN_CHARACTERS = 400
+
+
+def is_library_error(error: BaseException) -> bool:
+    """Return whether a library failed; the panic of one in Rust is no Exception."""
+    return not isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 def one_line(error: BaseException) -> str:

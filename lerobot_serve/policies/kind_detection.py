@@ -9,6 +9,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.builtin.settings import KIND as REACH_KIND
 from lerobot_serve.policies.exported.sidecar import KIND as EXPORTED_KIND
 from lerobot_serve.policies.files.file_headers import read_json
+from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     ADAPTER_FILE,
@@ -30,6 +31,7 @@ def detect_kind(path: str) -> str:
             f'{path!r} is not a directory; give the directory of a policy, or set its kind '
             '(policy_kind, --kind)'
         )
+    check_folder(folder)
     ours = _kinds_of(folder / SETTINGS_FILE) if (folder / SETTINGS_FILE).is_file() else ''
     is_lerobot = (folder / CONFIG_FILE).is_file() or (folder / ADAPTER_FILE).is_file()
     if ours and is_lerobot:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError
-from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.error_text import is_library_error, one_line
 from lerobot_serve.policies.resources.memory import leave_out_of_collections
 from lerobot_serve.requirements import install_command
 
@@ -56,8 +56,10 @@ def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptio
         return loader(options)
     except PolicyError:
         raise
-    except Exception as error:
+    except BaseException as error:
         # code of another package may raise any error
+        if not is_library_error(error):
+            raise
         raise PolicyError(
             f'policy kind {kind!r} cannot load {options.path!r}: {one_line(error)}'
         ) from error

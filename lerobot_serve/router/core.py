@@ -13,12 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from lerobot_serve.contract.fingerprint import digest_of, weights_of
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import (
+    ARM_OF_SLOT,
     CanaryController,
     CANDIDATE,
     CHAMPION,
+    SLOT_OF_ARM,
 )
 from lerobot_serve.router.canary.facts import Facts
 from lerobot_serve.router.canary.gate_record import (
@@ -41,7 +44,12 @@ from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, SlotStats
+from lerobot_serve.router.replicas.slot_stats import (
+    EpisodeTransition,
+    OutcomeReceipt,
+    OUTCOMES,
+    SlotStats,
+)
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
@@ -59,11 +67,11 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.second_draw import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
 from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
+from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.state_store import SharedStore, StateStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.wire.fingerprint import digest_of, weights_of
 
 GATE_UNREAD = 'its gate record is not read yet'
 
@@ -102,7 +110,7 @@ class RouterCore:
         self.is_open = self.is_drained = False
         self._given, self._set_own = source.given, source.set_own
         warn = context.log_warning
-        store, self.follower = open_state(source.current, folder, context)
+        store, self.follower = open_state(source, folder, context)
         if store.damage:
             warn(f'state store damaged: {store.damage.text}')
         self.writer = StoreWriter(store, warn, context.log_info)
@@ -166,7 +174,32 @@ class RouterCore:
             set_split=lambda percent: self._set_own(split_percent=percent),
             on_event=self._on_canary_event,
         )
-        table.stats.restore_episodes(self.canary.open_episodes(), context.clock())
+        self._restore_episodes()
+
+    def _restore_episodes(self) -> None:
+        """Restore the episodes of the store; what its rollout has not counted counts first."""
+        if len(self.slots) < 2:
+            return
+        stats, now_ns = self.table.stats, self._context.clock()
+        stats.restore_episodes(self.canary.open_episodes(), now_ns)
+        stored = [
+            (number, (name, what, SLOT_OF_ARM[arm]))
+            for number, (name, what, arm) in self.writer.content.episodes
+        ]
+        if self.follower:
+            # the router that leads has counted them, and lets them become unreported
+            outcomes = (row for _, row in stored if row[1] in OUTCOMES.values())
+            stats.restore_episodes(outcomes, now_ns)
+            return
+        stats.restore_episodes((row for _, row in stored), now_ns)
+        last = counted_until(self.decisions.canary_snapshot)
+        uncounted = [row for number, row in stored if number > last]
+        stats.replay(uncounted, max([last, *(number for number, _ in stored[-1:])]))
+
+    def _store_event(self, event: EpisodeTransition) -> int:
+        """Queue the begin or end of an episode for the store. Under the lock."""
+        episode_id, what, slot = event
+        return self.writer.record_episode((episode_id, what, ARM_OF_SLOT[slot]))
 
     def _share(self, store: StateStore) -> SharedState | None:
         """Return what applies the decisions of other routers; None where there are none."""
@@ -188,7 +221,6 @@ class RouterCore:
                 set_own=self._set_own,
                 context=self._context,
             ),
-            store.split_version,
         )
 
     def _make_table(self) -> RoutingTable:
@@ -196,11 +228,18 @@ class RouterCore:
         capacity = parameters.max_remembered_placements
         slots = make_slots(parameters, self.decisions.verdicts)
         self.parameter_origins += self.decisions.restore(slots)
+        stats = SlotStats(
+            tuple(slots),
+            capacity,
+            verdict_within_ns=parameters.verdict_within_ns,
+            # without a second slot nothing is compared
+            store_event=self._store_event if len(slots) > 1 else None,
+        )
         table = RoutingTable(
             slots,
             make_sessions(parameters),
             PlacementTable(capacity, self.writer.content.placements, self.writer),
-            SlotStats(tuple(slots), capacity, verdict_within_ns=parameters.verdict_within_ns),
+            stats,
             dispatch_rules(parameters),
         )
         table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
@@ -241,16 +280,19 @@ class RouterCore:
             self.recorder.parameters(before, parameters, author)
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.table.lock:
-            self.table.change_rules(dispatch_rules(parameters))
-            if parameters.split_percent != before.split_percent:
-                # the shared state gives the new split its version
-                self.table.placements.split_version = 0
             self.table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
         self.decisions.record_parameters(before, parameters, self._given)
+        self.decisions.when_written(self._apply_rules)
         self.canary.change_parameters(parameters, by=author)
         if self.feed:
             self.feed.rules = shadow_rules(parameters)
+
+    def _apply_rules(self) -> None:
+        """Let a new split take effect with its version in a shared state, which is known now."""
+        with self.table.lock:
+            self.table.change_rules(dispatch_rules(self.parameters))
+            self.table.placements.split_version = self.writer.revision_of(SPLIT)
 
     def set_parameters(self, by: str, **values: Any) -> None:
         """Set live parameters by field for an operator. Raises ParameterError."""
@@ -356,10 +398,9 @@ class RouterCore:
     def place_goal(self, ids: RecordIds) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable."""
         request_id = f'{ids.client_id}:{ids.session_epoch}:{ids.seq}'
-        split_percent = self.table.rules.split_percent
         with self.table.lock:
             placement, replica = self._placement.place_goal(
-                ids.episode_id, request_id, split_percent, self.now_ns
+                ids.episode_id, request_id, self.table.rules.split_percent, self.now_ns
             )
         if not placement.sticky:
             if self.recorder:
@@ -396,7 +437,10 @@ class RouterCore:
     def record_outcome(
         self, episode_id: str, outcome: int, *, of_client: str | None = None
     ) -> OutcomeReceipt:
-        """Record an outcome, only for an episode `of_client` if given; return the reply."""
+        """
+        Record an outcome, only for an episode `of_client` if given; return the reply, which holds
+        when the store has what was queued (StoreWriter.when_durable).
+        """
         with self.table.lock:
             if of_client is None:
                 self._adopt_episode(episode_id)
@@ -416,8 +460,11 @@ class RouterCore:
         return receipt
 
     def _adopt_episode(self, episode_id: str) -> None:
-        """Accept the outcome of an episode that another router has served. Under the lock."""
-        placement = self.table.placements.find(episode_id) if self.shared else None
+        """
+        Accept the outcome of an episode that a previous run, or another router, has served. Under
+        the lock.
+        """
+        placement = self.table.placements.find(episode_id)
         if placement and placement.slot in self.slots:
             self.table.stats.adopt_episode(episode_id, placement, self.now_ns)
 
@@ -456,6 +503,8 @@ class RouterCore:
     def _facts(self) -> Facts:
         """Return the facts of both slots for the canary. Under the lock."""
         in_shadow = self.qualification.of_all_routers(self.slots[CANDIDATE].policy)
+        if not self.shared:
+            self.canary.counted = {COUNTED_UNTIL: self.table.stats.event_number}
         return self.canary.facts(self.table, in_shadow)
 
     def unmet_requirements(self, policy: str) -> str:
@@ -500,15 +549,12 @@ class RouterCore:
         return self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
 
     def hand_over_episodes(self) -> None:
-        """Write what this router has counted and not passed on, or stored. At its end."""
-        if len(self.slots) < 2:
+        """Store what this router has counted. At its end; a shared state has it already."""
+        if len(self.slots) < 2 or self.shared:
             return
         with self.table.lock:
             facts = self._facts()
-        if self.shared:
-            self.writer.record_episodes([(e.episode_id, e.what, e.arm) for e in facts.events])
-        else:
-            self.canary.count(self.now_ns, facts)
+        self.canary.count(self.now_ns, facts)
 
     def settle_rollout(self) -> None:
         """Store at once what an operator changed, where another router may run the rollout."""

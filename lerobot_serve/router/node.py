@@ -19,6 +19,8 @@ from builtin_interfaces.msg import Time
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.no_session_publisher import NoSessionPublisher
@@ -56,8 +58,6 @@ from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.state_folder import state_folder
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -340,6 +340,12 @@ class PolicyRouter(LifecycleNode):
         if not core.jobs.put(partial(outcome.complete_with, work)):
             outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
+
+    def until_durable(self, core: RouterCore) -> Awaitable[str]:
+        """Return a future of why what is queued for the store is not in it; empty when it is."""
+        written = ExecutorFuture(self.executor)
+        core.writer.when_durable(written.set_result)
+        return written
 
     def poll(self) -> None:
         routing = self._routing

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from lerobot_serve.contract.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import quota_parameters
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
@@ -19,7 +20,6 @@ from lerobot_serve.router.canary.plan import (
 from lerobot_serve.router.shared_state.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
-from lerobot_serve.wire.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 HOUR_NS = 3_600 * 10**9
@@ -105,6 +105,14 @@ class RouterParameters:
         'default',
         'routers with the same state_url and state_site serve one fleet, with one split and one '
         'rollout',
+        on_configure=True,
+    )
+    state_import: str = parameter(
+        'ask',
+        'what comes along where state_url or state_site name another state than the one that this '
+        'router used last: last: its decisions; none: nothing; ask: those of its file into a '
+        'shared state that has none, otherwise the start is refused',
+        choices=('ask', 'last', 'none'),
         on_configure=True,
     )
     open_session_timeout_s: float = parameter(
@@ -327,8 +335,9 @@ class RouterParameters:
     )
     canary_block_episodes: int = parameter(
         5,
-        'consecutive episodes of slot b that may fail for one cause; the comparison counts each '
-        'block as one observation. Larger blocks tolerate longer runs and decide later',
+        'consecutive episodes of slot b, of any robots, that may fail for one cause; the '
+        'comparison counts each block as one observation. Larger blocks tolerate longer runs and '
+        'decide later. Runs of one robot are measured; this length is assumed before any is seen',
         name='canary.block_episodes',
         low=1,
         high=1000,
@@ -364,7 +373,8 @@ class RouterParameters:
     )
     canary_max_failed_percent: float = parameter(
         2.0,
-        "rolls back when the share of failed requests of slot b exceeds this and twice slot a's",
+        "rolls back when the share of failed requests of slot b exceeds this and twice slot a's "
+        '(at most 10 points above it)',
         name='canary.max_failed_percent',
         unit='%',
         low=0.0,
@@ -381,7 +391,8 @@ class RouterParameters:
     )
     canary_max_trip_percent: float = parameter(
         1.0,
-        "rolls back when the share of cage trips in slot b exceeds this and twice slot a's",
+        "rolls back when the share of cage trips in slot b exceeds this and twice slot a's (at "
+        'most 10 points above it)',
         name='canary.max_trip_percent',
         unit='%',
         low=0.0,
@@ -391,7 +402,7 @@ class RouterParameters:
     canary_max_fallback_percent: float = parameter(
         5.0,
         'rolls back when the share of fallback commands in slot b (missing or stale actions) '
-        "exceeds this and twice slot a's",
+        "exceeds this and twice slot a's (at most 10 points above it)",
         name='canary.max_fallback_percent',
         unit='%',
         low=0.0,
@@ -410,8 +421,8 @@ class RouterParameters:
     canary_max_halted_percent: float = parameter(
         5.0,
         'rolls back when in more than this share of the episodes of slot b, and twice the share '
-        'of slot a, the robot halted: its safety cage latched, or the stop service was called; 0 '
-        'disables',
+        'of slot a (at most 10 points above it), the robot halted: its safety cage latched, or '
+        'the stop service was called; 0 disables',
         name='canary.max_halted_percent',
         unit='%',
         low=0.0,

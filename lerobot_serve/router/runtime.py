@@ -157,6 +157,7 @@ class RouterRuntime:
 
     def poll(self) -> None:
         """Poll the monitor. Several times per second."""
+        self.core.writer.expire()
         self.monitor.poll()
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.policies.lerobot.hub.repository import hub_policy
@@ -17,7 +18,6 @@ from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import SessionRules
-from lerobot_serve.wire.chunk import Chunk
 
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 

@@ -12,6 +12,13 @@ from dataclasses import dataclass, replace
 import time
 from typing import NamedTuple
 
+from lerobot_serve.contract.data_path.chunk import Chunk, retry_after
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import read_queue_remaining
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import MsgType, Refusal, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
@@ -23,12 +30,6 @@ from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS,
 from lerobot_serve.server.sessions import admission
 from lerobot_serve.server.sessions.session_table import Session, SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
-from lerobot_serve.wire.chunk import Chunk, retry_after
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import read_queue_remaining
-from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateClass, Status
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 MAX_QUEUE_S = 60.0
 ONE_SHOT_DEFERRAL_NS = 1_000_000_000

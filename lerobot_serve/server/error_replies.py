@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.schema import Flag, Status
 
 
 def error_chunk(

@@ -7,28 +7,22 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import REASON_LIMIT, SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.server.swap.swap_status import SwapStatus
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.responses import REASON_LIMIT
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 NO_SWAP = SwapStatus()
-STATE_NAMES = {
-    ServerStatus.UNCONFIGURED: 'unconfigured',
-    ServerStatus.INACTIVE: 'inactive',
-    ServerStatus.ACTIVE: 'active',
-    ServerStatus.DRAINING: 'draining',
-    ServerStatus.FAILED: 'failed',
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class ServerState:
 
     @property
     def name(self) -> str:
-        return STATE_NAMES[self.state]
+        return records.ServerStatus.State.of(self.state).word
 
 
 def server_status_message(

@@ -18,6 +18,9 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
@@ -54,9 +57,6 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.server.swap.policy_swap import PolicySwap
 from lerobot_serve.server.swap.swap_folder import SwapRefused
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession, SwapPolicy
@@ -203,6 +203,9 @@ class PolicyServer(LifecycleNode):
         """Load, check and warm up the policy. Raises PolicyError."""
         self._set_state(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
+        if parameters.policy_path:
+            # libraries and weights may take minutes
+            self.log_info(f'loading {parameters.policy_path}')
         reserve = partial(
             memory_reservation.reserve,
             log_warning=self.log_warning,

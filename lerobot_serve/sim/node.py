@@ -21,6 +21,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -34,7 +35,6 @@ from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.correction import CorrectingPerson, Request
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')

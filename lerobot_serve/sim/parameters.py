@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.names import is_topic
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.wire.names import is_topic
 
 
 @dataclass(frozen=True, slots=True)

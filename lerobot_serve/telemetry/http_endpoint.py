@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.telemetry.metric_families import keys_expiry
 
 PLAIN = 'text/plain; charset=utf-8'
 # of a whole request, with its reply
@@ -46,16 +47,21 @@ def start_endpoint(
     parameters: MetricsParameters,
     collect: Collect,
     *,
+    keys: str,
     why_not_ready: Reason,
     why_not_alive: Reason,
 ) -> HttpEndpoint | None:
-    """Start and return the endpoint; None if `metrics_port` is 0. Raises ParameterError."""
+    """
+    Start and return the endpoint; None if `metrics_port` is 0. `keys` is the folder with the keys
+    of the node, empty without. Raises ParameterError and UserError.
+    """
     if not parameters.metrics_port:
         return None
+    of_keys = [keys_expiry(keys)] if keys else []
     return HttpEndpoint(
         parameters.metrics_address,
         parameters.metrics_port,
-        collect,
+        lambda: [*of_keys, *collect()],
         why_not_ready=why_not_ready,
         why_not_alive=why_not_alive,
     )

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from lerobot_serve.zenoh.credentials import check_credentials
 
 PREFIX = 'lerobot_serve'
 NO_LABELS: Mapping[str, str] = {}
@@ -23,6 +26,16 @@ def gauge(
 ) -> GaugeMetricFamily:
     """Return a gauge family; `value` is for one without labels."""
     return GaugeMetricFamily(f'{PREFIX}_{name}', text, labels=labels, value=value)
+
+
+def keys_expiry(folder: str) -> GaugeMetricFamily:
+    """
+    Return when the keys of a node end, as it has read them: a link that is open goes on, and none
+    opens again. Raises UserError for keys with which none opens now.
+    """
+    expires = check_credentials(Path(folder), may_listen=False).expires
+    text = 'when the certificate of zenoh_keys or its authority ends, in seconds since 1970'
+    return gauge('keys_expire_timestamp_seconds', text, value=expires.timestamp())
 
 
 def refused_by_quota(

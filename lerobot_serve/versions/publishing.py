@@ -173,8 +173,8 @@ def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionF
     target.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
         before = os.fstat(handle)
-        # no more than it had at first, so that a file that grows for ever is noticed
-        blocks = _blocks_up_to(read, before.st_size + 1)
+        # no more than it had at first: a file may grow for ever
+        blocks = _blocks_up_to(read, before.st_size)
         size, sha256 = _copy_blocks(blocks, written, count)
         after = os.fstat(handle)
         if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):

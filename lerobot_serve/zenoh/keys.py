@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 import re
 
+from lerobot_serve.contract.names import file_name, is_reply_key, KEY_ROOT
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name, is_reply_key, KEY_ROOT
 
 SITE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 ANY = '*'
@@ -150,6 +150,11 @@ class ClientKeys:
 def server_segment(server: str) -> str:
     """Return the segment of a server; no ROS name has a dot, so that no two share one."""
     return server.strip('/').replace('/', '.')
+
+
+def server_of(key: str) -> str:
+    """Return the name of the server of a key."""
+    return '/' + key.split('/')[2].replace('.', '/')
 
 
 def client_of(key: str) -> ClientKeys:

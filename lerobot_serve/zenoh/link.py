@@ -19,9 +19,10 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
+from lerobot_serve.contract.names import file_name
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name
-from lerobot_serve.wire.services.session import ServerUnreachable
+from lerobot_serve.zenoh.keys import server_of
 from lerobot_serve.zenoh.settings import configuration, MESSAGE_WAIT_US, ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -29,6 +30,8 @@ OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]
 CALL_LATER_S = 2.0
 CLOSE_LIMIT_S = 1.0
+# Zenoh's own refusal where a server that is there replies too late
+TIMED_OUT = 'Timeout'
 # Zenoh drops a message of one batch that has waited for this long, and does not say so
 DROPPED_AFTER_S = MESSAGE_WAIT_US / 1e6
 
@@ -109,27 +112,25 @@ class ZenohLink:
 
     def call(self, key: str, request: bytes, timeout_s: float) -> bytes:
         """
-        Return the reply of the one that serves a key. Raises ServerUnreachable.
+        Return the reply of the server of a service's key. Raises ServerUnreachable.
 
         Zenoh answers at once where no server has the key, and also where access control forbids
         it, without saying which.
         """
-        begin_s = time.monotonic()
+        what, why = f'{server_of(key)}, {key.rpartition("/")[2]}', 'it does not run'
         try:
             replies = self._session.get(key, payload=request, timeout=timeout_s)
         except zenoh.ZError as error:
             # another thread has closed the link
-            raise ServerUnreachable(f'{key}: {first_sentence(error)}') from None
+            raise ServerUnreachable(f'{what}: {first_sentence(error)}') from None
         for reply in replies:
             if reply.ok is not None:
                 return reply.ok.payload.to_bytes()
-            raise ServerUnreachable(f'{key}: {refusal_text(reply)}')
-        if time.monotonic() - begin_s < timeout_s:
-            why = 'no server has this key: it does not run, or it ended'
-        else:
-            why = f'no reply within {timeout_s:g} s'
+            if (text := refusal_text(reply)) != TIMED_OUT:
+                raise ServerUnreachable(f'{what}: {text}')
+            why = f'no reply within {timeout_s:g} s: it loads or hangs'
         raise ServerUnreachable(
-            f'{key}: {why}, or is not reached through '
+            f'{what}: {why}, is not reached through '
             f'{", ".join(self.settings.connect) or "zenoh_connect, which is empty"}, or these '
             'keys do not allow it'
         )

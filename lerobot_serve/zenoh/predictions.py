@@ -14,8 +14,8 @@ import threading
 
 import zenoh
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.zenoh.keys import client_of, NOT_WITHDRAWN, WITHDRAWN
 
 # a request and what receives its reply

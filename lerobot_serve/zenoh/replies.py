@@ -11,9 +11,9 @@ import time
 
 import zenoh
 
-from lerobot_serve.wire.names import is_reply_key
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.names import is_reply_key
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.zenoh.keys import client_of, ClientKeys, ServerKeys
 from lerobot_serve.zenoh.link import DROPPED_AFTER_S, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender

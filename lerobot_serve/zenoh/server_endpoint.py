@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import zenoh
 
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.observation import read_queue_remaining
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.data_path.observation import read_queue_remaining
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.zenoh.keys import (
     client_of,
     ClientKeys,

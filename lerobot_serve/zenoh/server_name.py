@@ -15,8 +15,8 @@ import time
 
 import zenoh
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name
 from lerobot_serve.zenoh.keys import ANY, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import LEASE_MS

@@ -11,8 +11,12 @@ from collections.abc import Callable
 import time
 from typing import Any, Protocol
 
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
@@ -170,13 +174,12 @@ class ZenohSessionClient:
             raise ServerUnreachable(self.conflict)
 
     def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
-        key = self.keys.service(service)
-        raw = self._link.call(key, request, timeout_s)
+        raw = self._link.call(self.keys.service(service), request, timeout_s)
         try:
             return self._messages.decode(service, raw)
         except ValueError as error:
             raise ServerUnreachable(
-                f'{key}: the reply cannot be read ({error}); {SAME_VERSION}'
+                f'{self.server}, {service}: the reply cannot be read ({error}); {SAME_VERSION}'
             ) from None
 
 

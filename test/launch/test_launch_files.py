@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
-import re
 
 import pytest
 
@@ -29,9 +29,9 @@ def calls(file: Path, name: str) -> Iterator[str]:
 
 
 def executables() -> set[str]:
-    return set(
-        re.findall(r"'(\w+) = lerobot_serve\.entry_points:", (REPOSITORY / 'setup.py').read_text())
-    )
+    own = 'lerobot_serve.entry_points:'
+    commands = metadata.entry_points(group='console_scripts')
+    return {each.name for each in commands if each.value.startswith(own)}
 
 
 def test_there_are_these_files():

@@ -10,10 +10,10 @@ import signal
 import pytest
 from sensor_msgs.msg import JointState
 
+from lerobot_serve.contract.names import ros_token
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.wire.names import ros_token
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, RouterState, ServerStatus
 
 NULL = ('policy_kind:=null', 'policy_path:=joints=6,chunk=30,cameras=,fps=30')

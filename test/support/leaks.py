@@ -14,6 +14,8 @@ import time
 import weakref
 
 GRACE_S = 5.0
+# what a browser gives to each process that it starts; the browser itself has none
+OF_BROWSER = ' --type='
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,12 @@ def left_behind(before: Stock) -> list[str]:
 
 def came_since(before: Stock) -> list[str]:
     threads = [t.name for t in threading.enumerate() if t.ident not in before.threads]
-    processes = [pid for pid in children(os.getpid()) if pid not in before.processes]
+    # a browser of the whole file starts processes of its own when it likes
+    processes = [
+        pid
+        for pid in children(os.getpid())
+        if pid not in before.processes and OF_BROWSER not in command(pid)
+    ]
     contexts = [c for c in open_contexts() if id(c) not in before.contexts]
     return [
         *(f'thread {name}' for name in threads),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import grpc
 
 from lerobot_serve.client.errors import WrongSettings
-from lerobot_serve.wire.services.session import ServerUnreachable
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 DETAIL_LIMIT = 400
 

@@ -19,8 +19,8 @@ from lerobot_serve.client.gateway_address import GatewayAddress
 from lerobot_serve.client.gateway_link.call_errors import call_error
 from lerobot_serve.client.gateway_link.messages import info_of
 from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.wire.services.policy_service import DescribeRequest, Policy, SERVICE
-from lerobot_serve.wire.services.session import ServerUnreachable
+from lerobot_serve.contract.services.policy_service import DescribeRequest, Policy, SERVICE
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 ABSENCE_TIMEOUT_S, END_TIMEOUT_S = 0.5, 1.0
 # before the gateway is called again, and before one that has no place for a call

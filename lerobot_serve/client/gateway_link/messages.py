@@ -11,15 +11,16 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.agreement import GatewayAgreement
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.chunk import Chunk, retry_after
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.message_parts import Image as WireImage
-from lerobot_serve.wire.message_parts import NO_ACTIONS
-from lerobot_serve.wire.observation import Observation as WireObservation
-from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
-from lerobot_serve.wire.services.policy_service import (
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path.chunk import Chunk, retry_after
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.data_path.message_parts import Image as WireImage
+from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
+from lerobot_serve.contract.data_path.observation import Observation as WireObservation
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec, Flag, Refusal, Status
+from lerobot_serve.contract.services.policy_service import (
     Camera,
     ENUMS,
     Image,
@@ -27,7 +28,7 @@ from lerobot_serve.wire.services.policy_service import (
     Session,
     Tag,
 )
-from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 
 ENCODINGS = {Codec.RAW: ENUMS['Encoding']['RGB8'], Codec.JPEG: ENUMS['Encoding']['JPEG']}
 NAMES = {number: name for name, number in ENUMS['Status'].items()}

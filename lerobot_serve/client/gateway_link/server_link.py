@@ -24,16 +24,15 @@ from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.session.agreement import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.policy_service import Action
-from lerobot_serve.wire.services.requests import ResetEpisodeRequest
-from lerobot_serve.wire.services.responses import ResetEpisodeResponse
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.records import ResetEpisodeRequest, ResetEpisodeResponse
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.policy_service import Action
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 
 SHOWN_BYTES = 80
 

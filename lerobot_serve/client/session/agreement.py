@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.wire.schema import SCHEMA_VERSION
+from lerobot_serve.contract.limits import SCHEMA_VERSION
 
 
 class Agreement(Protocol):

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.client.errors import WrongObservation
-from lerobot_serve.wire.image_codec import COLORSPACE, is_frame
-from lerobot_serve.wire.services.session import CameraSpec
+from lerobot_serve.contract.image_codec import COLORSPACE, is_frame
+from lerobot_serve.contract.records import CameraSpec
 
 SHOWN_NAMES = 12
 

@@ -33,11 +33,15 @@ from lerobot_serve.client.session.replies import prediction_of, read_chunk, Sess
 from lerobot_serve.client.session.state import EPISODE_ENDED, SessionSettings, SessionState
 from lerobot_serve.client.session.turns import RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.names import is_printable
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 
 # between attempts to open a session, doubled each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5

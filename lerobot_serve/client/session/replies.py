@@ -15,10 +15,10 @@ from lerobot_serve.client.errors import (
     WrongObservation,
 )
 from lerobot_serve.client.results import Prediction, Timings
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, Status
 
 SAME_VERSION = 'both ends need the same version of lerobot_serve'
 

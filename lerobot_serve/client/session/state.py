@@ -15,13 +15,14 @@ from lerobot_serve.client.results import NO_CAGE
 from lerobot_serve.client.session.agreement import Agreement
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
 from lerobot_serve.client.session.turns import RequestId
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, ID_LIMIT, MsgType
-from lerobot_serve.wire.services.requests import ResetEpisodeRequest
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.records import CameraSpec, ResetEpisodeRequest
+from lerobot_serve.contract.schema import Codec, Flag, MsgType
+from lerobot_serve.contract.services.session import SessionRequest
 
 # why a request of an earlier episode is superseded
 EPISODE_ENDED = 'its episode ended'

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import threading
 
 from lerobot_serve.client.steps import Waker
-from lerobot_serve.wire.header import Header
+from lerobot_serve.contract.data_path.header import Header
 
 
 @dataclass(frozen=True, slots=True)

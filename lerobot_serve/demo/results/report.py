@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Renders a run of the demo as one self-contained HTML file: the acts in order with the commands and
-what they printed, the arm under each version, and plots. Pure functions; any thread.
+what they printed, the arm under each version, and plots. Reads the time zone; any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from lerobot_serve.demo.results.scoreboard import DemoEvent, Scoreboard, version
 from lerobot_serve.demo.results.summary import ACT_TEXT, as_text, DemoRun
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
-from lerobot_serve.tools.output.line_charts import line_chart, Points, utc_time_of_day
+from lerobot_serve.tools.output.line_charts import line_chart, Points
+from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.stats.html_report import STYLE
 
 # window of the success rate [episodes]
@@ -46,7 +47,7 @@ def html_report(
         f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
         f'{arm_section(board)}'
         f'<h2>The acts</h2>{story}<h2>Over time</h2>{plots(board, records)}'
-        '<p>Times are UTC.</p></body></html>\n'
+        '<p>Times are local.</p></body></html>\n'
     )
 
 
@@ -82,7 +83,7 @@ def command_block(command: TypedCommand) -> str:
 
 
 def event_block(event: DemoEvent) -> str:
-    return f'<p>{utc_time_of_day(event.time_s)} {escape(event.text)}</p>'
+    return f'<p>{format_local(event.time_s, to="seconds")} {escape(event.text)}</p>'
 
 
 def plots(board: Scoreboard, records: RunRecords) -> str:

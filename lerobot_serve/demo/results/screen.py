@@ -20,8 +20,9 @@ from rich.text import Text
 from lerobot_serve.demo.dashboard import TOKEN
 from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.commands import TypedCommand
-from lerobot_serve.tools.operate import fleet_table
 from lerobot_serve.tools.operate.fleet_state import ShadowView
+from lerobot_serve.tools.operate.robots import fleet_table
+from lerobot_serve.tools.output.local_time import format_local
 
 # a frame takes 20 ms to draw
 LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.5
@@ -215,8 +216,4 @@ def status_line(board: Scoreboard) -> str:
 
 
 def event_line(event: DemoEvent) -> str:
-    return f'   {local_time_text(event.time_s)} {event.text}'
-
-
-def local_time_text(time_s: float) -> str:
-    return time.strftime('%H:%M:%S', time.localtime(time_s))
+    return f'   {format_local(event.time_s, to="seconds")} {event.text}'

@@ -36,12 +36,12 @@ def serve(context: ActContext) -> Figures:
     board = context.board
     context.record('v1')
     context.wait(lambda: board.first_motions_s, START_S, 'the first robot moves')
-    first_s = steady_time.since_process_start_s(min(board.first_motions_s.values()))
+    first_s = min(board.first_motions_s.values()) - steady_time.START_S
     context.add_event(f'the first robot moves, {first_s:.1f} s after the start')
     context.wait(
         lambda: board.first_motions_s.keys() == board.robots.keys(), START_S, 'all robots move'
     )
-    all_s = steady_time.since_process_start_s(max(board.first_motions_s.values()))
+    all_s = max(board.first_motions_s.values()) - steady_time.START_S
     context.add_event(f'all robots move, {all_s:.1f} s after the start')
     context.run_verb('robots')
     context.wait(
@@ -152,13 +152,13 @@ def canary(context: ActContext) -> Figures:
 
     context.wait(is_over, CANARY_S, 'the canary ends')
     end, took_s = context.router().canary, steady_time.now_s() - begun_s
-    context.add_event(f'v2 is {end.phase.value.replace("_", " ")} after {took_s:.0f} s')
+    context.add_event(f'v2 is {end.phase.word.replace("_", " ")} after {took_s:.0f} s')
     if end.phase is CanaryPhase.PROMOTED:
         context.record('v2')
         context.run_verb('rollout', 'finish', '--yes', remark='v2 becomes the champion in slot a')
     return {
         'shown': end.phase is CanaryPhase.PROMOTED,
-        'ends': end.phase.value,
+        'ends': end.phase.word,
         'why': end.text,
         'plan': context.plan,
         'steps': seen,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.process_specs import LEARNER, ROUTER
 from lerobot_serve.demo.tour import learning_fleet
@@ -22,7 +23,6 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, read_record, record_path
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.loop.decisions import TOO_FEW
-from lerobot_serve.wire.fingerprint import digest_of
 
 START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
 BACK_S = 300.0
@@ -288,7 +288,7 @@ def await_promotion(context: ActContext, version: str) -> bool:
 
     context.wait(is_over, TRIAL_S, f'the trial of {version} ends')
     end = context.router().canary
-    context.add_event(f'{version} is {end.phase.value.replace("_", " ")}: {end.text}')
+    context.add_event(f'{version} is {end.phase.word.replace("_", " ")}: {end.text}')
     return end.phase is CanaryPhase.PROMOTED
 
 

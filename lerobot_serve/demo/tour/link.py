@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 import socket
 
-from lerobot_serve.wire.names import OVER_ZENOH
+from lerobot_serve.contract.names import OVER_ZENOH
 
 ROS, ZENOH = LINKS = 'ros', 'zenoh'
 LOOPBACK = '127.0.0.1'

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import os
-import subprocess
 from typing import Any
 
+from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, STDOUT
 from lerobot_serve.demo.child_processes import end_process
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.errors import UserError
@@ -26,11 +26,11 @@ def run_process(
     Run a command until it ends, also when `wait` raises. Raises UserError when it fails. It has a
     session of its own, so that Ctrl-C reaches the demo alone.
     """
-    with subprocess.Popen(
+    with start(
         end_with_parent(words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
         env=environment,
         start_new_session=True,
     ) as process:
@@ -43,7 +43,7 @@ def run_process(
         raise UserError(f'`{typed.text}` ended with status {typed.status}: {last}')
 
 
-def reader(process: subprocess.Popen[bytes], typed: TypedCommand) -> Callable[[], bool]:
+def reader(process: Process[bytes], typed: TypedCommand) -> Callable[[], bool]:
     """Return a function that reads what was printed, and returns whether the process has ended."""
     assert process.stdout
     output, lines = process.stdout, LineBuffer()

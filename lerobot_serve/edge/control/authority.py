@@ -7,10 +7,11 @@ latch, stop by service, teardown, interlock, intervention) is an input; each con
 the table and makes no motion beyond the grant. The first rule that applies decides, in this order:
 
     rule            authority  what it may do
-    latched         none       slow down to rest, then nothing: only ~/reset_cage clears the latch
-    stopped         none       slow down to rest, then nothing: only ~/reset clears a stop
-    person          person     move the robot: an intervention outranks all but cage, interlocks
-    paused          operator   slow down to rest, then hold, or nothing if silent while paused
+    latched         none       slow down to rest, then nothing: only ~/reset_cage ends it
+    stopped         none       slow down to rest, then nothing: only ~/reset ends it
+    paused          operator   slow down to rest, then hold, or nothing if silent while paused:
+                               only ~/resume ends it
+    person          person     move the robot, until ~/hand_back
     no_episode      none       slow down to rest, then hold
     person_lost     ladder     the current rung: a person has taken over and does not command
     given_up, and nothing was ever played
@@ -115,6 +116,11 @@ class OperatingConditions(NamedTuple):
     state: ConnectionState = ConnectionState.STREAMING
     intervention: Intervention = Intervention.NONE
 
+    @property
+    def has_policy_beside_person(self) -> bool:
+        """Whether a person has taken over, and the policy goes on planning."""
+        return self.intervention is not Intervention.NONE and not self.paused
+
 
 class AuthorityInputs(NamedTuple):
     """Inputs of the table. `is_silent_while_paused`: a paused robot sends no commands."""
@@ -167,6 +173,9 @@ def _fall_back(inputs: AuthorityInputs) -> AllowedMotion:
     return AllowedMotion.NONE if inputs.joints is JointMotion.SILENT else AllowedMotion.FALL_BACK
 
 
+RESTING = AllowedMotion.NONE, AllowedMotion.HOLD, AllowedMotion.INTERLOCK
+
+
 class AuthorityRule(NamedTuple):
     """One row of the table."""
 
@@ -187,13 +196,13 @@ def _is_new(inputs: AuthorityInputs) -> bool:
 AUTHORITY_RULES = (
     AuthorityRule(lambda g: g.latched, ControlAuthority.NONE, _come_to_rest, 'latched'),
     AuthorityRule(lambda g: g.stopped, ControlAuthority.NONE, _come_to_rest, 'stopped'),
+    AuthorityRule(lambda g: g.conditions.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
     AuthorityRule(
         lambda g: g.conditions.intervention is Intervention.COMMANDING,
         ControlAuthority.PERSON,
         _play,
         'person_commands',
     ),
-    AuthorityRule(lambda g: g.conditions.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
     AuthorityRule(lambda g: not g.conditions.running, ControlAuthority.NONE, _hold, 'no_episode'),
     AuthorityRule(
         lambda g: g.conditions.intervention is Intervention.LOST,
@@ -223,3 +232,39 @@ def grant_motion(inputs: AuthorityInputs) -> MotionGrant:
     if inputs.interlock and allowed is AllowedMotion.NONE:
         return MotionGrant(ControlAuthority.INTERLOCK, AllowedMotion.INTERLOCK, rule.cause)
     return MotionGrant(rule.authority, allowed, rule.cause)
+
+
+def describe_pause(given: AuthorityInputs, last: AllowedMotion) -> str:
+    """
+    Return what a paused robot does from the next control step on, and what else holds it. `last`
+    is what the last step allowed.
+    """
+    now = given.conditions
+    sentences = [_paused_motion(given, last)]
+    if now.intervention is Intervention.COMMANDING:
+        sentences.append('It follows the person again after ~/resume')
+    if given.latched:
+        sentences.append('The safety cage is latched: only ~/reset_cage ends that')
+    if given.stopped:
+        sentences.append('The stop service was called: only ~/reset ends that')
+    if not now.running:
+        sentences.append('No episode runs')
+    elif now.state is ConnectionState.DEAD:
+        waits = given.teardown is TeardownState.PENDING
+        sentences.append(
+            'The connection is dead' + (': the teardown waits for ~/resume' if waits else '')
+        )
+    return '. '.join(sentences)
+
+
+def _paused_motion(given: AuthorityInputs, last: AllowedMotion) -> str:
+    allowed = grant_motion(given).allowed
+    if allowed is AllowedMotion.INTERLOCK:
+        return 'Only an active interlock moves the robot'
+    if allowed is AllowedMotion.NONE:
+        return 'No commands are sent'
+    rests = allowed is AllowedMotion.HOLD and last in RESTING
+    text = 'The robot holds still' if rests else 'The robot slows down to rest'
+    if not rests and (given.is_silent_while_paused or given.latched or given.stopped):
+        text += ', then is not commanded'
+    return f'{text}, but for an active interlock' if given.interlock else text

@@ -9,7 +9,6 @@ which the next step applies.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -17,17 +16,16 @@ import numpy as np
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport, Halt
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,
     AuthorityInputs,
     ControlAuthority,
     grant_motion,
-    Intervention,
     JointMotion,
     MotionGrant,
     OperatingConditions,
-    TeardownState,
 )
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.executed_log import ExecutedActionLog
@@ -40,7 +38,6 @@ from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.takeover.takeover import PersonCommand
-from lerobot_serve.wire.execution_report import ExecutionReport, Halt
 
 # a session without a chunk for this long leaves a robot without actions
 STARVED_NS = 500_000_000
@@ -76,6 +73,8 @@ class Controller:
         # by an operator, and not yet applied
         self._clears_stop = self._clears_latch = False
         self._last: LastCommand | None = None
+        # velocities that a silence left without a command to rest
+        self._must_rest = False
         self._is_first_step = self._queue_empty_reported = True
         self._was_playing = self._is_queue_excused = False
         self._starved_since_ns: int | None = None
@@ -83,16 +82,18 @@ class Controller:
         self._policy_action: Float64Array | None = None
         # the newest message of each input in this step
         self._input_ids: tuple[int, ...] = ()
+        # of the last step
+        self._given = AuthorityInputs(is_silent_while_paused=settings.is_silent_while_paused)
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.POLICY
         self.rung_reason = ''
         # why granted motion does not start; empty if it does
         self.start_blocked_by = ''
-        self.dropped: Counter[str] = self._playback.dropped
+        self.dropped = self._pose.silences = self._playback.dropped
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
         # by number: commands sent, and cage results
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
-        self.steps_skipped = self.age_ns = self.oldest_age_ns = 0
+        self.steps_in_silence = self.steps_skipped = self.age_ns = self.oldest_age_ns = 0
 
     # any thread; applied at the next step
 
@@ -117,17 +118,30 @@ class Controller:
         return self._cage.latch_reason
 
     @property
+    def trip_causes(self) -> dict[str, int]:
+        """Commands that the cage changed or held, by cause. Any thread."""
+        return dict(self._cage.trips)
+
+    @property
     def stopped(self) -> bool:
         """Whether the stop service was called and no reset cleared it."""
         return self._ladder.stopped and not self._clears_stop
 
     @property
-    def teardown(self) -> TeardownState:
-        return self._ladder.teardown
+    def stop_reason(self) -> str:
+        """Why the stop service was called; empty if it was not."""
+        return self._ladder.stop_reason
 
-    @property
-    def supply(self) -> ActionSupply:
-        return self._ladder.supply
+    def authority_inputs(self, conditions: OperatingConditions) -> AuthorityInputs:
+        """Return the inputs of the table under these conditions, without an action."""
+        return self._given._replace(
+            conditions=conditions,
+            latched=self.latched,
+            stopped=self.stopped,
+            teardown=self._ladder.teardown,
+            joints=self._joint_motion(),
+            supply=self._ladder.supply,
+        )
 
     # request thread
 
@@ -170,20 +184,21 @@ class Controller:
             self.steps_skipped += 1
             return None, False
         robot_state = read_state()
-        moves = self._joint_motion() is JointMotion.MOVING
-        plays = self._was_playing or self.grant.authority is ControlAuthority.PERSON
-        self._pose.update(robot_state, now_ns, self._last, plays=plays, moves=moves)
+        self._update_pose(robot_state, now_ns)
         if conditions.state is not ConnectionState.DEAD:
             self._ladder.reset_teardown()
         if self._check_manual_move():
             # silent for one step; the next one holds at the measured position
             return None, False
-        decision = self._decide(now_ns, robot_state, conditions, person)
+        decision = self._rest_after_silence() or self._decide(
+            now_ns, robot_state, conditions, person
+        )
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._record_playback(decision, conditions, now_ns)
         wanted, last = decision.wanted, self._last
         if wanted is None or last is None:
-            self._stop_commanding()
+            if last is not None:
+                self._stop_commanding()
             return None, decision.call_stop_service
         self._input_ids = robot_state.input_ids + person.input_ids
         return self._check(decision, wanted, last, now_ns, robot_state), decision.call_stop_service
@@ -193,9 +208,52 @@ class Controller:
             self._operator_calls.pop(0)()
         self._clears_stop = self._clears_latch = False
 
-    def rest(self) -> Float64Array | None:
+    @property
+    def silence(self) -> str:
+        """Why nothing is known of the robot, see PoseTracker; empty where it is known."""
+        return self._pose.silence
+
+    @property
+    def last_silence(self) -> str:
+        """The cause of the last one, as a word; empty before the first."""
+        return self._pose.last_silence
+
+    def stood_still(self, now_ns: int) -> bool:
+        """Return whether this process stood still since the step that is about to be sent."""
+        return self._pose.stood_still(now_ns)
+
+    def rest(self, now_ns: int) -> Float64Array | None:
         """Return the final command, None for no command; called as the tick thread ends."""
-        return self._cage.rest(self._last)
+        is_old = self._pose.stood_still(now_ns)
+        return self._cage.rest(self._cage.limits.start(None) if is_old else self._last)
+
+    def _update_pose(self, state: RobotState, now_ns: int) -> None:
+        """Process the measured pose; during a silence, and as it ends, forget the rest."""
+        plays = self._was_playing or self.grant.authority is ControlAuthority.PERSON
+        moves = self._joint_motion() is JointMotion.MOVING
+        ends = self._pose.update(
+            state, now_ns, plays=plays and self._last is not None, moves=moves
+        )
+        if self._pose.silence:
+            self.steps_in_silence += 1
+            self._must_rest |= moves and bool(self._cage.limits.is_velocity.any())
+            self._last = None
+        if ends:
+            # what was requested before may come from inputs that had waited
+            self._playback.discard()
+
+    def _rest_after_silence(self) -> LadderDecision | None:
+        """
+        Return the command to rest of a robot whose velocities went on during a silence, as soon as
+        its positions are known; None for nothing to do.
+        """
+        limits = self._cage.limits
+        rest = self._must_rest and (self._pose.start_command() or limits.start(None))
+        if not rest:
+            return None
+        self._must_rest, self._last = False, rest
+        self.grant = MotionGrant(ControlAuthority.NONE, AllowedMotion.SLOW_DOWN, 'silence')
+        return LadderDecision(RungKind.HOLD, limits.held(rest), 'hold: silence')
 
     def _decide(
         self,
@@ -209,21 +267,19 @@ class Controller:
             # a teardown returns only to the start of the current episode
             self._is_first_step, self._ladder.initial_pose = True, None
             self.alarm.reset()
-        joints = self._joint_motion()
-        given = AuthorityInputs(
-            conditions,
+        self._given = given = self._given._replace(
+            conditions=conditions,
             latched=self._cage.latched,
             stopped=self._ladder.stopped,
             interlock=self._cage.is_interlock_active(robot_state.state),
-            is_silent_while_paused=self._settings.is_silent_while_paused,
             teardown=self._ladder.teardown,
-            joints=joints,
+            joints=self._joint_motion(),
             supply=ActionSupply.FRESH,
         )
-        grant, self.start_blocked_by = grant_motion(given), ''
+        grant, self.start_blocked_by = grant_motion(given), self._pose.silence
         wanted = self._policy_action = None
-        if conditions.intervention is not Intervention.NONE:
-            # the policy goes on beside the person: its actions are taken, and not executed
+        if conditions.has_policy_beside_person:
+            # its actions are taken, and not executed
             self._policy_action = self._next_action(now_ns)
         elif grant.authority is ControlAuthority.POLICY:
             wanted = self._next_action(now_ns)
@@ -261,7 +317,8 @@ class Controller:
         why_not = '' if self._last else self._pose.start_blocked_by()
         if not why_not:
             return self._playback.next(now_ns)
-        self.start_blocked_by = why_not if self._playback.has_playable(now_ns) else ''
+        if self._playback.has_playable(now_ns):
+            self.start_blocked_by = why_not
         return None
 
     def _joint_motion(self) -> JointMotion:
@@ -271,7 +328,7 @@ class Controller:
 
     def _check_manual_move(self) -> bool:
         """
-        Return whether a robot that held or was not measured has been moved; restart from there.
+        Return whether a robot that held has been moved; restart from there.
         """
         holds = self.rung is RungKind.HOLD and self._joint_motion() is JointMotion.AT_REST
         if not self._pose.was_moved(self._last, holds=holds):
@@ -292,7 +349,7 @@ class Controller:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
             self._executed.end_row()
-        if not (playing or conditions.intervention is not Intervention.NONE):
+        if not (playing or conditions.has_policy_beside_person):
             # an action that was taken but not executed does not start an interpolation
             self._playback.reset()
         interrupted = self._is_interrupted()
@@ -343,7 +400,7 @@ class Controller:
             measured=robot_state.measured,
             state=robot_state.state,
             allow_return=self.grant.allowed in RETURNING_MOTIONS,
-            blind=self._pose.unmeasured_reason(now_ns),
+            blind=self._pose.unseen_reason(),
         )
         self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS

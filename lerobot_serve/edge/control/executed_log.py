@@ -17,8 +17,8 @@ import threading
 import numpy as np
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, rows_limit
 from lerobot_serve.edge.queue.action_queue import QueuedAction
-from lerobot_serve.wire.execution_report import ExecutedRun, rows_limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,11 +33,18 @@ class LoopRate(Protocol):
 class RobotOutput(Protocol):
     """The output to the robot; implemented by edge.ros.robot_commands."""
 
-    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
-        """Send the command of a step, if it has one, and publish the record of it."""
+    def send_step(
+        self, executed: ExecutedStep, control_step: int, is_old: Callable[[], bool]
+    ) -> bool:
+        """
+        Send the command of a step, if it has one, and publish the record of it; return False and
+        do neither if another edge commands the robot, or the command `is_old` at the last moment.
+        """
 
-    def send_command(self, command: Float64Array) -> None:
-        """Send a command without a record, as the last one when the loop ends."""
+    def send_command(self, command: Float64Array) -> bool:
+        """
+        Send a command without a record, as the last one when the loop ends; return whether it was.
+        """
 
     def call_stop_service(self, reason: str) -> None:
         """Call the stop service without waiting."""
@@ -71,7 +78,7 @@ class ControlLoop:
                 self.run_step()
         finally:
             # without a command velocities would continue
-            rest = self._controller.rest()
+            rest = self._controller.rest(self._clock())
             if rest is not None:
                 self._send_command(rest)
 
@@ -89,11 +96,18 @@ class ControlLoop:
         )
         # a skipped step counts as missed and has no number
         control_step = self._rate.cycles - self._controller.steps_skipped
-        if executed:
-            self._send_step(executed, control_step)
+        if self._controller.silence:
+            self._history.restart()
+            self._operator.takeover.forget()
+        if executed and not self._send_step(executed, control_step, self._stood_still):
+            executed = None
         if call_stop_service:
             self._call_stop_service(self._controller.rung_reason)
         # after the command is sent
         self._listener.step_finished(
             now_ns, control_step, executed, self._controller, self._operator.authority
         )
+
+    def _stood_still(self) -> bool:
+        """Return whether the robot may have been moved since this step began."""
+        return self._controller.stood_still(self._clock())

@@ -41,8 +41,4 @@ class ManualMoveDetector:
         self._smallest_offset = (
             offset if self._smallest_offset is None else np.minimum(self._smallest_offset, offset)
         )
-        return self.is_further(offset, self._smallest_offset)
-
-    def is_further(self, offset: Float64Array, before: Float64Array) -> bool:
-        """Return whether the offset of a joint from its command increased too much."""
-        return bool((offset - before > self._allowed).any())
+        return bool((offset - self._smallest_offset > self._allowed).any())

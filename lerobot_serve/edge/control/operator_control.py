@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 
+from lerobot_serve.contract.data_path.execution_report import Halt
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,
-    AuthorityInputs,
     ControlAuthority,
+    describe_pause,
     grant_motion,
     Intervention,
     JointMotion,
@@ -23,43 +24,44 @@ from lerobot_serve.edge.control.authority import (
     TeardownState,
 )
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.flag_file import FlagFile
+from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.wire.execution_report import Halt
 
 STOPPED_TEXT = 'Stop service called'
 LATCHED_TEXT = 'Safety cage latched'
 STOPPED_REMEDY = f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
 LATCHED_REMEDY = f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
+# of a robot that may move again; with fresh actions, the ladder runs only after a person
+CONTINUING = ControlAuthority.POLICY, ControlAuthority.PERSON, ControlAuthority.LADDER
 # success, and the resulting state as text
 ServiceReply = tuple[bool, str]
 
 
 class OperatorControl:
-    """Holds pause and episode state; idles the requester unless the policy has authority."""
+    """
+    Holds whether an episode runs; idles the requester unless the policy has authority. `decisions`
+    has what holds until a person lifts it, also across restarts.
+    """
 
     def __init__(
         self,
         controller: Controller,
         requester: Requester,
         takeover: Takeover,
+        decisions: RobotDecisions,
         *,
         run_on_start: bool,
-        pause_file: FlagFile | None = None,
     ) -> None:
         self._controller, self._requester = controller, requester
-        self.takeover = takeover
+        self.takeover, self.decisions = takeover, decisions
         # of the last control step
         self.intervention = Intervention.NONE
         self._lock = threading.Lock()
         self._running = run_on_start
         self._is_idle = False
-        self._pause_file = pause_file
-        # of an operator before this process: nothing but their resume ends it
-        self.paused = pause_file is not None and pause_file.exists()
         self.update()
 
     def update(self, intervention: Intervention | None = None) -> OperatingConditions:
@@ -80,6 +82,11 @@ class OperatorControl:
             return conditions
 
     @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the robot."""
+        return self.decisions.holds(Decision.PAUSED)
+
+    @property
     def episode_id(self) -> str:
         """The episode that runs; empty between episodes."""
         return self._requester.episode_id if self._running else ''
@@ -94,50 +101,46 @@ class OperatorControl:
         return OperatingConditions(self.paused, self._running, state, self.intervention)
 
     def _authority(self, conditions: OperatingConditions) -> ControlAuthority:
-        controller = self._controller
+        given = self._controller.authority_inputs(conditions)
         return grant_motion(
-            AuthorityInputs(
-                conditions,
-                controller.latched,
-                controller.stopped,
-                joints=JointMotion.AT_REST,
-                supply=ActionSupply.FRESH,
-            )
+            given._replace(interlock=False, joints=JointMotion.AT_REST, supply=ActionSupply.FRESH)
         ).authority
 
     # services and actions
 
-    def pause(self) -> ServiceReply:
-        """Slow down to rest; the queue stays, and its actions age."""
-        was_paused, self.paused = self.paused, True
+    def pause(self, reason: str = '') -> ServiceReply:
+        """
+        Slow down to rest, whoever commands, until `resume`; the queue stays, and its actions age.
+        """
+        done = 'Already paused' if self.paused else 'Paused'
+        last = self._controller.grant.allowed
         # first of all the robot slows down
-        self.update()
-        fault = self._pause_file.create() if self._pause_file else ''
-        done = 'Already paused' if was_paused else 'Paused. The robot slows down to rest'
-        warning = f'A restart of the edge controller ends it: {fault}' if fault else ''
-        return True, '. '.join(filter(None, (done, warning)))
+        self.decisions.decide(Decision.PAUSED, reason)
+        given = self._controller.authority_inputs(self.update())
+        warning = self.decisions.settle(Decision.PAUSED)
+        return True, _sentences(done, describe_pause(given, last), warning)
 
     def resume(self) -> ServiceReply:
         """End a pause, and nothing else."""
         if not self.paused:
             return False, f'Not paused. {self._describe_state(self._conditions())}'
-        fault = self._pause_file.remove() if self._pause_file else ''
-        self.paused = False
+        self.decisions.lift(Decision.PAUSED)
+        warning = self.decisions.settle(Decision.PAUSED)
         conditions = self.update()
-        again = 'After a restart of the edge controller it is paused again'
-        warning = f'{again}: {fault}' if fault else ''
-        has_authority = self._authority(conditions) is ControlAuthority.POLICY
-        continues = has_authority or self._has_pending_teardown(conditions)
-        said = ('Resumed', self._describe_state(conditions), warning)
-        return continues, '. '.join(filter(None, said))
+        continues = self._authority(conditions) in CONTINUING
+        continues |= self._has_pending_teardown(conditions)
+        return continues, _sentences('Resumed', self._describe_state(conditions), warning)
 
     def take_over(self) -> ServiceReply:
-        """Let a person command instead of the policy, from the next control step on."""
+        """
+        Let a person command instead of the policy, from the next control step on; a paused robot
+        rests until `resume`.
+        """
         if refusal := self.takeover.refusal():
             return False, f'Not taken over. {refusal}'
         done = 'Already taken over' if self.takeover.is_taken_over else 'Taken over'
         warning = self.takeover.begin()
-        return True, '. '.join(filter(None, (done, self._describe_takeover(), warning)))
+        return True, _sentences(done, self._describe_state(self._conditions()), warning)
 
     def hand_back(self) -> ServiceReply:
         """
@@ -150,46 +153,38 @@ class OperatorControl:
         warning = self.takeover.end()
         # the control step applies it with its next update
         conditions = self._conditions()._replace(intervention=Intervention.NONE)
-        if self._authority(conditions) is ControlAuthority.POLICY:
-            continues = 'The policy plans from the present state'
-        elif self.paused:
-            continues = 'Paused: the policy continues after ~/resume'
-        else:
-            continues = self._describe_state(conditions)
-        return True, '. '.join(filter(None, ('Handed back', continues, warning)))
-
-    def _describe_takeover(self) -> str:
-        if self._controller.latched:
-            return LATCHED_REMEDY
-        if self._controller.stopped:
-            return STOPPED_REMEDY
-        topic = self.takeover.device.description.topic if self.takeover.device else ''
-        return (
-            f'The robot follows {topic} while its commands arrive and the deadman is held; '
-            'otherwise the fallback ladder runs. The policy waits for ~/hand_back'
-        )
+        has_policy = self._authority(conditions) is ControlAuthority.POLICY
+        plans = 'The policy plans from the present state'
+        continues = plans if has_policy else self._describe_state(conditions)
+        return True, _sentences('Handed back', continues, warning)
 
     def reset(self, episode: EpisodeRequest) -> ServiceReply:
         """Start an episode; also clears a stop by service."""
-        stopped = self._controller.stopped
-        self._controller.clear_stop()
+        warning, was_stopped = '', self._controller.stopped
+        if was_stopped:
+            # on the disk first: a stop that comes after it is written again
+            self.decisions.lift(Decision.STOPPED)
+            warning = self.decisions.settle(Decision.STOPPED)
+            self._controller.clear_stop()
         self._begin(episode)
-        cleared = 'Stop cleared. ' if stopped else ''
-        if self._controller.latched:
-            return (
-                False,
-                f'{cleared}{LATCHED_TEXT}. Call ~/reset_cage, then the next episode starts',
-            )
-        if self.paused:
-            return True, f'{cleared}The next episode starts after ~/resume'
-        return True, f'{cleared}The next episode starts'
+        cleared = 'Stop cleared' if was_stopped else ''
+        if self._controller.stopped:
+            return False, _sentences(cleared, STOPPED_REMEDY, warning)
+        latched = self._controller.latched
+        needs = ('~/reset_cage', latched), ('~/resume', self.paused)
+        after = ' and '.join(service for service, is_needed in needs if is_needed)
+        starts = f'The next episode starts after {after}' if after else 'The next episode starts'
+        return not latched, _sentences(cleared, LATCHED_TEXT * latched, starts, warning)
 
     def reset_cage(self) -> ServiceReply:
         """Clear the latch of the cage."""
         if not self._controller.latched:
             return False, 'Cage is not latched'
+        # as in `reset`
+        self.decisions.lift(Decision.LATCHED)
+        warning = self.decisions.settle(Decision.LATCHED)
         self._controller.reset_cage()
-        return True, 'Cage latch cleared'
+        return True, _sentences('Cage latch cleared', warning)
 
     def start_refusal(self) -> str:
         """Return why no episode may start; empty if one may."""
@@ -217,15 +212,8 @@ class OperatorControl:
         self.update()
 
     def _has_pending_teardown(self, conditions: OperatingConditions) -> bool:
-        controller = self._controller
-        given = AuthorityInputs(
-            conditions,
-            controller.latched,
-            controller.stopped,
-            teardown=controller.teardown,
-            joints=JointMotion.AT_REST,
-            supply=controller.supply,
-        )
+        given = self._controller.authority_inputs(conditions)
+        given = given._replace(interlock=False, joints=JointMotion.AT_REST)
         return (
             given.teardown is TeardownState.PENDING
             and grant_motion(given).allowed is AllowedMotion.TEARDOWN
@@ -237,6 +225,11 @@ class OperatorControl:
             return LATCHED_REMEDY
         if self._controller.stopped:
             return STOPPED_REMEDY
+        if conditions.paused:
+            then = f'. Then: {self._describe_takeover()}' if self.takeover.is_taken_over else ''
+            return f'Paused until ~/resume{then}'
+        if self.takeover.is_taken_over:
+            return self._describe_takeover()
         if not self._running:
             return 'No episode runs. Send a goal to ~/run_episode or call ~/reset'
         if conditions.state is ConnectionState.DEAD:
@@ -247,3 +240,15 @@ class OperatorControl:
                 'cause, then call ~/reset'
             )
         return 'Stale actions are discarded'
+
+    def _describe_takeover(self) -> str:
+        topic = self.takeover.device.description.topic if self.takeover.device else 'no device'
+        otherwise = 'the fallback ladder runs' if self._running else 'it holds still'
+        return (
+            f'The robot follows {topic} while its commands arrive and the deadman is held; '
+            f'otherwise {otherwise}. The policy waits for ~/hand_back'
+        )
+
+
+def _sentences(*each: str) -> str:
+    return '. '.join(filter(None, each))

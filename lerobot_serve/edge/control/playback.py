@@ -78,6 +78,10 @@ class ActionPlayback:
         # a delayed step may execute an observation captured after its start
         return max(0, now_ns - self._oldest_captured_ns)
 
+    def discard(self) -> None:
+        """Drop all actions, also of chunks that were requested before now."""
+        self._queue.clear(ends_episode=False)
+
     def reset(self) -> None:
         self.current = self._previous = None
         self._interpolator.reset()

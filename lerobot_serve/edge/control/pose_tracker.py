@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tracks the measured pose: start position, pose to hold, and gaps in the measurement.
+Tracks the measured pose: start position, pose to hold, and silence.
 
-A robot without measurement for `max_unmeasured_ns` is lost: it may have been switched off and
-moved. Motion resumes when it is at rest and enough new samples agree, from the position they
-measure. The tick thread.
+Silence ends all that was known of the robot: it may have been moved meanwhile. It is
+
+* a control step later than `silence_ns` after the one before: this process stood still (stopped,
+  swapped out, a suspended machine);
+* no new sample for longer than `unseen_ns`, once the joints are at rest;
+* two consecutive samples that were sent further apart than that, by the clock of their sender:
+  this machine's own clocks stood still, too (a paused virtual machine).
+
+Nothing is commanded from then on until enough new samples agree. What arrived while the process
+stood still is taken from the middleware one after the other, and says where the robot was then. So
+a sample counts only from the step after the silence on, and where it came sooner after the one
+before than it was sent after it, that one had waited, and the count begins with this one.
+
+The tick thread.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 
@@ -17,51 +30,103 @@ from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.inputs.state_reader import RobotState
 
+# a sample that came in less than this share of the time after which it was sent had waited
+WAITED_SHARE = 0.5
+
 
 class PoseTracker:
-    """Updated by the tick thread in each step."""
+    """
+    Updated by the tick thread in each step. `silence` says why nothing is known of the robot, and
+    is empty where it is known; `last_silence` is the cause of the last one, `silences` counts them
+    by cause.
+    """
 
     def __init__(
-        self, start: StartPosition, holding: ManualMoveDetector, max_unmeasured_ns: int
-    ) -> None:
-        self._start, self._holding, self._max_unmeasured_ns = start, holding, max_unmeasured_ns
-        self._measured_ns: int | None = None
-        # measured and commanded position before the loss
-        self._before_loss: tuple[Float64Array, Float64Array] | None = None
-        self._is_measured = self._is_lost = self._is_found = False
-
-    def update(
         self,
-        sensed: RobotState,
-        now_ns: int,
-        last: LastCommand | None,
+        start: StartPosition,
+        holding: ManualMoveDetector,
         *,
-        plays: bool,
-        moves: bool,
+        silence_ns: int,
+        unseen_ns: int,
     ) -> None:
+        self._start, self._holding = start, holding
+        self._silence_ns, self._max_unseen_ns = silence_ns, unseen_ns
+        self._stepped_ns: int | None = None
+        self._seen_ns: int | None = None
+        self._newest = RobotState()
+        self._is_unseen = True
+        self.silence = self.last_silence = ''
+        self.silences = Counter[str]()
+
+    def stood_still(self, now_ns: int) -> bool:
+        """Return whether the last control step is so long ago that it is silence."""
+        return self._stepped_ns is not None and now_ns - self._stepped_ns > self._silence_ns
+
+    def update(self, state: RobotState, now_ns: int, *, plays: bool, moves: bool) -> bool:
         """
-        Process the state of this step. `last`: the previous command; `plays`: a policy's action
-        was executed, so no start is needed; `moves`: a joint was commanded to move.
+        Process the state of this step; return whether a silence ends in it. `plays`: a policy or
+        a person commands, so no start is needed; `moves`: a joint was commanded to move.
         """
-        measured = sensed.measured
-        is_measured = measured is not None and bool(np.isfinite(measured).all())
-        self._is_measured = is_measured
-        self._is_lost |= not is_measured and bool(self.unmeasured_reason(now_ns))
-        if plays and last and not self._is_lost:
+        has_stood_still = self.stood_still(now_ns)
+        # it can come to rest on its way only where its commands went on
+        is_late = (
+            self._stepped_ns is not None and now_ns - self._stepped_ns > self._silence_ns // 2
+        )
+        is_new = self._is_new(state)
+        is_overdue = self._unseen_for_ns(state, now_ns, is_new=is_new) > self._max_unseen_ns
+        self._stepped_ns = now_ns
+        self._is_unseen = not is_new and (self._seen_ns is None or is_overdue)
+        if has_stood_still:
+            self._begin_silence('stood_still', 'this process stood still')
+        elif is_overdue and (is_new or is_late or not moves):
+            self._begin_silence('state_missing', 'no new state came')
+        if is_new:
+            self._take(state, now_ns, counts=not has_stood_still)
+        elif not _is_measured(state):
             self._start.reset()
-        else:
-            self._start.add_sample(measured, sensed.arrived_ns)
-        has_agreed = is_measured and not moves and self._start.agreed is not None
-        self._is_found = self._is_lost and has_agreed
-        self._is_lost &= not self._is_found
-        if measured is not None and is_measured and not self._is_lost:
-            self._measured_ns = now_ns
-            if not self._is_found:
-                self._before_loss = None if last is None else (measured, last.position)
+        if plays and not self.silence:
+            self._start.reset()
+        ends = bool(self.silence) and self._start.agreed is not None
+        self.silence = '' if ends else self.silence
+        return ends
+
+    def _is_new(self, state: RobotState) -> bool:
+        """Return whether each message of a measured state is newer than the one before."""
+        before_ns, arrived_ns = self._newest.arrived_ns, state.arrived_ns
+        return _is_measured(state) and (
+            len(arrived_ns) != len(before_ns)
+            or all(new > old for new, old in zip(arrived_ns, before_ns, strict=True))
+        )
+
+    def _unseen_for_ns(self, state: RobotState, now_ns: int, *, is_new: bool) -> int:
+        """Return how long no sample was taken, by this clock or that of the sender."""
+        if self._seen_ns is None:
+            return 0
+        sent = zip(state.sent_ns, self._newest.sent_ns, strict=False) if is_new else ()
+        return max(now_ns - self._seen_ns, *(new - old for new, old in sent), 0)
+
+    def _begin_silence(self, cause: str, why: str) -> None:
+        if not self.silence:
+            self.silence = f'{why}; motion begins after consistent samples'
+            self.last_silence = cause
+            self.silences[cause] += 1
+        self._start.reset()
+
+    def _take(self, state: RobotState, now_ns: int, *, counts: bool) -> None:
+        """Process a new sample."""
+        before = self._newest
+        self._newest, self._seen_ns = state, now_ns
+        times = zip(
+            state.sent_ns, before.sent_ns, state.arrived_ns, before.arrived_ns, strict=False
+        )
+        if any(WAITED_SHARE * (sent - old) > came - earlier for sent, old, came, earlier in times):
+            self._start.reset()
+        if counts:
+            self._start.add_sample(state.measured)
 
     def start_blocked_by(self) -> str:
         """Return why motion may not start; empty if it may."""
-        return self._start.blocked_reason()
+        return self.silence or self._start.blocked_reason()
 
     def start_command(self) -> LastCommand | None:
         """
@@ -70,31 +135,25 @@ class PoseTracker:
         """
         return None if self.start_blocked_by() else self._start.start_command()
 
-    def unmeasured_reason(self, now_ns: int) -> str:
-        """Return why the robot must hold for lack of measurements; empty if it may move."""
-        if self._measured_ns is not None and now_ns - self._measured_ns <= self._max_unmeasured_ns:
-            return ''
-        if self._is_measured:
-            return 'state was missing; motion resumes at rest after consistent samples'
-        return 'state is missing or stale'
+    def unseen_reason(self) -> str:
+        """Return why moving joints must come to rest; empty if they may move."""
+        return 'state is missing or stale' if self._is_unseen else ''
 
     def was_moved(self, last: LastCommand | None, *, holds: bool) -> bool:
-        """Return whether the robot was moved by hand while it held or was lost."""
-        was_moved = self._is_found and self._was_moved_while_lost(last)
-        if holds and last is not None:
-            was_moved |= self._holding.was_moved(last.position, self._start.agreed)
+        """Return whether the robot was moved by hand while it held."""
+        was_moved = (
+            holds
+            and last is not None
+            and self._holding.was_moved(last.position, self._start.agreed)
+        )
         if was_moved or not holds:
             self._holding.reset()
         return was_moved
 
-    def _was_moved_while_lost(self, last: LastCommand | None) -> bool:
-        agreed = self._start.agreed
-        if last is None or agreed is None or self._before_loss is None:
-            return False
-        measured, commanded = self._before_loss
-        before = abs(measured - commanded)
-        return self._holding.is_further(abs(agreed - last.position), before)
-
     def measured_pose(self, commanded: Float64Array) -> Float64Array:
         """Return the measured pose, or the commanded one if unknown."""
         return commanded if self._start.agreed is None else self._start.agreed
+
+
+def _is_measured(state: RobotState) -> bool:
+    return state.measured is not None and bool(np.isfinite(state.measured).all())

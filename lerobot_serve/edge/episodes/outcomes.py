@@ -8,23 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import IntEnum
 import threading
 from typing import NamedTuple
+
+from lerobot_serve.contract.records import RunEpisodeResult
 
 EPISODES_KEPT = 64
 
 
-class RunOutcome(IntEnum):
-    """RunEpisode's outcome."""
-
-    TIMEOUT = 1
-    CANCELLED = 2
-    DEAD = 3
-    STOPPED = 4
-    SUCCESS = 5
-    FAILURE = 6
-    REFUSED = 7
+RunOutcome = RunEpisodeResult.Outcome
 
 
 class ReportedOutcome(NamedTuple):

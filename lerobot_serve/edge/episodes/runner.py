@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 import secrets
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.episodes.active_episode import ActiveEpisode, begin_run
 from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 

@@ -7,12 +7,13 @@ each rung hands over to the next at its deadline. Execution resumes when `resume
 or the queue was not empty for as many steps, so that single rows do not make the robot twitch and
 a shorter chunk does not wait forever. A teardown has its own rungs.
 
-The rung stop_service requests the stop once; `stopped` then stays set until `clear_stop`. Tick
+The rung stop_service requests the stop once; `stop_reason` then stays set until `clear_stop`. Tick
 thread; it reads no clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +55,9 @@ class LadderDecision:
 class Ladder:
     """
     Holds the current rung. `teardown` has no rungs where the teardown is a hold;
-    `has_stop_service`: a stop service is configured. Raises ParameterError for a wrong order of
-    rungs.
+    `has_stop_service`: a stop service is configured. `stopped_by` is why it was called before the
+    start, `on_stop` is called with the reason before it is called. Raises ParameterError for a
+    wrong order of rungs.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Ladder:
         resume_rows: int,
         teardown: tuple[Rung, ...] = (),
         has_stop_service: bool = True,
+        stopped_by: str = '',
+        on_stop: Callable[[str], object] = lambda _: None,
     ) -> None:
         for each in (rungs, teardown) if teardown else (rungs,):
             check_order(each)
@@ -78,11 +82,18 @@ class Ladder:
         self.initial_pose: Float64Array | None = None
         self._resume_rows, self._calls_stop = resume_rows, has_stop_service
         self._authority = ControlAuthority.LADDER
-        self._played = self._falling = self.stopped = self._is_teardown_finished = False
+        self._played = self._falling = self._is_teardown_finished = False
+        # why the stop service was called; empty if it was not, or a reset cleared it
+        self.stop_reason, self._on_stop = stopped_by, on_stop
         self._index = 0
         self._empty_cause = CAUSE_QUEUE_EMPTY
         self._entered_ns: int | None = None
         self._steps_with_rows = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the stop service was called and no reset cleared it."""
+        return bool(self.stop_reason)
 
     @property
     def teardown(self) -> TeardownState:
@@ -131,6 +142,9 @@ class Ladder:
         self._falling |= self._played
         if cause == CAUSE_QUEUE_EMPTY and self._played:
             cause = CAUSE_TOO_FEW_ROWS if rows_left > 0 else self._empty_cause
+        if last is None and self._played and self._has_rungs(authority):
+            # after a silence the rungs pass without a command, and the stop is called when due
+            return self._run_rung(now_ns, None, cause)
         if allowed is AllowedMotion.NONE or last is None:
             return _decision(self._reported_rung(grant), None, cause)
         if allowed in (AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN):
@@ -148,7 +162,7 @@ class Ladder:
 
     def clear_stop(self) -> None:
         """Clear the stop by service."""
-        self.stopped = False
+        self.stop_reason = ''
 
     def reset(self) -> None:
         """
@@ -158,6 +172,10 @@ class Ladder:
         self._played = self._falling = False
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
+
+    def _has_rungs(self, authority: ControlAuthority) -> bool:
+        is_over = authority is ControlAuthority.TEARDOWN and self._is_teardown_finished
+        return bool(self._rungs.get(authority)) and not is_over
 
     def _restart_on_change(self, authority: ControlAuthority) -> None:
         """Restart at the first rung if the authority changed."""
@@ -181,15 +199,22 @@ class Ladder:
             RungKind.POLICY if grant.authority is ControlAuthority.LADDER else RungKind.NO_COMMAND
         )
 
-    def _run_rung(self, now_ns: int, last: LastCommand, cause: str) -> LadderDecision:
+    def _run_rung(self, now_ns: int, last: LastCommand | None, cause: str) -> LadderDecision:
         kind = self._rung(self._rungs[self._authority], now_ns)
         if kind is not RungKind.STOP_SERVICE:
+            if last is None:
+                return _decision(RungKind.NO_COMMAND, None, cause)
             return _decision(kind, self._wanted(kind, last), cause)
         self._is_teardown_finished = self._authority is ControlAuthority.TEARDOWN
-        self.stopped = self._calls_stop
+        if self._calls_stop:
+            # before any thread sees the stop: it may clear what it sees
+            reason = cause.replace('_', ' ')
+            self._on_stop(reason)
+            self.stop_reason = reason
         # moving joints slow down to rest; without a command velocities would continue
         kind = kind if self._calls_stop else RungKind.NO_COMMAND
-        return _decision(kind, self._ramp.stop(last), cause, call_stop_service=self._calls_stop)
+        wanted = None if last is None else self._ramp.stop(last)
+        return _decision(kind, wanted, cause, call_stop_service=self._calls_stop)
 
     def _rung(self, rungs: tuple[Rung, ...], now_ns: int) -> RungKind:
         """Return the current rung; passed deadlines are final."""

@@ -9,13 +9,13 @@ the last one is unlimited, so that a rung is always active.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from math import ceil
 import re
 
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.edge.fallback.ramp import stop_time_s, travel_time_s
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.parameters import ParameterError
@@ -25,31 +25,8 @@ MAX_RUNG_S = 3600.0
 DEFAULT_RAMP_S = 0.5
 
 
-class RungKind(IntEnum):
-    """EdgeState.rung."""
-
-    # executes the queue; not configurable
-    POLICY = 0
-    # slow down to rest, limited in deceleration and jerk
-    RAMP = 1
-    # the positions commanded last; velocities come to zero
-    HOLD = 2
-    # the last command, even if it is motion
-    REPEAT_LAST = 3
-    # zero at once, for velocities
-    ZERO = 4
-    # slow motion to the safe_pose of the robot file
-    SAFE_POSE = 5
-    # calls the stop service; no commands until a reset
-    STOP_SERVICE = 6
-    # no commands; not configurable, the end of a pause or a teardown
-    NO_COMMAND = 7
-    # slow motion to the pose at the start of the episode
-    INITIAL_POSE = 8
-    # the command of a person; not configurable
-    PERSON = 9
-
-
+# EdgeState.msg says what each does
+RungKind = EdgeState.Rung
 # not allowed in a ladder
 NOT_CONFIGURABLE = (RungKind.POLICY, RungKind.NO_COMMAND, RungKind.PERSON)
 

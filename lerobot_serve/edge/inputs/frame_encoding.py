@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 # camera name and identity of its raw message: a message may be in several steps
 FrameKey = tuple[str, int]

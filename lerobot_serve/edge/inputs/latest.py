@@ -42,6 +42,11 @@ class LatestInputs:
             self._slots[name] = (value, now_ns)
             self._ids[name] = message_id
 
+    def clear(self) -> None:
+        """Forget all messages."""
+        with self._lock:
+            self._slots.clear()
+
     def newest(self, name: str, now_ns: int) -> tuple[Any, int]:
         """Return the newest value of one input and its arrival time. Raises InputsNotReady."""
         with self._lock:
@@ -58,13 +63,15 @@ class LatestInputs:
 
     def checked(self, name: str, slot: tuple[Any, int] | None, now_ns: int) -> tuple[Any, int]:
         """Return the slot of an input. Raises InputsNotReady where it is empty or too old."""
+        where = f' on {self._topics[name]}' if name in self._topics else ''
         if slot is None:
-            where = f' on {self._topics[name]}' if name in self._topics else ''
             raise InputsNotReady(f'no message received yet for {name}{where}')
         age_ns = now_ns - slot[1]
         if age_ns > self._max_age_ns[name]:
             allowed_s = self._max_age_ns[name] / 1e9
-            raise InputsNotReady(f'{name} is {age_ns / 1e9:.2f} s old, {allowed_s:g} s is allowed')
+            raise InputsNotReady(
+                f'{name}{where} is {age_ns / 1e9:.2f} s old, {allowed_s:g} s is allowed'
+            )
         return slot
 
     def snapshot(self, now_ns: int) -> InputSnapshot:

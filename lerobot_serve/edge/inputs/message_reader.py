@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lerobot_serve.arrays import Float64Array, FrameArray
+from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.edge.robot.description import CameraInput, StateSource
-from lerobot_serve.wire.message_parts import Image
 
 
 class MessageReader(Protocol):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import input_sources
-from lerobot_serve.wire.errors import Malformed
 
 FROZEN = 'frozen_camera'
 

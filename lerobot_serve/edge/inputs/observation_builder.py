@@ -11,6 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, FrameArray
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.image_size import downscale
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import aspect_ratio_warning
 from lerobot_serve.edge.inputs.frame_encoding import (
     camera_messages,
     encode_frames,
@@ -21,11 +27,6 @@ from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import state_input_names
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.image_size import downscale
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import aspect_ratio_warning, CameraSpec
 
 
 class ObservationBuilder:
@@ -88,7 +89,7 @@ class ObservationBuilder:
             self._names,
             frames,
             self._images,
-            Codec[settings.codec.upper()],
+            Codec.named(settings.codec),
             settings.jpeg_quality,
         )
         return self._state_units.to_policy(np.stack(states)).astype(np.float32), images

@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.inputs.message_reader import MessageReader
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.input_topics import state_input_names
+from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
 from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
-from lerobot_serve.wire.errors import Malformed
 
 
 class RobotState(NamedTuple):
     """
     Current state values, and the measured position of each action; None: unknown. `arrived_ns` is
-    the arrival time of each message; `input_ids` the newest message of each input of the robot.
+    the arrival time of each message, `sent_ns` when it was sent, by the clock of its sender;
+    `input_ids` names the newest message of each input of the robot.
     """
 
     state: Float64Array | None = None
     measured: Float64Array | None = None
     arrived_ns: tuple[int, ...] = ()
+    sent_ns: tuple[int, ...] = ()
     input_ids: tuple[int, ...] = ()
 
 
@@ -37,6 +39,10 @@ class StateReader:
     ) -> None:
         self._inputs, self._messages, self._sources = inputs, messages, robot.state
         self._names, self._measuring = state_input_names(robot), measuring_indices(robot)
+        order = list(input_topics(robot))
+        self._places = [order.index(name) for name in self._names]
+        # why the state is not known now, and was not the last time; any thread may read them
+        self.unknown = self.last_unknown = ''
 
     def __call__(self, now_ns: int) -> RobotState:
         slots, ids = self._inputs.read(self._names)
@@ -46,10 +52,15 @@ class StateReader:
                 for name, slot in zip(self._names, slots, strict=True)
             ]
             state = self._messages.state_vector([raw for raw, _ in newest], self._sources)
-        except (InputsNotReady, Malformed):
+        except (InputsNotReady, Malformed) as error:
+            self.unknown = self.last_unknown = str(error)
             return RobotState(input_ids=ids)
+        self.unknown = ''
         arrived_ns = tuple(at_ns for _, at_ns in newest)
-        return RobotState(state, measured_values(state, self._measuring), arrived_ns, ids)
+        # the source timestamp identifies a message
+        sent_ns = tuple(ids[place] for place in self._places)
+        measured = measured_values(state, self._measuring)
+        return RobotState(state, measured, arrived_ns, sent_ns, ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Logs state changes with their reason, counts of drops and stalls, the latch of the cage, and the
-reason for missing commands.
+Logs state changes with their reason, the latch of the cage, and the reason for missing commands.
 
 Any thread deposits changes, the tick thread too; the executor thread writes. Repeats are
 throttled, see telemetry.log_throttle.
@@ -9,8 +8,8 @@ throttled, see telemetry.log_throttle.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from lerobot_serve.edge.session.connection import (
     ConnectionChange,
@@ -18,11 +17,11 @@ from lerobot_serve.edge.session.connection import (
     ConnectionStatus,
     INITIAL_REASON,
 )
-from lerobot_serve.telemetry.log_throttle import Log, LogThrottle, PERIOD_S
+from lerobot_serve.telemetry.log_throttle import Log, LogThrottle
 
 CHANGES_LIMIT = 1000
-# caused by an operator, or part of the normal work of a router
-EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
+# a server that runs is found by then
+WAITING_NS = 3_000_000_000
 
 
 class ChangeLog:
@@ -34,22 +33,21 @@ class ChangeLog:
         self._changes: deque[ConnectionChange] = deque(maxlen=CHANGES_LIMIT)
         # of the last poll; the first one already finds what went wrong at the start
         self._reason = INITIAL_REASON
-        self._counted: Counter[str] = Counter()
-        self._counted_ns: int | None = None
+        self._begin_ns: int | None = clock()
 
     def changed(self, change: ConnectionChange) -> None:
         """Deposit a change; does not block."""
         self._changes.append(change)
 
-    def poll(self, status: ConnectionStatus, problems: Counter[str]) -> None:
-        """Log what is new. `problems` are counts since start, by name."""
+    def poll(self, status: ConnectionStatus, servers: Sequence[str]) -> None:
+        """Log what is new, and once that the edge waits for `servers`."""
         is_changed = bool(self._changes)
         while self._changes:
             self._log_change(self._changes.popleft())
         if not is_changed:
             self._log_reason(status)
         self._reason = status.reason
-        self._log_problems(problems)
+        self._log_waiting(status, servers)
         self._throttle.flush()
 
     def _log_change(self, change: ConnectionChange) -> None:
@@ -66,6 +64,16 @@ class ChangeLog:
             else self._log_warning
         )
 
+    def _log_waiting(self, status: ConnectionStatus, servers: Sequence[str]) -> None:
+        """Log once that nothing is found; a session that opens is logged by its change."""
+        if self._begin_ns is None:
+            return
+        if status.reason != INITIAL_REASON:
+            self._begin_ns = None
+        elif self._clock() - self._begin_ns >= WAITING_NS:
+            self._begin_ns = None
+            self._log_info(f'waiting for {", ".join(servers)}')
+
     def _log_reason(self, status: ConnectionStatus) -> None:
         """Log a changed reason while there is no session and the state stays."""
         waits = status.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
@@ -73,38 +81,16 @@ class ChangeLog:
             text = f'{status.state.name}: {status.reason}'
             self._throttle.emit(self._log_warning, status.reason, text)
 
-    def _log_problems(self, problems: Counter[str]) -> None:
-        """Log new kinds of problems at once, the others once per period."""
-        now_ns = self._clock()
-        is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
-        new = {
-            name: count - self._counted[name]
-            for name, count in sorted(problems.items())
-            if count > self._counted[name] and name not in EXPECTED_REASONS
-        }
-        if is_early:
-            new = {name: count for name, count in new.items() if name not in self._counted}
-        if not new:
-            return
-        for name in new:
-            self._counted[name] = problems[name]
-        if not is_early:
-            self._counted_ns = now_ns
-        self._log_warning(
-            'dropped or failed since the previous report: '
-            + ', '.join(f'{n} {c}' for n, c in new.items())
-        )
 
-
-class NotCommandedWarning:
+class StandingReasonLog:
     """One thread calls `poll` periodically; a reason seen twice in a row is logged."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, prefix: str = '') -> None:
+        self._log, self._prefix = log, prefix
         self._before = self._logged = ''
         self._commands = 0
 
-    def poll(self, why: str, commands: int) -> None:
+    def poll(self, why: str, commands: int = 0) -> None:
         """
         Process the current reason (empty: none) and the count of commands: after a new command the
         same reason is logged again.
@@ -113,7 +99,7 @@ class NotCommandedWarning:
             self._commands, self._logged = commands, ''
         if why and why == self._before and why != self._logged:
             self._logged = why
-            self._log(f'no commands sent: {why}')
+            self._log(f'{self._prefix}{why}')
         self._before = why
 
 

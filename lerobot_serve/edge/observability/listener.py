@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
@@ -17,7 +18,6 @@ from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.tracker import RequestEnd
-from lerobot_serve.wire.observation import Observation
 
 
 class EdgeListener:

@@ -43,6 +43,7 @@ def serve(
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(view, losses()),
+        keys=parameters.zenoh_keys,
         why_not_ready=lambda: why_not_ready(view),
         why_not_alive=why_not_alive,
     )
@@ -110,6 +111,9 @@ def command_metrics(controller: Controller) -> list[Metric]:
     trips = counter(
         'edge_cage_trips', 'commands that the safety cage changed or held', ['cage_result']
     )
+    causes = counter('edge_cage_trip_causes', 'the same commands, by cause', ['cause'])
+    for cause, count in sorted(controller.trip_causes.items()):
+        causes.add_metric([cause], count)
     for verdict, count in zip(Verdict, controller.verdicts, strict=True):
         if verdict is not Verdict.PASS:
             trips.add_metric([verdict.name.lower()], count)
@@ -117,6 +121,7 @@ def command_metrics(controller: Controller) -> list[Metric]:
         counter('edge_actions_executed', 'commands sent', value=controller.actions_executed),
         rungs,
         trips,
+        causes,
         counter(
             'edge_stalls', 'stalls: the queue ran empty during an episode', value=controller.stalls
         ),

@@ -6,28 +6,31 @@ Build the messages of the edge controller for operators and recorders. Pure func
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
-from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.contract.limits import TASK_LIMIT, TEXT_LIMIT
+from lerobot_serve.edge.control.authority import ControlAuthority, Intervention
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.loop import LoopRate
 from lerobot_serve.edge.control.operator_control import (
     LATCHED_TEXT,
     OperatorControl,
-    STOPPED_REMEDY,
+    STOPPED_TEXT,
 )
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
 
 REASON_LIMIT = 256
+NO_TRIPS: Mapping[str, int] = MappingProxyType({})
 BY_PERSON = 'taken over by a person'
 LEVELS = {
     ConnectionState.STREAMING: DiagnosticStatus.OK,
@@ -92,6 +95,7 @@ def edge_state(view: EdgeView, *, stamp: Time, client_id: str, alarm: str = '') 
     status, controller = view.requester.pipeline.status, view.controller
     connection = view.requester.connection.status
     drops = count_drops(view)
+    reasons = alarm, explain(view), view.operator.decisions.warning
     return EdgeState(
         stamp=stamp,
         client_id=client_id,
@@ -103,8 +107,8 @@ def edge_state(view: EdgeView, *, stamp: Time, client_id: str, alarm: str = '') 
         state=int(connection.state),
         rung=int(controller.rung),
         paused=view.operator.paused,
-        intervention=view.operator.intervention.value,
-        reason=truncate('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
+        intervention=_intervention(view.operator).value,
+        reason=truncate('; '.join(filter(None, reasons)), TEXT_LIMIT),
         queue_remaining_s=view.requester.playable_s,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=status.round_trip_ms,
@@ -118,6 +122,12 @@ def edge_state(view: EdgeView, *, stamp: Time, client_id: str, alarm: str = '') 
         cage_trips=controller.cage_trips,
         dropped=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
     )
+
+
+def _intervention(operator: OperatorControl) -> Intervention:
+    """Return what a person does, who commands nothing while the robot is paused."""
+    commands = operator.intervention is Intervention.COMMANDING
+    return Intervention.LOST if commands and operator.paused else operator.intervention
 
 
 def control_steps_missed(view: EdgeView) -> int:
@@ -136,11 +146,15 @@ def count_drops(view: EdgeView) -> Counter[str]:
 
 
 def count_problems(view: EdgeView) -> Counter[str]:
-    """Return the counts for the log: drops, stalls, cage trips."""
-    problems = count_drops(view)
-    problems['stalls'] = view.controller.stalls
-    problems['cage_trips'] = view.controller.cage_trips
-    return problems
+    """Return the counts for the log: drops and stalls."""
+    return count_drops(view) + Counter(stalls=view.controller.stalls)
+
+
+def count_in_steps(view: EdgeView) -> Counter[str]:
+    """Return what may happen in each control step: cage trips by cause, missed steps."""
+    counts = Counter({f'cage, {n}': c for n, c in view.controller.trip_causes.items()})
+    counts['control steps missed'] = control_steps_missed(view)
+    return counts
 
 
 def explain(view: EdgeView) -> str:
@@ -153,12 +167,14 @@ def explain(view: EdgeView) -> str:
         why = view.controller.latch_reason
         return f'{LATCHED_TEXT} ({why}). Fix the cause, then call ~/reset_cage'
     if view.controller.stopped:
-        return STOPPED_REMEDY
-    if view.operator.takeover.is_taken_over:
+        why = view.controller.stop_reason
+        return f'{STOPPED_TEXT} ({why}). Fix the cause, then call ~/reset'
+    is_taken_over = view.operator.takeover.is_taken_over
+    if view.operator.paused:
+        return f'paused; {BY_PERSON}' if is_taken_over else 'paused'
+    if is_taken_over:
         lost = view.operator.takeover.lost_reason
-        return f'taken over by a person; the ladder runs: {lost}' if lost else BY_PERSON
-    if view.operator.authority is ControlAuthority.OPERATOR:
-        return 'paused'
+        return f'{BY_PERSON}; the ladder runs: {lost}' if lost else BY_PERSON
     if view.operator.authority is ControlAuthority.NONE:
         return 'no episode runs'
     if view.controller.start_blocked_by:
@@ -175,18 +191,19 @@ def diagnostics(
     state: EdgeState,
     *,
     name: str,
-    latched: bool = False,
+    halted: bool = False,
     clamped: bool = False,
     has_conflict: bool = False,
     frozen: bool = False,
+    trip_causes: Mapping[str, int] = NO_TRIPS,
 ) -> DiagnosticArray:
     """
-    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or
-    another edge commands the robot, at least a warning when most actions are `clamped` or a camera
-    is `frozen`.
+    Return the state as rqt_runtime_monitor shows it: an error when the robot is `halted` until a
+    person acts or another edge commands it, at least a warning when most actions are `clamped` or
+    a camera is `frozen`.
     """
     level = LEVELS[ConnectionState(state.state)]
-    if latched or has_conflict:
+    if halted or has_conflict:
         level = DiagnosticStatus.ERROR
     elif clamped or frozen:
         level = max(level, DiagnosticStatus.WARN)
@@ -199,6 +216,7 @@ def diagnostics(
         'round trip [ms]': f'{state.round_trip_ms:.1f}',
         'stalls': str(state.stalls),
         'cage trips': str(state.cage_trips),
+        'cage trips by cause': ', '.join(f'{n} {c}' for n, c in sorted(trip_causes.items())),
         'control steps missed': str(state.control_steps_missed),
     }
     status = DiagnosticStatus(

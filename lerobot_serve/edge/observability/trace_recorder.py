@@ -17,6 +17,10 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
@@ -36,10 +40,6 @@ from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag
 
 # a hanging thread must not prevent the end of the trace
 JOIN_S = 2.0

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, FloatArray
+from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
-from lerobot_serve.wire.message_parts import NO_ACTIONS
 
 Element = TypeVar('Element', bound=np.float32 | np.float64)
 

@@ -18,8 +18,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import Motion
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.wire.errors import Malformed
 
 CommandMessage: TypeAlias = JointTrajectory | Float64MultiArray | JointState | Twist | TwistStamped
 

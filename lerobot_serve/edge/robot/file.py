@@ -166,10 +166,14 @@ def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit
     if motion is Motion.VELOCITY:
         speed, velocity = limit.velocity, math.inf
         low, high = _range(table, None if speed is None else -speed, speed)
-        max_step, acceleration = _rates(table, 'max_acceleration', None, shared.fps)
+        max_step, acceleration = _rates(
+            table, 'max_acceleration', None, shared.fps, span=high - low
+        )
     else:
         low, high = _range(table, limit.low, limit.high)
-        max_step, velocity = _rates(table, 'max_velocity', limit.velocity, shared.fps)
+        max_step, velocity = _rates(
+            table, 'max_velocity', limit.velocity, shared.fps, span=high - low
+        )
     lead = table.number('max_lead', 1e-6, FAR, default=math.inf)
     return ActionLimit(
         name,
@@ -207,15 +211,21 @@ def _range(
     return low, high
 
 
-def _rates(table: YamlMapping, key: str, limit: float | None, fps: float) -> tuple[float, float]:
-    """Return max_step and the change per second; one follows from the other."""
+def _rates(
+    table: YamlMapping, key: str, limit: float | None, fps: float, *, span: float
+) -> tuple[float, float]:
+    """
+    Return max_step and the change per second; one follows from the other. A step beyond the `span`
+    from min to max would be no limit.
+    """
+    of_span = ', from min to max'
     if key in table or limit is not None:
         ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
         rate = table.number(key, 1e-6, ceiling, limit, why)
-        return table.number('max_step', 1e-6, FAR, default=rate / fps), rate
+        return table.number('max_step', 1e-6, span, rate / fps, of_span), rate
     if 'max_step' not in table:
         raise RobotFileError(f'{table.place}: max_step or {key} is missing')
-    step = table.number('max_step', 1e-6, FAR)
+    step = table.number('max_step', 1e-6, span, None, of_span)
     return step, step * fps
 
 

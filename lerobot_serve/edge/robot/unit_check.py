@@ -15,8 +15,8 @@ from enum import Enum
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.wire.services.action_range import ActionRange
 
 # reach of a range from the middle of the limits, relative to the limits
 GROSS_REACH, WIDE_REACH = 10.0, 1.5

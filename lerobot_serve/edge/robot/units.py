@@ -18,7 +18,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array, FloatArray
 from lerobot_serve.cage.description import ActionLimit
-from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 
 # unit -> the kind of quantity, and its size in the first unit of that kind
 KINDS: dict[str, tuple[str, float]] = {

@@ -13,7 +13,12 @@ import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError, shortened
+from lerobot_serve.edge.robot.yaml_mapping import (
+    read_text,
+    RobotFileError,
+    shortened,
+    URDF_BYTES_LIMIT,
+)
 
 MOVING_JOINT_TYPES = ('revolute', 'continuous', 'prismatic')
 # a larger number in a URDF means no limit
@@ -84,7 +89,7 @@ class Urdf:
 def load(path: Path) -> Urdf:
     """Return the joints of a file. Raises RobotFileError."""
     try:
-        return Urdf(read_text(path), str(path))
+        return Urdf(read_text(path, URDF_BYTES_LIMIT), str(path))
     except UnicodeDecodeError:
         raise RobotFileError(f'{path}: not XML in UTF-8') from None
 

@@ -9,14 +9,14 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from lerobot_serve.wire.schema import ID_LIMIT
+from lerobot_serve.contract.limits import ID_LIMIT
 
 TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 MAX_SHOWN_CHARS = 80
-# limit for a robot file or a URDF
-FILE_BYTES_LIMIT = 16 << 20
-# limit for a robot file that others sent
-RECEIVED_BYTES_LIMIT = 64 << 10
+# limits for a URDF, and for a robot file: the longest that comes with the package has 4600 bytes
+URDF_BYTES_LIMIT, ROBOT_BYTES_LIMIT = 16 << 20, 64 << 10
+# of a robot file, which needs 4
+NESTING_LIMIT = 16
 # a plain number is equal in every YAML version; 030, 0x1e, 1:30 and 1_000 are not
 PLAIN_NUMBER = re.compile(
     r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
@@ -171,27 +171,27 @@ def refuse_duplicates(names: list[str] | tuple[str, ...], place: str) -> None:
             raise RobotFileError(f'{place}: duplicate {name!r}')
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, limit: int) -> str:
     """
-    Read a text file. Raises RobotFileError, also for a pipe, which would block, or a device, which
-    never ends. Raises UnicodeDecodeError.
+    Read a text file of at most `limit` bytes. Raises RobotFileError, also for a pipe, which would
+    block, or a device, which never ends. Raises UnicodeDecodeError.
     """
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise RobotFileError(f'{path}: not a regular file')
         with path.open('rb') as file:
-            data = file.read(FILE_BYTES_LIMIT + 1)
+            data = file.read(limit + 1)
     except OSError as error:
         raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
-    if len(data) > FILE_BYTES_LIMIT:
-        raise RobotFileError(f'{path}: larger than {FILE_BYTES_LIMIT >> 20} MB')
+    if len(data) > limit:
+        raise RobotFileError(f'{path}: larger than {limit >> 10} KiB')
     return data.decode()
 
 
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file. Raises RobotFileError."""
     try:
-        return parse_yaml(read_text(path), str(path))
+        return parse_yaml(read_text(path, ROBOT_BYTES_LIMIT), str(path))
     except UnicodeDecodeError as error:
         raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
 
@@ -207,8 +207,8 @@ def parse_received_yaml(text: str, place: str) -> Any:
     which a short text is a content of any size. Raises RobotFileError, which names `place`.
     """
     size = len(text.encode(errors='replace'))
-    if size > RECEIVED_BYTES_LIMIT:
-        raise RobotFileError(f'{place}: {size} bytes, at most {RECEIVED_BYTES_LIMIT} are allowed')
+    if size > ROBOT_BYTES_LIMIT:
+        raise RobotFileError(f'{place}: {size} bytes, at most {ROBOT_BYTES_LIMIT} are allowed')
     return _parse(text, place, _ReceivedLoader)
 
 
@@ -222,9 +222,21 @@ def _parse(text: str, place: str, loader: type[_Loader]) -> Any:
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """
-    YAML loader that rejects duplicate keys, of which one would be ignored, and numbers that are
-    not plain decimals: YAML 1.1 reads 030 as 24 and 1:30 as 90.
+    YAML loader that rejects duplicate keys, of which one would be ignored, numbers that are not
+    plain decimals (YAML 1.1 reads 030 as 24 and 1:30 as 90), and content that is nested deeply.
     """
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth == NESTING_LIMIT:
+            mark = self.peek_event().start_mark
+            text = f'nested more than {NESTING_LIMIT} deep'
+            raise yaml.composer.ComposerError(problem=text, problem_mark=mark)
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS

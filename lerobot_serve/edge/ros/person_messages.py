@@ -12,6 +12,7 @@ import numpy as np
 from sensor_msgs.msg import Joy
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.command_messages import (
     check_finite,
     COMMAND_MESSAGES,
@@ -21,7 +22,6 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.intervention import InterventionInput, JOY
 from lerobot_serve.edge.takeover.target import PersonTarget
 from lerobot_serve.ros.topics.checked_subscription import decode_message
-from lerobot_serve.wire.errors import Malformed
 
 # type name in a robot file -> message class
 PERSON_MESSAGE_TYPES: dict[str, type] = {

@@ -8,11 +8,11 @@ The thread `inputs` deposits messages; the executor thread watches how many publ
 from __future__ import annotations
 
 from functools import partial
-import time
 
 from rclpy.node import Node
 from sensor_msgs.msg import Joy
 
+from lerobot_serve.edge import clock
 from lerobot_serve.edge.ros.person_messages import PERSON_MESSAGE_TYPES
 from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, DeviceState, PersonInput
 from lerobot_serve.ros import qos
@@ -36,7 +36,7 @@ class PersonSubscriptions:
     # inputs thread
 
     def _deposit(self, names: list[str], raw: bytes, message_id: int) -> None:
-        self._device.deposit(names, raw, time.monotonic_ns(), message_id)
+        self._device.deposit(names, raw, clock.now_ns(), message_id)
 
     # executor thread
 

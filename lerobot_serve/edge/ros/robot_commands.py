@@ -86,12 +86,18 @@ class RobotCommands:
 
     # tick thread
 
-    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
-        """Send the command of a step, if it has one, and publish the record of it."""
+    def send_step(
+        self, executed: ExecutedStep, control_step: int, is_old: Callable[[], bool]
+    ) -> bool:
+        """
+        Send the command of a step, if it has one, and publish the record of it; return False and
+        do neither if another edge commands the robot, or the command `is_old` at the last moment.
+        """
+        command = executed.judgement.command
         if self._conflict.is_silent:
-            return
-        if executed.judgement.command is not None:
-            self.send_command(executed.judgement.command)
+            return False
+        if command is not None and not self.send_command(command, is_old):
+            return False
         record = reports.executed_action(
             executed,
             stamp=self._node.get_clock().now().to_msg(),
@@ -100,16 +106,21 @@ class RobotCommands:
             episode_id=self._episode_id(),
         )
         self._executed.publish(record)
+        return True
 
-    def send_command(self, command: Float64Array) -> None:
-        """Send a command without a record."""
+    def send_command(
+        self, command: Float64Array, is_old: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Send a command without a record; return whether it was sent."""
         stamp = self._node.get_clock().now().to_msg()
         message = command_message(command, self._robot, stamp, self._step_s)
         with self._sending:
-            if self._conflict.is_silent:
-                return
+            # asked last: a process that is stopped once this is answered sends when it goes on
+            if self._conflict.is_silent or is_old():
+                return False
             self._has_commanded = True
             self._commands.publish(message)
+            return True
 
     def call_stop_service(self, reason: str) -> None:
         """Call the stop service without waiting."""

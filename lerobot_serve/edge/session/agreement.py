@@ -7,12 +7,13 @@ from collections.abc import Collection
 
 import numpy as np
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
+from lerobot_serve.contract.schema import Flag, Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.session.tracker import ReplyDropped
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Flag, Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 # half a minute at 30 Hz; docs/architecture.md has its memory cost
 MAX_HISTORY_STEPS = 1000

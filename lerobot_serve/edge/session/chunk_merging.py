@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 import math
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
@@ -19,8 +21,6 @@ from lerobot_serve.edge.session.agreement import check_reply
 from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Flag
 
 # a server swaps its policy a few times in a session; an older one is agreed again
 MAX_DECLARED = 16

@@ -28,23 +28,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import auto, Enum, IntEnum
+from enum import auto, Enum
 import threading
 
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.contract.records import EdgeState
+from lerobot_serve.contract.schema import Refusal
 
 MAX_CHANGES_KEPT = 256
 
 
-class ConnectionState(IntEnum):
-    """EdgeState.state."""
-
-    CONNECTING = 1
-    STREAMING = 2
-    DEGRADED = 3
-    STALLED = 4
-    RECONNECTING = 5
-    DEAD = 6
+ConnectionState = EdgeState.State
 
 
 class ConnectionEvent(Enum):

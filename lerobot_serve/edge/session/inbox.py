@@ -13,8 +13,8 @@ import contextlib
 import queue
 import threading
 
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
 
 
 class Inbox:

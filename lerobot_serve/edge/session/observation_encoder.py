@@ -12,18 +12,18 @@ from typing import Protocol
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.robot.units import executed_for_policy, SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
-from lerobot_serve.wire.services.session import CameraSpec
 
 # one row of state for each observation, and the encoded frames
 RobotInputs = tuple[Float32Array, tuple[Image, ...]]

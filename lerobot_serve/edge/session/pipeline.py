@@ -15,6 +15,12 @@ from dataclasses import dataclass, field
 from enum import auto, Enum
 from typing import NamedTuple
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.names import default_episode_id
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.observability.listener import EdgeListener
@@ -34,12 +40,6 @@ from lerobot_serve.edge.session.tracker import (
     TOO_LATE_REASONS,
 )
 from lerobot_serve.edge.session.transport.transport import SessionAgreement, Transport
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.names import default_episode_id
-from lerobot_serve.wire.schema import Flag, Status
 
 # the session is over, even if the queue holds actions
 SESSION_ENDING_STATUSES = (Status.NO_SESSION, Status.DRAINING)
@@ -196,8 +196,9 @@ class RequestPipeline:
         """End the request in flight at shutdown."""
         self._end_request('stopped')
 
-    def _end_request(self, reason: str, status: str = ABANDONED) -> None:
+    def _end_request(self, reason: str) -> None:
         """End the request in flight, if any, without a reply."""
+        status = ABANDONED
         if self._tracker.is_overdue:
             reason, status = 'request_timeout', TIMED_OUT
         request = self._tracker.release()
@@ -236,7 +237,7 @@ class RequestPipeline:
     ) -> PendingRequest:
         inputs = self._encoder.read(steps)
         if self._tracker.is_overdue:
-            self._end_request('request_timeout', TIMED_OUT)
+            self._end_request('request_timeout')
         now_ns = self._clock()
         pending = self._tracker.track(
             sent_ns=now_ns,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 import threading
 
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.connection import (
     Connection,
@@ -29,7 +30,6 @@ from lerobot_serve.edge.session.servers.watchdog import ReplyWatchdog
 from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import Transport
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 INPUT_RETRY_S = 0.02
 # period of the timer checks
@@ -122,7 +122,7 @@ class Requester:
         """Report with one more request that the robot is at rest until a person acts."""
         if halted is not self._is_halted:
             self._is_halted = halted
-            self._halt_reports_left = HALT_REPORTS if halted else 0
+            self._halt_reports_left = HALT_REPORTS
             self._inbox.wake()
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Requester:
 
     def _start_episode(self, episode: EpisodeRequest) -> None:
         self.settings = self.next_settings
-        self._wanted_since_ns = self._refused_since_ns = None
+        self._wanted_since_ns = None
         if self._is_open and self.servers.return_to_better(self._transport.is_available):
             self._transport.close_session()
             self._is_open = False

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.edge.queue.action_queue import QueueMark
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
 
 # status of a request's end, unless the server's status applies
 OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'abandoned'
@@ -73,7 +73,7 @@ class RequestTracker:
         self._requested_epoch = session_epoch
         self.episode = 0
         self.in_flight: PendingRequest | None = None
-        # whether the request in flight is past its deadline
+        # whether the latest request was past its deadline
         self.is_overdue = False
         self._seq = 0
 
@@ -88,7 +88,6 @@ class RequestTracker:
 
     def begin_session(self) -> None:
         """Start the session requested last; replies of earlier sessions no longer match."""
-        self.release()
         self.session_epoch, self.episode, self._seq = self._requested_epoch, 0, 0
 
     def track(
@@ -135,12 +134,12 @@ class RequestTracker:
 
     def release(self) -> PendingRequest | None:
         """Release the request in flight and return it; a later reply is dropped."""
-        released, self.in_flight, self.is_overdue = self.in_flight, None, False
+        released, self.in_flight = self.in_flight, None
         return released
 
     def mark_overdue(self) -> None:
         """Mark the request in flight overdue; a late reply still matches."""
-        self.is_overdue = self.in_flight is not None
+        self.is_overdue = True
 
     def new_episode(self) -> int:
         """Begin the next episode and return its number."""

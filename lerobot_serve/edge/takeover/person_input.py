@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.takeover.target import PersonTarget
-from lerobot_serve.wire.errors import Malformed
 
 COMMAND, DEADMAN = 'command', 'deadman'
 
@@ -84,6 +84,10 @@ class PersonInput:
             self._latest.deposit(name, raw, now_ns, message_id)
 
     # tick thread
+
+    def forget(self) -> None:
+        """Forget the messages that have arrived."""
+        self._latest.clear()
 
     def read(self, now_ns: int) -> PersonReading:
         """Return whether the person commands in this step, and the target."""

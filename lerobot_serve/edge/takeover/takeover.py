@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lerobot_serve.edge.control.authority import Intervention
-from lerobot_serve.edge.flag_file import FlagFile
+from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput, PersonReading
 from lerobot_serve.edge.takeover.target import PersonTarget
 
@@ -44,16 +44,20 @@ def intervention_of(device: DeviceState, *, is_taken_over: bool) -> Intervention
 
 class Takeover:
     """
-    Holds whether a person has taken over; `device` is None for a robot without one. `file` keeps
-    it: after a restart in mid-takeover the person, or ~/hand_back, is waited for.
+    Reads the device of a person who has taken over; `device` is None for a robot without one. A
+    takeover survives the process: then the person, or ~/hand_back, is waited for.
     """
 
-    def __init__(self, device: PersonInput | None, file: FlagFile | None = None) -> None:
-        self.device, self._file = device, file
-        self.is_taken_over = file is not None and file.exists()
+    def __init__(self, device: PersonInput | None, decisions: RobotDecisions) -> None:
+        self.device, self._decisions = device, decisions
         self._reading = PersonReading()
 
     # any thread
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a person has taken over."""
+        return self._decisions.holds(Decision.TAKEN_OVER)
 
     @property
     def lost_reason(self) -> str:
@@ -78,19 +82,20 @@ class Takeover:
 
     def begin(self) -> str:
         """Begin a takeover; return a warning where a restart would end it, empty otherwise."""
-        # first of all the policy stops
-        self.is_taken_over = True
-        fault = self._file.create() if self._file else ''
-        return f'A restart of the edge controller ends it: {fault}' if fault else ''
+        self._decisions.decide(Decision.TAKEN_OVER)
+        return self._decisions.settle(Decision.TAKEN_OVER)
 
     def end(self) -> str:
         """End a takeover; return a warning where a restart would begin it again."""
-        self.is_taken_over = False
-        fault = self._file.remove() if self._file else ''
-        again = 'After a restart of the edge controller it is taken over again'
-        return f'{again}: {fault}' if fault else ''
+        self._decisions.lift(Decision.TAKEN_OVER)
+        return self._decisions.settle(Decision.TAKEN_OVER)
 
     # tick thread
+
+    def forget(self) -> None:
+        """Wait for new messages of the device: nothing older counts after a silence."""
+        if self.device:
+            self.device.forget()
 
     def read(self, now_ns: int) -> PersonCommand:
         """Return what the person commands in this step."""

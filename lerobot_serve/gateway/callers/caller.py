@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import hashlib
 
-from lerobot_serve.wire.schema import ID_LIMIT
+from lerobot_serve.contract.limits import ID_LIMIT
 
 # the audit recognises sessions of a gateway by it
 CLIENT_PREFIX = 'gateway/'

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 import hashlib
 
+from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.wire.schema import ID_LIMIT
 
 # names that are remembered of one owner, and within which time it may not begin more
 EPISODES_LIMIT, EPISODES_PERIOD_S = 1024, 60.0

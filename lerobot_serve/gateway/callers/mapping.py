@@ -108,7 +108,8 @@ class NameMapping:
         keys = self.state or contract.state_names
         if missing := [key for key in keys if key not in found]:
             raise _invalid(
-                f'the state lacks {", ".join(missing[:8])}, got {", ".join(list(found)[:32])}; '
+                f'the state lacks {", ".join(missing[:8])}, got '
+                f'{", ".join(list(found)[:32]) or "no numbers"}; '
                 f'send these names, or {REMEDY}'
             )
         if not self.state and (extra := [key for key in found if key not in keys]):

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
+from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
+from lerobot_serve.contract.names import is_printable
+from lerobot_serve.contract.schema import Refusal
 
 # far above any robot, far below a harmful size
 STATE_LIMIT, IMAGES_LIMIT, PIXELS_LIMIT = 4096, 64, 64_000_000
@@ -35,7 +36,7 @@ class Status(StrEnum):
     OVERLOADED = 'overloaded'
     # no server responds, or it is going away
     UNAVAILABLE = 'unavailable'
-    # NaN or infinity, in the request or in the actions
+    # NaN or infinity in the actions
     NOT_FINITE = 'not_finite'
     # no token, or a wrong one
     UNAUTHORIZED = 'unauthorized'
@@ -190,9 +191,8 @@ def _check_state(state: Float32Array) -> None:
     finite = np.isfinite(state)
     if not finite.all():
         at = int(np.argmin(finite))
-        raise PredictionError(
-            Status.NOT_FINITE,
-            f'state[{at}] is {state[at]}; send finite numbers, and check the sensor behind it',
+        raise _invalid(
+            f'state[{at}] is {state[at]}; send finite numbers, and check the sensor behind it'
         )
 
 

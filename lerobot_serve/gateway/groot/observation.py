@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.names import is_printable
 from lerobot_serve.gateway.callers.mapping import NameMapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT
 
 MODALITIES = ('video', 'state', 'language')
 OPTIONS = ('episode_id',)

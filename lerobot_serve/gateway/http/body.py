@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.names import is_printable
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     DELAY_STEPS_LIMIT,
@@ -27,8 +29,6 @@ from lerobot_serve.gateway.http.fields import (
 )
 from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT
 
 KEYS = (
     'episode_id',

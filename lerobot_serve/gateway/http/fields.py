@@ -79,12 +79,9 @@ def check_known(given: dict[str, Any], known: tuple[str, ...], place: str = '') 
     for name in given:
         if name not in known:
             near = closest_name(name, known)
-            hint = f'; did you mean {near}?' if near else ''
-            raise FieldError(
-                f'{place}{name[:SHOWN_CHARACTERS]}',
-                'an unknown field',
-                f'one of {", ".join(known)}{hint}',
-            )
+            hint = f' (did you mean {near}?)' if near else ''
+            field, allowed = f'{place}{name[:SHOWN_CHARACTERS]}', f'{", ".join(known)}{hint}'
+            raise FieldError(field, name, f'one of the fields {allowed}')
 
 
 def text(given: dict[str, Any], name: str) -> str:

@@ -18,11 +18,10 @@ import simplejpeg
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.gateway.http.fields import check_known, FieldError
+from lerobot_serve.picture_headers import JPEG, PNG, read_jpeg_header
 
 # of all pictures of one request
 PIXELS_LIMIT = 16_777_216
-PNG = b'\x89PNG\r\n\x1a\n'
-JPEG = b'\xff\xd8'
 # of a file that is pasted from a web page
 DATA_URL = 'data:image/'
 KEYS = ('data', 'shape')
@@ -108,12 +107,14 @@ def _from_file(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
     try:
         return decode(field, data, budget)
     except (ValueError, struct.error, cv2.error) as error:
-        raise FieldError(field, f'a damaged file ({error})', 'a JPEG or PNG file') from None
+        raise FieldError(
+            field, f'a file that cannot be read: it {error}', 'a baseline JPEG or a PNG file'
+        ) from None
 
 
 def _decode_jpeg(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
-    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    budget.take(field, height, width)
+    size = read_jpeg_header(data)
+    budget.take(field, size.height, size.width)
     return np.asarray(simplejpeg.decode_jpeg(data, 'RGB'), np.uint8)
 
 
@@ -121,11 +122,11 @@ def _decode_png(field: str, data: bytes, budget: PixelBudget) -> Uint8Array:
     # the first chunk of a PNG is its header
     kind, width, height = struct.unpack_from('>4sII', data, len(PNG) + 4)
     if kind != b'IHDR':
-        raise ValueError('its first chunk is not IHDR')
+        raise ValueError('begins without IHDR')
     budget.take(field, height, width)
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
-        raise ValueError('it cannot be decoded')
+        raise ValueError('cannot be decoded')
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
 
 

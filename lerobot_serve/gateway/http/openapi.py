@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import (
     DELAY_STEPS_LIMIT,
@@ -22,7 +23,6 @@ from lerobot_serve.gateway.http.replies import (
     THEIRS,
     VERSION,
 )
-from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 
 Json = dict[str, Any]
 EXAMPLE = {

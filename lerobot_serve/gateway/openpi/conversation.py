@@ -119,6 +119,7 @@ class Conversation:
     async def _predict(self, found: Observation, begin_s: float) -> bytes:
         """Return the frame of a prediction. Raises PredictionError."""
         session = await self._gateway.session(self._caller)
+        self._mapping = self._mapping.for_state(found.state, self._contract)
         self._follow(session)
         request = request_of(
             found,

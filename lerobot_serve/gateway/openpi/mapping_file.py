@@ -12,23 +12,33 @@ them:
     state: ...
     actions: ...
 
-Keys of nested mappings are joined with /, such as images/cam_high.
+Keys of nested mappings are joined with /, such as images/cam_high. Without `state`, a client sends
+each value by the name that the policy gives it, or all in one vector under a key of STATE_VECTORS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.callers.mapping import NameMapping, parsed_mapping, read_content
+from lerobot_serve.gateway.callers.mapping import (
+    NameMapping,
+    parsed_mapping,
+    read_content,
+    REMEDY,
+)
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.parameters import closest_name
 
 LAYOUTS, EPISODES = ('auto', 'hwc', 'chw'), ('connection', 'task')
 KEYS = ('image_layout', 'task_key', 'new_episode', 'metadata')
+# of LeRobot's data sets, and of openpi's own
+STATE_VECTORS = ('observation.state', 'state')
 PART, METADATA_LIMIT_BYTES = 'openpi', 1 << 16
 
 
@@ -48,6 +58,22 @@ class ObservationMapping:
         if not (isinstance(self.task_key, str) and self.task_key):
             raise ValueError(f'openpi: task_key must be a name, got {self.task_key!r}')
         _check_metadata(self.metadata)
+
+    def for_state(self, keys: Collection[str], contract: PolicyContract) -> ObservationMapping:
+        """
+        Return the mapping for a client whose state has these keys: a vector is all of it. Raises
+        PredictionError for one beside other values.
+        """
+        vectors = [key for key in STATE_VECTORS if key in keys]
+        if self.names.state or not vectors or set(vectors) & set(contract.state_names):
+            return self
+        if len(keys) > 1:
+            raise PredictionError(
+                Status.INVALID,
+                f'the state is {", ".join(list(keys)[:32])}; send {vectors[0]} without other '
+                f'numbers, or {REMEDY}',
+            )
+        return replace(self, names=replace(self.names, state=tuple(vectors)))
 
 
 def read_observation_mapping(path: str) -> ObservationMapping:

@@ -47,7 +47,7 @@ def sorted_observation(message: object, task_key: str) -> Observation:
     for key, value in _leaves('', message):
         if key in images or key in state or key in texts:
             raise invalid(f'the observation has {key[:120]!r} twice')
-        if isinstance(value, np.ndarray) and value.ndim > 2:
+        if isinstance(value, np.ndarray) and (value.ndim > 2 or _is_grey(value)):
             images[key] = value
         elif isinstance(value, (np.ndarray, int, float, list)):
             state[key] = value
@@ -66,6 +66,11 @@ def _leaves(prefix: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f'{key}/', value)
         else:
             yield key, value
+
+
+def _is_grey(value: NDArray[Any]) -> bool:
+    """Return whether an array is a picture without channels, which is refused as one."""
+    return value.ndim == 2 and value.dtype == np.uint8
 
 
 def _text(key: str, value: str | memoryview) -> str:

@@ -3,5 +3,5 @@
 PolicyService over gRPC: Predict and PredictStream, with reflection and health.
 
 `door` -> `service`, `health` -> `conversion`, `opening`; policy_service.proto is for clients, and
-its messages are in `wire.policy_service`.
+its messages are in `contract.services.policy_service`.
 """

@@ -9,6 +9,11 @@ from google.protobuf.message import DecodeError
 import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.image_codec import decode
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.policy_service import Action, ENUMS, Observation
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -17,11 +22,6 @@ from lerobot_serve.gateway.callers.predictions import (
     Status,
 )
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.image_codec import decode
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.policy_service import Action, ENUMS, Observation
 
 STATUSES = ENUMS['Status']
 CODECS = {ENUMS['Encoding']['RGB8']: Codec.RAW, ENUMS['Encoding']['JPEG']: Codec.JPEG}

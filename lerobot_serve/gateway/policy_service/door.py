@@ -10,13 +10,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping, read_mapping
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
 from lerobot_serve.gateway.policy_service.health import Health
 from lerobot_serve.gateway.policy_service.service import PolicyService
-from lerobot_serve.wire.services.policy_service import POOL, SERVICE
 
 # one message holds all images of an observation
 MESSAGE_BYTES, MB = 32_000_000, 10**6

@@ -12,9 +12,9 @@ import contextlib
 
 from grpc_health.v1 import health, health_pb2
 
+from lerobot_serve.contract.services.policy_service import SERVICE
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.wire.services.policy_service import SERVICE
 
 PERIOD_S = 1.0
 STATUSES = health_pb2.HealthCheckResponse

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.services.policy_service import Action, Camera, Policy
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
-from lerobot_serve.wire.services.policy_service import Action, Camera, Policy
-from lerobot_serve.wire.services.session import CameraSpec
 
 
 def terms_of(session: Any) -> SessionTerms:

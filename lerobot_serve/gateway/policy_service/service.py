@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract.services.policy_service import SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
@@ -28,7 +29,6 @@ from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
 from lerobot_serve.gateway.policy_service import conversion, opening
 from lerobot_serve.gateway.upstream import SessionTerms
-from lerobot_serve.wire.services.policy_service import SERVICE
 
 PROTOCOL = 'policy_service'
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded

@@ -8,6 +8,7 @@ import threading
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
@@ -21,7 +22,6 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.srv import ResetEpisode
 

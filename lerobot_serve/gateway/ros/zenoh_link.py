@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.gateway.ros.ros_link import reset_request
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
@@ -13,7 +14,6 @@ from lerobot_serve.gateway.router.server_link import (
     StatusReply,
 )
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import QueuedSessionClient

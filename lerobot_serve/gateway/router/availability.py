@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 import contextlib
 
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.router.outcomes import unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_status
 from lerobot_serve.gateway.router.server_link import StatusReply
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire.services.session import ServerUnreachable
 
 RETRY_S = 0.25
 # the first callers wait so long for a router that has just been discovered

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_size import downscale, is_larger
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.image_size import downscale, is_larger
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 import secrets
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.names import default_episode_id
+from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.names import default_episode_id
-from lerobot_serve.wire.schema import Flag, MsgType
 
 
 @dataclass(slots=True)

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Flag, Refusal
+from lerobot_serve.contract.schema import Status as ChunkStatus
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.router.policy_contract import policy_id
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Flag, Refusal
-from lerobot_serve.wire.schema import Status as ChunkStatus
-from lerobot_serve.wire.services.session import SessionRefused
 
 # a request without an answer is best sent again after this
 RETRY_AFTER_S = 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from lerobot_serve.wire.services.session import SessionRequest
+from lerobot_serve.contract.services.session import SessionRequest
 
 
 class CameraReply(Protocol):

@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 import time
 from typing import Protocol
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.gateway.callers.mailbox import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -31,10 +35,6 @@ from lerobot_serve.gateway.upstream import (
     PolicyContract,
     SessionTerms,
 )
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.observation import Observation
 
 # consecutive requests without a reply after which the session is opened again
 MAX_UNANSWERED = 2

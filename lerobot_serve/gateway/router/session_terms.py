@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.router.policy_contract import policy_id
 from lerobot_serve.gateway.upstream import SessionTerms
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRequest
 
 
 def request_on_terms(request: SessionRequest, terms: SessionTerms) -> SessionRequest:

@@ -12,6 +12,15 @@ import hashlib
 import secrets
 from typing import Any, TypeVar
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
@@ -29,15 +38,6 @@ from lerobot_serve.gateway.router.server_link import (
 from lerobot_serve.gateway.router.session import RouterSession
 from lerobot_serve.gateway.router.session_terms import request_on_terms
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import (
-    CameraSpec,
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
 
 T = TypeVar('T')
 # calls that block, such as sessions that are opened at once

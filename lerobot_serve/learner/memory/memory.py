@@ -13,13 +13,13 @@ from collections.abc import Collection
 import json
 from pathlib import Path
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.availability import Place
 from lerobot_serve.learner.episodes.encoding import from_json, to_json
 from lerobot_serve.learner.memory.database import Database
 from lerobot_serve.learner.memory.records import Learned, RoundEnd, RoundRecord
 from lerobot_serve.learner.versions.parents import Version
-from lerobot_serve.wire.fingerprint import digest_of
 
 ROUND_FIELDS = 'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
 PAUSED, RUNNING, YES = 'paused', 'running', 'yes'

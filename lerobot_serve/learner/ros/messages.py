@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 
 from builtin_interfaces.msg import Time
 
+from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.learner.rounds.settings import Shown
 from lerobot_serve.learner.versions.verdicts import canary_news, CanaryNews, STATES
 from lerobot_serve.versions.manifest import Manifest, TIME_FORMAT
-from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import select
 from typing import assert_never
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.encoding import check_usable, from_json
 from lerobot_serve.learner.episodes.intake import EpisodeIntake
@@ -52,7 +53,6 @@ from lerobot_serve.learner.steps.reports import (
 )
 from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
-from lerobot_serve.wire.fingerprint import digest_of
 
 # each may wait for the disk, and a person waits for the answer of a service
 DEPOSITS_A_TURN = 50
@@ -161,7 +161,6 @@ class Learner:
 
     def end(self) -> None:
         """End the running step, and answer everything that waits."""
-        self._change(Event.STOP)
         self._steps.end_all()
         self.requests.close()
         with self._keeping():

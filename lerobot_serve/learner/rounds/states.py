@@ -11,15 +11,15 @@ A row is a state, a column an event, a dot an impossible combination:
   PUBLISHING  .          .              .       .           .         .          WAITING   WAITING
   PAUSED      .          .              .       .           .         .          .         .
 
-              PARENT_REJECTED PAUSE      RESUME     STOP
-  WAITING     WAITING         PAUSED     WAITING    WAITING
-  CONVERTING  CONVERTING      PAUSED     CONVERTING WAITING
-  TRAINING    CONVERTING      PAUSED     TRAINING   WAITING
-  PUBLISHING  CONVERTING      PUBLISHING PUBLISHING WAITING
-  PAUSED      PAUSED          PAUSED     WAITING    PAUSED
+              PARENT_REJECTED PAUSE      RESUME
+  WAITING     WAITING         PAUSED     WAITING
+  CONVERTING  CONVERTING      PAUSED     CONVERTING
+  TRAINING    CONVERTING      PAUSED     TRAINING
+  PUBLISHING  CONVERTING      PUBLISHING PUBLISHING
+  PAUSED      PAUSED          PAUSED     WAITING
 
 `begins` are EPISODES, SCHEDULE, ASKED and UNFINISHED. A publication takes seconds: a pause lets it
-end. A round that a pause or a stop ends is begun again, from its beginning.
+end. A round that a pause ends is begun again, from its beginning.
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ class Event(Enum):
     # by a person
     PAUSE = auto()
     RESUME = auto()
-    # the process ends
-    STOP = auto()
 
 
 BEGINS = (Event.EPISODES, Event.SCHEDULE, Event.ASKED, Event.UNFINISHED)
@@ -86,8 +84,6 @@ TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
     (Phase.PUBLISHING, Event.PAUSE): Phase.PUBLISHING,
     **{(phase, Event.RESUME): phase for phase in Phase},
     (Phase.PAUSED, Event.RESUME): Phase.WAITING,
-    **{(phase, Event.STOP): Phase.WAITING for phase in Phase},
-    (Phase.PAUSED, Event.STOP): Phase.PAUSED,
 }
 
 

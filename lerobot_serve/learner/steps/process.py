@@ -14,11 +14,10 @@ import contextlib
 import os
 from pathlib import Path
 import signal
-import subprocess
-import sys
 import time
 from typing import Protocol
 
+from lerobot_serve.child_process import PIPE, python, start
 from lerobot_serve.learner.steps import jobs, reports
 from lerobot_serve.learner.steps.jobs import Job
 from lerobot_serve.learner.steps.reports import Done, Failed, Report
@@ -66,9 +65,9 @@ class StepProcess:
         try:
             os.set_blocking(self._reading, False)
             with open(log, 'wb') as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, '-m', PROGRAM, str(writing)],
-                    stdin=subprocess.PIPE,
+                self._process = start(
+                    python('-m', PROGRAM, str(writing)),
+                    stdin=PIPE,
                     stdout=output,
                     stderr=output,
                     pass_fds=(writing,),

@@ -172,12 +172,14 @@ class CommandTrainer:
     ) -> Ended:
         options = self._options
         words = [filled(word, values) for word in options.command]
-        environment = {name: filled(text, values) for name, text in options.environment.items()}
+        own = {name: filled(text, values) for name, text in options.environment.items()}
         progress = LogProgress(options.step_pattern, options.loss_pattern, options.steps)
         log = OutputLog(job.work / LOG_FILE)
         report(progress.progress())
         try:
-            with GuardedProcess(words, folder=job.work, environment=environment) as process:
+            with GuardedProcess(
+                words, folder=job.work, environment={**os.environ, **own}
+            ) as process:
                 ending = _Ending(process, stop, deadline_s, options.end_s)
                 while (piece := process.read(POLL_S)) is not None:
                     now_s = self._clock()

@@ -3,7 +3,7 @@
 What a policy takes and gives, found by loading it in a process of its own: the memory of a large
 policy, and LeRobot, end with it.
 
-    python3 -m lerobot_serve.learner.trainers.contract FOLDER DATASET
+    python3 -P -m lerobot_serve.learner.trainers.contract FOLDER DATASET
 
 loads a policy with the names and the rate of a dataset, and prints its contract as JSON.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import sys
 from typing import Any
 
+from lerobot_serve.child_process import empty_folder, python, reader_environment
 from lerobot_serve.learner.trainers.base import TrainerError
 from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
 from lerobot_serve.learner.trainers.recorded.info import read_info
@@ -60,9 +61,12 @@ def read_contract(folder: Path, dataset: Path, tick: Callable[[], None]) -> Cont
     Return the contract of the policy in a folder. `tick` is called while it loads; what it raises
     ends this. Raises TrainerError for a policy that cannot be loaded.
     """
-    words = [sys.executable, '-m', MODULE, str(folder), str(dataset)]
+    words = python('-m', MODULE, str(folder.absolute()), str(dataset.absolute()))
     printed = b''
-    with GuardedProcess(words, folder=Path.cwd(), environment={}) as process:
+    with (
+        empty_folder() as place,
+        GuardedProcess(words, folder=Path(place), environment=reader_environment()) as process,
+    ):
         while (piece := process.read(POLL_S)) is not None:
             printed += piece
             tick()

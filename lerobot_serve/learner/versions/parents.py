@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.fingerprint import digest_of
 
 
 class NoParent(UserError):

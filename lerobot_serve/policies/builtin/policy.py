@@ -32,6 +32,7 @@ from lerobot_serve.policies.builtin.settings import (
     read_settings,
     WEIGHTS_FILE,
 )
+from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
@@ -114,6 +115,7 @@ def load(options: LoadOptions) -> ReachPolicy:
             f'the path of a builtin policy is its folder, with {SETTINGS_FILE} and '
             f'{WEIGHTS_FILE}; {path!r} is not a folder'
         )
+    check_folder(folder)
     files = [folder / SETTINGS_FILE, folder / WEIGHTS_FILE]
     for file in files:
         if not os.path.isfile(file):

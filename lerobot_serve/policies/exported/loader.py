@@ -7,12 +7,14 @@ statistics.safetensors. The program takes the inputs of policy.json in that orde
 values, each camera as N x 3 x height x width, then its hidden states if it has any, as N x their
 shape, all float32. It returns N x rows x actions, then the new hidden states. Before a library
 reads the program, `torch_export_rules` or `onnx_file` refuses parts that could run code or reach
-files, and the first run is bounded. A program remains code: with other inputs it may run forever
-or use all memory, so serve only programs of known origin.
+files, and lets pass only operators that exports of policies need. A child process tries the
+program first, and each request has a time limit (`time_limit`). A program remains code: with other
+inputs it may use all memory and end its server, so serve only programs of known origin.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 import torch
 
 from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import (
     LoadOptions,
     PolicyCamera,
@@ -32,7 +35,7 @@ from lerobot_serve.policies.base import (
 )
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.normalization import FeatureScale, read_scales
-from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
+from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model, TrialInput
 from lerobot_serve.policies.exported.program_files import (
     EXPORT_FILE,
     ONNX_FILE,
@@ -60,7 +63,7 @@ from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 from lerobot_serve.policies.runtime.session_states import SessionStates
 from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
-from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.policies.runtime.time_limit import longest_run_s, TimeLimit
 
 # the archive that was checked, and the tensors read from it
 HOST_COPY_COUNT = 2
@@ -88,6 +91,7 @@ class ExportedPolicy:
         self._device = torch.device(description.device)
         self._cameras = {camera.name: camera for camera in sidecar.cameras}
         self._states: SessionStates[Hidden] = SessionStates(state_limit)
+        self._limit: TimeLimit | None = None
 
     def describe(self) -> PolicyDescription:
         return self._description
@@ -135,6 +139,12 @@ class ExportedPolicy:
                     'export it in evaluation mode and without memory'
                 )
 
+    def limit_time(self) -> None:
+        """Limit the time of each request by what the program takes on zeros."""
+        hidden = [self._initial_states()]
+        longest_s = longest_run_s(lambda: self._run(self._zeros(1), hidden, 0))
+        self._limit = TimeLimit(longest_s, self._program.interrupt)
+
     def _check_shapes(self, outputs: list[torch.Tensor], count: int) -> None:
         sidecar = self._sidecar
         chunk = (count, sidecar.chunk_size, len(sidecar.action_names))
@@ -153,7 +163,9 @@ class ExportedPolicy:
         """Return the program's chunks and new states for the raw inputs of a batch."""
         values = [self._prepared(name, inputs[name]) for name in self._sidecar.inputs]
         states = [torch.stack(each) for each in zip(*hidden, strict=True)]
-        return list(self._program.run(values + states, seed if self._sidecar.stochastic else None))
+        seeded = seed if self._sidecar.stochastic else None
+        with self._limit.run(len(hidden)) if self._limit else contextlib.nullcontext():
+            return list(self._program.run(values + states, seeded))
 
     def _predict(self, requests: list[PolicyRequest]) -> list[tuple[Prediction, Hidden]]:
         inputs = {
@@ -241,13 +253,16 @@ def load(options: LoadOptions) -> ExportedPolicy:
     check_memory(options, model.size_bytes if model else unpacked_bytes(program), HOST_COPY_COUNT)
     set_cpu_threads(options.cpu_threads)
     description = replace(description, any_thread=runs_in_any_thread(device))
+    counts = (1, 2) if description.batch_limit != 1 else (1,)
+    runs = [_first_inputs(sidecar, scales, count) for count in counts]
     if model:
-        loaded: Program = load_onnx(model, _input_shapes(sidecar), device, options.cpu_threads)
+        loaded: Program = load_onnx(model, runs, device, options.cpu_threads)
     else:
         use_one_thread_beside(device)
-        loaded = load_torch(program, device)
+        loaded = load_torch(program, runs, device)
     policy = ExportedPolicy(loaded, sidecar, scales, description, options.state_limit)
     policy.verify()
+    policy.limit_time()
     return policy
 
 
@@ -263,11 +278,22 @@ def _read_onnx(program: Path, sidecar: Sidecar) -> OnnxModel | None:
     return read_model(program)
 
 
-def _input_shapes(sidecar: Sidecar) -> list[tuple[int, ...]]:
-    """Return the shapes of a program's inputs and states for one request."""
-    cameras = {camera.name: (1, 3, camera.height, camera.width) for camera in sidecar.cameras}
-    known = {STATE: (1, len(sidecar.state_names)), **cameras}
-    return [*(known[name] for name in sidecar.inputs), *((1, *each) for each in sidecar.states)]
+def _first_inputs(
+    sidecar: Sidecar, scales: dict[str, FeatureScale], count: int
+) -> list[TrialInput]:
+    """
+    Return the inputs and states that `verify` gives to a program, so that what this process runs
+    first has run in the trial: zeros as the statistics of the folder normalise them.
+    """
+    cameras = {camera.name: (count, 3, camera.height, camera.width) for camera in sidecar.cameras}
+    known = {STATE: (count, len(sidecar.state_names)), **cameras}
+    zero = {
+        name: scales[name].normalized(torch.zeros((), device=scales[name].start.device)).tolist()
+        for name in sidecar.inputs
+        if name in scales
+    }
+    states = [((count, *each), 0.0) for each in sidecar.states]
+    return [*((known[name], zero.get(name, 0.0)) for name in sidecar.inputs), *states]
 
 
 def _description(

@@ -1,32 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run an ONNX file with onnxruntime, from bytes that were checked. No torch.
-
-Executed as a script, this file is the trial process: it loads the model and runs it once within
-bounded memory and time, so that a crash of onnxruntime ends only the child. It reads one line of
-JSON and the model's bytes, and writes one line of JSON.
+Run an ONNX file with onnxruntime, from bytes that were written from the checked fields. No torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-import json
 from pathlib import Path
-import resource
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.error_text import one_line
-from lerobot_serve.policies.exported.onnx_file import check_model, external_bytes, ExternalTensor
+from lerobot_serve.policies.exported.onnx_file import (
+    checked_model,
+    external_bytes,
+    ExternalTensor,
+    FILE_LIMIT_BYTES,
+)
 from lerobot_serve.policies.exported.program_archive import UnsafeProgram
+from lerobot_serve.policies.runtime.trial import try_in_child
 
-TRIAL_TIMEOUT_S, TRIAL_SPARE_BYTES, MODEL_COPY_COUNT = 120.0, 4 << 30, 6
+# onnxruntime holds a model, its optimized form and its parsed one
+TRIAL_LIMIT_S, MODEL_COPY_COUNT = 120.0, 6
 BFLOAT16 = 16
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -42,11 +40,13 @@ DTYPES: dict[int, type[np.generic]] = {
     BFLOAT16: np.uint16,
 }
 FLOAT_INPUT = 'tensor(float)'
+# the shape of an input, and the numbers that are repeated in it
+TrialInput = tuple[tuple[int, ...], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """An ONNX file that was read and checked."""
+    """An ONNX file that was read and checked; `data` is written from its checked fields."""
 
     folder: Path
     data: bytes
@@ -57,9 +57,12 @@ class OnnxModel:
 def read_model(file: Path) -> OnnxModel:
     """Return the checked model of a file. Raises PolicyError."""
     try:
-        data = file.read_bytes()
-        external = check_model(memoryview(data)).external
-        size_bytes = len(data) + external_bytes(file.parent, external)
+        with open(file, 'rb') as handle:
+            data = handle.read(FILE_LIMIT_BYTES + 1)
+        if len(data) > FILE_LIMIT_BYTES:
+            raise UnsafeProgram(f'has more than {FILE_LIMIT_BYTES} bytes')
+        contents = checked_model(memoryview(data))
+        size_bytes = len(contents.data) + external_bytes(file.parent, contents.external)
     except UnsafeProgram as error:
         raise PolicyError(
             f'{file} is refused: it {error}; a program must not contain anything that can run '
@@ -67,7 +70,7 @@ def read_model(file: Path) -> OnnxModel:
         ) from error
     except OSError as error:
         raise PolicyError(f'{file} cannot be read ({error}); copy it again') from error
-    return OnnxModel(file.parent, data, tuple(external), size_bytes)
+    return OnnxModel(file.parent, contents.data, tuple(contents.external), size_bytes)
 
 
 def open_session(model: OnnxModel, device: str = 'cpu', threads: int = 0) -> Any:
@@ -79,12 +82,21 @@ def open_session(model: OnnxModel, device: str = 'cpu', threads: int = 0) -> Any
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = 4
+    # otherwise the bytes decide, and those of its own format are read unchecked
+    options.add_session_config_entry('session.load_model_format', 'ONNX')
     if model.external:
         values = [_read_external(onnxruntime, model.folder, each) for each in model.external]
         options.add_external_initializers([each.name for each in model.external], values)
     return onnxruntime.InferenceSession(
         model.data, options, providers=[_provider(onnxruntime, device)]
     )
+
+
+def run_options() -> Any:
+    """Return the options of one run; `terminate` ends it."""
+    import onnxruntime
+
+    return onnxruntime.RunOptions()
 
 
 def _provider(onnxruntime: Any, device: str) -> Any:
@@ -123,65 +135,38 @@ def model_input_names(session: Any, count: int) -> list[str]:
     return [each.name for each in inputs]
 
 
-def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) -> None:
-    """
-    Load a model and run it once on zeros, in a child process. Raises PolicyError.
+def filled(inputs: Sequence[TrialInput]) -> list[NDArray[np.float32]]:
+    """Return the arrays of the inputs of one run."""
+    return [np.full(shape, numbers, np.float32) for shape, numbers in inputs]
 
-    The child has a memory and a time limit, and ends when this process ends.
-    """
-    limit_bytes = TRIAL_SPARE_BYTES + MODEL_COPY_COUNT * model.size_bytes
+
+def run_in_child_process(model: OnnxModel, runs: Sequence[Sequence[TrialInput]]) -> None:
+    """Load a model and run it on these inputs, in a child process. Raises PolicyError."""
     task = {
-        'folder': str(model.folder),
+        'folder': str(model.folder.absolute()),
         'external': [asdict(each) for each in model.external],
-        'size_bytes': model.size_bytes,
-        'shapes': [list(shape) for shape in shapes],
-        'limit_bytes': limit_bytes,
+        'runs': runs,
     }
-    try:
-        done = subprocess.run(
-            [sys.executable, '-m', __spec__.name],
-            input=json.dumps(task).encode() + b'\n' + model.data,
-            capture_output=True,
-            timeout=TRIAL_TIMEOUT_S,
-        )
-        result = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
-    except subprocess.TimeoutExpired as error:
+    error = try_in_child(
+        __spec__.name,
+        run_first.__name__,
+        task,
+        model.data,
+        data_bytes=MODEL_COPY_COUNT * model.size_bytes,
+        limit_s=TRIAL_LIMIT_S,
+    )
+    if error:
         raise PolicyError(
-            f'the program in {model.folder} did not finish within {TRIAL_TIMEOUT_S:g} s; it is '
-            'too slow to serve a robot'
-        ) from error
-    except ValueError:
-        result = {}
-    if result.get('error') != '':
-        reason = result.get('error') or f'the trial ended with status {done.returncode}'
-        raise PolicyError(
-            f'the program in {model.folder} cannot be run within {limit_bytes >> 20} MB by '
-            f'onnxruntime: {reason}; export it again'
+            f'the program in {model.folder} cannot be run by onnxruntime: {error}; export it again'
         )
 
 
-def child_main() -> None:
-    """Run the task that `run_in_child_process` writes on stdin; write the result on stdout."""
-    task = json.loads(sys.stdin.buffer.readline())
-    resource.setrlimit(resource.RLIMIT_AS, (task['limit_bytes'],) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(TRIAL_TIMEOUT_S),) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def run_first(data: bytes, task: dict[str, Any]) -> None:
+    """Run a model in the trial process. Raises PolicyError, and any error of onnxruntime."""
     external = tuple(
         ExternalTensor(**{**each, 'dims': tuple(each['dims'])}) for each in task['external']
     )
-    data = sys.stdin.buffer.read()
-    model = OnnxModel(Path(task['folder']), data, external, task['size_bytes'])
-    try:
-        session = open_session(model, threads=1)
-        names = model_input_names(session, len(task['shapes']))
-        zeros = [np.zeros(shape, np.float32) for shape in task['shapes']]
-        session.run(None, dict(zip(names, zeros, strict=True)))
-        error = ''
-    except Exception as raised:
-        # onnxruntime raises errors of any type
-        error = one_line(raised)
-    print(json.dumps({'error': error}), flush=True)
-
-
-if __name__ == '__main__':
-    child_main()
+    session = open_session(OnnxModel(Path(task['folder']), data, external, len(data)), threads=1)
+    names = model_input_names(session, len(task['runs'][0]))
+    for inputs in task['runs']:
+        session.run(None, dict(zip(names, filled(inputs), strict=True)))

@@ -10,6 +10,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
 from lerobot_serve.policies.exported.sidecar import read_sidecar, Sidecar
 from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.files.version_folder import version_name
 
@@ -25,6 +26,7 @@ def policy_files(path: str) -> tuple[Path, Path]:
             f'the path of an exported policy is its folder, with {SETTINGS_FILE} and '
             f'{EXPORT_FILE} or {ONNX_FILE}; {path!r} is not a folder'
         )
+    check_folder(folder)
     if not os.path.isfile(folder / SETTINGS_FILE):
         raise PolicyError(f'{folder / SETTINGS_FILE} is missing; copy the whole folder')
     programs = [folder / name for name in (EXPORT_FILE, ONNX_FILE)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
+import io
 from pathlib import Path
 import threading
 from typing import Any, Protocol
@@ -22,16 +23,24 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.onnx_session import (
+    filled,
     model_input_names,
     OnnxModel,
     open_session,
     run_in_child_process,
+    run_options,
+    TRIAL_LIMIT_S,
+    TrialInput,
 )
 from lerobot_serve.policies.exported.program_archive import checked_archive
+from lerobot_serve.policies.exported.program_operators import use_checked_operators
 from lerobot_serve.policies.exported.torch_export_rules import EXPORT_RULES
 from lerobot_serve.policies.runtime.loading_beside import at_serving_priority
+from lerobot_serve.policies.runtime.trial import try_in_child
 
 TENSOR_LIMIT_BYTES = 1 << 30
+# the archive, the tensors read from it and those of a run
+ARCHIVE_COPY_COUNT = 6
 # of torch's own generator, from the seed of a program to its last draw
 SEEDED = threading.Lock()
 
@@ -41,6 +50,9 @@ class Program(Protocol):
 
     def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
         """Return the outputs in order; `seed` is None unless the program draws random numbers."""
+
+    def interrupt(self) -> None:
+        """Ask a run to end with an error, if the library can; any thread."""
 
     def buffer_copies(self) -> list[torch.Tensor]:
         """Return copies of the buffers that a run could change."""
@@ -60,6 +72,9 @@ class TorchProgram:
             outputs = self._module(*inputs)
         return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
 
+    def interrupt(self) -> None:
+        """Torch ends no operator; only the end of the process does."""
+
     def buffer_copies(self) -> list[torch.Tensor]:
         return [buffer.clone() for buffer in self._module.buffers()]
 
@@ -71,13 +86,19 @@ class OnnxProgram:
         self._session = session
         self._input_names = input_names
         self._device = device
+        self._options: Any = None
 
     def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
         values = {
             name: each.cpu().numpy() for name, each in zip(self._input_names, inputs, strict=True)
         }
-        outputs = self._session.run(None, values)
+        # of one run: an interrupted one stays so
+        self._options = run_options()
+        outputs = self._session.run(None, values, self._options)
         return [torch.from_numpy(each).to(self._device) for each in outputs]
+
+    def interrupt(self) -> None:
+        self._options.terminate = True
 
     def buffer_copies(self) -> list[torch.Tensor]:
         return []
@@ -122,34 +143,64 @@ def _on_meta_device(values: Any) -> Any:
     return tree_map_only(torch.device, lambda _: torch.device('meta'), moved)
 
 
-def load_torch(file: Path, device: torch.device) -> TorchProgram:
-    """Return the program of torch.export in a file. Raises PolicyError."""
-    archive = checked_archive(file, EXPORT_RULES)
-    try:
-        program = torch.export.load(archive)
-        # the guards of a program are source text; the trial run and each request check the shapes
-        module = move_to_device_pass(program, device).module(check_guards=False)
-    except Exception as error:
-        # torch raises errors of any type
-        raise PolicyError(
-            f'{file} cannot be loaded by torch {torch.__version__}: {one_line(error)}; export '
-            'it with this version, on the CPU'
-        ) from error
-    return TorchProgram(module)
+def load_torch(
+    file: Path, runs: Sequence[Sequence[TrialInput]], device: torch.device
+) -> TorchProgram:
+    """
+    Return the program of torch.export in a file, after a trial in a child process. Raises
+    PolicyError.
+
+    `runs` are its inputs and states, for each number of requests to try.
+    """
+    archive = checked_archive(file, EXPORT_RULES).getvalue()
+    error = try_in_child(
+        __spec__.name,
+        run_first.__name__,
+        {'runs': runs},
+        archive,
+        data_bytes=ARCHIVE_COPY_COUNT * len(archive),
+        limit_s=TRIAL_LIMIT_S,
+    )
+    if not error:
+        try:
+            return TorchProgram(_module(archive, device))
+        except Exception as raised:
+            # torch raises errors of any type
+            error = one_line(raised)
+    raise PolicyError(
+        f'{file} cannot be loaded and run by torch {torch.__version__}: {error}; export it with '
+        'this version, on the CPU'
+    )
+
+
+def run_first(data: bytes, task: dict[str, Any]) -> None:
+    """Run a program in the trial process. Raises any error of torch."""
+    program = TorchProgram(_module(data, torch.device('cpu')))
+    for inputs in task['runs']:
+        program.run([torch.from_numpy(each) for each in filled(inputs)], 0)
+
+
+def _module(archive: bytes, device: torch.device) -> torch.nn.Module:
+    """Return the program in a checked archive. Raises any error of torch."""
+    program = torch.export.load(io.BytesIO(archive))
+    # the guards of a program are source text; the trial run and each request check the shapes
+    module = move_to_device_pass(program, device).module(check_guards=False)
+    use_checked_operators(module)
+    return module
 
 
 def load_onnx(
-    model: OnnxModel, shapes: list[tuple[int, ...]], device: torch.device, threads: int
+    model: OnnxModel, runs: Sequence[Sequence[TrialInput]], device: torch.device, threads: int
 ) -> OnnxProgram:
     """
     Return the program of an ONNX file, after a trial in a child process. Raises PolicyError.
 
-    `shapes` are those of its inputs and states for one request.
+    `runs` are as for `load_torch`.
     """
-    run_in_child_process(model, shapes)
+    run_in_child_process(model, runs)
     try:
         session = at_serving_priority(lambda: open_session(model, str(device), threads))
-        names = model_input_names(session, len(shapes))
+        names = model_input_names(session, len(runs[0]))
     except PolicyError:
         raise
     except Exception as error:

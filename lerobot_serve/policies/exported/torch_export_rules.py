@@ -5,7 +5,8 @@ Rules for the members of a torch.export archive.
 torch.export.load trusts its file: it unpickles the sample inputs and members that request it,
 passes symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into
 source text, looks operators up by any path below `torch`, and loads compiled libraries. So sample
-inputs, guards and metadata are left out, and the rest is limited to plain programs of tensors.
+inputs, guards and metadata are left out, and the rest is limited to plain programs of tensors,
+which call the operators in `program_operators`.
 """
 
 from __future__ import annotations
@@ -15,38 +16,16 @@ import json
 import re
 from typing import Any
 
-import torch
-
 from lerobot_serve.policies.exported.program_archive import (
     drop_member,
     keep_member,
     MemberRules,
     UnsafeProgram,
 )
+from lerobot_serve.policies.exported.program_operators import is_allowed
 
 NAME, PLAIN_TEXT = re.compile(r'\w*', re.ASCII), re.compile(r'[\w.@+-]*', re.ASCII)
-TENSOR_OPERATOR = re.compile(r'torch\.ops\.(aten|prims|torchvision)\.(\w+)\.(\w+)', re.ASCII)
-OTHER_OPERATOR = re.compile(
-    r'_operator\.(add|sub|mul|neg|pos|pow|floordiv|truediv|mod|getitem|and_|or_|not_'
-    r'|eq|ne|lt|le|gt|ge)'
-    r'|math\.(ceil|floor|trunc|sqrt)'
-    r'|torch\.sym_(int|float|max|min|not|ite|sum|sqrt)'
-    # no while_loop: its number of iterations is unbounded
-    r'|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast'
-    r'|wrap_with_set_grad_enabled)'
-)
 GRAPH_LIMIT_BYTES = 64 << 20
-FILE_OPERATORS = {'save', 'from_file'}
-# these make tensors of indices, offsets or sizes that are not checked against their memory
-RAW_OPERATOR = re.compile(
-    r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?'
-    r'|_?resize_\w*|set_(data)?',
-    re.ASCII,
-)
-# others, such as str or t[], operate on TorchScript's texts and lists, which are unbounded
-RESULT_TYPES = re.compile(
-    r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool'
-)
 # a power of powers is computed when the file is read, and its size is unbounded
 POWER_CALLS = {'Pow', 'PowByNatural'}
 EXPONENT_LIMIT, PRECISION_LIMIT, CONSTANT_LIMIT = 16, 4096, 1 << 63
@@ -122,19 +101,8 @@ def _check_name(text: str) -> None:
 
 
 def _check_operator(text: str) -> None:
-    if OTHER_OPERATOR.fullmatch(text):
-        return
-    parts = TENSOR_OPERATOR.fullmatch(text)
-    if parts and parts[2] not in FILE_OPERATORS and not RAW_OPERATOR.fullmatch(parts[2]):
-        packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
-        overload = getattr(packet, parts[3], None)
-        if isinstance(overload, torch._ops.OpOverload) and _gives_numbers(overload):
-            return
-    raise UnsafeProgram(f'calls {text!r:.80}')
-
-
-def _gives_numbers(overload: Any) -> bool:
-    return all(RESULT_TYPES.fullmatch(str(each.type)) for each in overload._schema.returns)
+    if not is_allowed(text):
+        raise UnsafeProgram(f'calls {text!r:.80}, which no export of a policy needs')
 
 
 def _check_expression(text: str) -> None:

@@ -54,13 +54,14 @@ class TensorHeader:
 def read_json(file: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
     """Return the value of a JSON file of bounded size. Raises PolicyError."""
     try:
-        size = file.stat().st_size
-        if size > limit_bytes:
+        with open(file, 'rb') as handle:
+            data = handle.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
             raise PolicyError(
-                f'{file} has {size} bytes, at most {limit_bytes} are read; it is not a file '
-                'of a policy; copy it again'
+                f'{file} has more than {limit_bytes} bytes; it is not a file of a policy; copy it '
+                'again'
             )
-        return json.loads(file.read_text(encoding='utf-8'))
+        return json.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(
             f'{file} is not readable JSON ({" ".join(str(error).split())}); copy it again'

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.error_text import message_line
+from lerobot_serve.policies.error_text import is_library_error, message_line
 from lerobot_serve.policies.files.file_headers import tensor_headers
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     Checkpoint,
@@ -23,6 +23,7 @@ from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
     action_range,
     check_statistics,
 )
+from lerobot_serve.policies.lerobot.checkpoint.tokenizer_rules import try_tokenizers
 from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
     is_trusted,
@@ -71,6 +72,7 @@ def load(options: LoadOptions) -> LeRobotPolicy:
     headers = tensor_headers(folder.weights_file)
     notes = check_statistics(folder, options.allow_missing_statistics)
     check_memory(options, declared_bytes(folder.path))
+    try_tokenizers(folder.assets)
     lerobot()
     import_trusted(options.trusted_packages)
     with suppress_output():
@@ -157,7 +159,9 @@ def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
         return work()
     except PolicyError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
         raise PolicyError(
             f'the {folder.policy_type} policy in {folder.path} cannot be used: {what} failed with '
             f'{type(error).__name__}: {message_line(error)}; the installed LeRobot is '

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.wire.schema import StateClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,7 @@ EXTERNAL_TYPE = PolicyTypeSpec(StateClass.EXCLUSIVE, batch_limit=1)
 
 def policy_type_spec(policy_type: str, trusted_packages: tuple[str, ...] = ()) -> PolicyTypeSpec:
     """Return the properties of a type. Raises PolicyError for an unsupported one."""
-    if policy_type in REFUSED_TYPES:
-        raise PolicyError(
-            f'a policy of the type {policy_type!r} cannot be served: '
-            f'{REFUSED_TYPES[policy_type]}; supported are {served_types()}'
-        )
+    check_not_refused(policy_type)
     if policy_type in POLICY_TYPES:
         return POLICY_TYPES[policy_type]
     if not trusted_packages:
@@ -109,6 +105,15 @@ def policy_type_spec(policy_type: str, trusted_packages: tuple[str, ...] = ()) -
             f'may run any code; supported are {served_types()}'
         )
     return EXTERNAL_TYPE
+
+
+def check_not_refused(policy_type: str) -> None:
+    """Raise PolicyError for a type of LeRobot that is never served."""
+    if policy_type in REFUSED_TYPES:
+        raise PolicyError(
+            f'a policy of the type {policy_type!r} cannot be served: '
+            f'{REFUSED_TYPES[policy_type]}; supported are {served_types()}'
+        )
 
 
 def check_dtype(policy_type: str, kind: PolicyTypeSpec, dtype: str) -> None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import ssl
 from urllib.parse import urlsplit
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.remote.contract_file import RemoteContract, TlsFiles
 
+# a name or an address, of version 6 too
+HOST = re.compile(r'[\w.:-]+', re.ASCII)
 TLS_SCHEMES = ('https', 'wss', 'grpcs')
 
 
@@ -36,8 +39,13 @@ def check_address(contract: RemoteContract, kind: str, plain: str, tls: str = ''
             else f'a policy of the kind {kind} has no TLS; remove the tls_ fields, or reach the '
             'server through a tunnel'
         )
-    if parts.username or parts.password:
+    if parts.username is not None or parts.password is not None:
         raise PolicyError('the url must not hold a password; use api_key_file')
+    if '?' in contract.url or '#' in contract.url or not HOST.fullmatch(parts.hostname or ''):
+        raise PolicyError(
+            f'the url of a policy of the kind {kind} is {schemes}, without a query, got '
+            f'{contract.url!r}'
+        )
 
 
 def is_exposed(contract: RemoteContract) -> bool:

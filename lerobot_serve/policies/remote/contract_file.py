@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+import re
 from typing import Any
 
 import yaml
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
+from lerobot_serve.policies.files.policy_folder import check_inside
 from lerobot_serve.policies.files.policy_json import check_fields, FieldRule, is_names, SIZE
 from lerobot_serve.policies.files.unique_keys import UniqueKeys
 from lerobot_serve.private_file import mode_of_others
 
-FILE_LIMIT_BYTES = 1 << 20
+FILE_LIMIT_BYTES, KEY_LIMIT = 1 << 20, 4096
+FILE_NAME = re.compile(r'\w[\w.-]*', re.ASCII)
 URL_MARK = ',url='
 MAX_NAME = 64
 
@@ -76,11 +79,16 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value))
 
 
+def _is_file_name(value: Any) -> bool:
+    return _is_text(value) and bool(FILE_NAME.fullmatch(value))
+
+
 def _is_name(value: Any) -> bool:
     return _is_text(value) and len(value) <= MAX_NAME and '@' not in value
 
 
 TEXT = FieldRule('a text of 1 to 1024 characters', _is_text)
+BESIDE = FieldRule('the name of a file beside the contract file', _is_file_name)
 NAMES = FieldRule('a list of different names', is_names)
 SECONDS = FieldRule('seconds above 0 and at most 600', _is_seconds)
 KEYS_TO_NAMES = FieldRule(
@@ -106,10 +114,10 @@ OPTIONAL = {
     'max_reply_mb': FieldRule(
         'a whole number from 1 to 1024', lambda value: type(value) is int and 1 <= value <= 1024
     ),
-    'api_key_file': TEXT,
-    'tls_ca_file': TEXT,
-    'tls_certificate_file': TEXT,
-    'tls_key_file': TEXT,
+    'api_key_file': BESIDE,
+    'tls_ca_file': BESIDE,
+    'tls_certificate_file': BESIDE,
+    'tls_key_file': BESIDE,
     'metadata_keys': NAMES,
 }
 # of the protocols whose observations have keys of their own
@@ -251,22 +259,30 @@ def _columns(
 
 
 def _tls(file: Path, values: dict[str, Any]) -> TlsFiles:
-    """Return the paths of the TLS files, relative ones beside the contract file."""
+    """Return the paths of the TLS files."""
     fields = ('tls_ca_file', 'tls_certificate_file', 'tls_key_file')
-    paths = [str(file.parent / values[field]) if field in values else '' for field in fields]
+    paths = [str(_beside(file, values[field])) if field in values else '' for field in fields]
     if bool(paths[1]) != bool(paths[2]):
         raise PolicyError(f'{file}: tls_certificate_file and tls_key_file need each other')
     return TlsFiles(*paths)
 
 
+def _beside(file: Path, name: str) -> Path:
+    """Return the path of a file beside the contract file. Raises PolicyError for a link away."""
+    path = file.parent / name
+    check_inside(path, file.parent)
+    return path
+
+
 def _secret(file: Path, name: str) -> str:
-    """Return the content of a file that only its owner may read; a relative one is beside."""
+    """Return the content of a file that only its owner may read."""
     if not name:
         return ''
-    path = file.parent / name
+    path = _beside(file, name)
     try:
         mode = mode_of_others(path)
-        text = path.read_text('ascii').strip()
+        with open(path, encoding='ascii') as handle:
+            text = handle.read(KEY_LIMIT + 1).strip()
     except (OSError, ValueError) as error:
         raise PolicyError(f'{file}: cannot read api_key_file {path}: {error}') from None
     if mode:
@@ -274,6 +290,6 @@ def _secret(file: Path, name: str) -> str:
             f'{file}: others may read api_key_file {path} (mode {mode:03o}); '
             f'run `chmod 600 {path}`'
         )
-    if not 0 < len(text) <= 4096 or not text.isprintable():
+    if not 0 < len(text) <= KEY_LIMIT or not text.isprintable():
         raise PolicyError(f'{file}: api_key_file {path} must hold one key on one line')
     return text

@@ -13,6 +13,7 @@ import base64
 from collections.abc import Callable
 import contextlib
 import json
+import re
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.image_codec import encode_jpeg
 from lerobot_serve.policies.base import LoadOptions
 from lerobot_serve.policies.files.policy_json import FieldRule
 from lerobot_serve.policies.remote.address import check_address, ssl_context
@@ -35,10 +37,13 @@ from lerobot_serve.policies.remote.peer import (
     PeerUnavailable,
 )
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
-from lerobot_serve.wire.image_codec import encode_jpeg
 
 KIND = 'http'
-RULES: dict[str, FieldRule] = {'act_path': TEXT, 'config_path': TEXT, 'model_version': TEXT}
+PATH = FieldRule(
+    'a path that begins with /, of letters, digits and ._-/',
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r'(/[\w.-]+)+/?', value, re.ASCII)),
+)
+RULES: dict[str, FieldRule] = {'act_path': PATH, 'config_path': PATH, 'model_version': TEXT}
 JPEG_QUALITY = 95
 SHOWN_CHARACTERS = 300
 BLOCK_BYTES = 1 << 16

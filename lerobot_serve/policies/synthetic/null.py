@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyRequest, Prediction
 from lerobot_serve.policies.synthetic.shape import describe_shape
-from lerobot_serve.wire.schema import StateClass
 
 
 class NullPolicy:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyDescription, PolicyError
 from lerobot_serve.policies.option_checks import check_no_torch_options, check_options_match
-from lerobot_serve.wire.schema import StateClass
 
 DEFAULT = 'joints=6,chunk=100,cameras=,fps=30'
 SHAPE = re.compile(r'joints=(\d+),chunk=(\d+),cameras=([^,]*),fps=(\d+(?:\.\d+)?)')

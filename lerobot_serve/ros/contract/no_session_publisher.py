@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.ros.contract.zenoh_serving import ZenohServing
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve_interfaces.msg import ActionChunk
 
 

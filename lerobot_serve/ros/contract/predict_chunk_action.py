@@ -18,6 +18,12 @@ from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.typed_messages import (
     message_from_chunk,
@@ -25,11 +31,6 @@ from lerobot_serve.ros.contract.typed_messages import (
 )
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION, Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 

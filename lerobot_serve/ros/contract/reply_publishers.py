@@ -14,10 +14,10 @@ from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
+from lerobot_serve.contract.names import is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.names import is_reply_topic, REPLY_TOPIC_FORMS
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk
 
 CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'

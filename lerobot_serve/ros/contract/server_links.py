@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TYPE_CHECKING
 
+from lerobot_serve.contract.names import is_reply_key
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
-from lerobot_serve.wire.names import is_reply_key
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
 
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,

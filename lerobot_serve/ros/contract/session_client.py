@@ -15,11 +15,15 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 

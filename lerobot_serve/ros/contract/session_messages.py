@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert session messages to and from the plain objects of wire.session. Pure; any thread."""
+"""Convert session messages to and from a plain SessionRequest. Pure; any thread."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable
-
 from diagnostic_msgs.msg import KeyValue
+from rclpy.serialization import deserialize_message
 
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
-from lerobot_serve.wire.services.session import (
-    CameraSpec,
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.limits import ID_LIMIT, KEY_LIMIT, TASK_LIMIT
+from lerobot_serve.contract.names import is_printable
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import client_messages
+from lerobot_serve.contract.services.session import (
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,
     SessionRefused,
@@ -20,7 +21,6 @@ from lerobot_serve.wire.services.session import (
     TAG_VALUE_LIMIT,
     TAGS_LIMIT,
 )
-from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
 from lerobot_serve_interfaces.msg import DropCount, Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -133,38 +133,16 @@ def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
 
 
 def message_from_session_request(session_request: SessionRequest) -> OpenSession.Request:
-    """Return the request message of OpenSession."""
-    return OpenSession.Request(
-        client_id=session_request.client_id,
-        instance=session_request.instance,
-        session_epoch=session_request.session_epoch,
-        reply_topic=session_request.reply_topic,
-        state_names=list(session_request.state_names),
-        action_names=list(session_request.action_names),
-        cameras=camera_messages(session_request.cameras),
-        fps=float(session_request.fps),
-        schema_version=session_request.schema_version,
-        robot_type=session_request.robot_type,
-        policy=session_request.policy,
-        task=session_request.task,
-        wants_rtc=session_request.wants_rtc,
-        rtc_execution_horizon=session_request.rtc_execution_horizon,
-        codec=int(session_request.codec),
-        reply_deadline_s=float(session_request.reply_deadline_s),
-        tags=[KeyValue(key=key, value=value) for key, value in session_request.tags],
-        extensions=[
-            Extension(key=key, value=array('B', value))
-            for key, value in session_request.extensions
-        ],
-    )
-
-
-def camera_messages(cameras: Iterable[CameraSpec]) -> list[CameraMessage]:
-    """Return a message for each object with name, height, width and channels."""
-    return [
-        CameraMessage(name=c.name, height=c.height, width=c.width, channels=c.channels)
-        for c in cameras
-    ]
+    """
+    Return the request message of OpenSession. Raises SessionRefused for a value that no message
+    may have.
+    """
+    try:
+        raw = client_messages.open_request(session_request)
+    except Unencodable as error:
+        raise SessionRefused(Refusal.BAD_REQUEST, str(error)) from None
+    message: OpenSession.Request = deserialize_message(raw, OpenSession.Request)
+    return message
 
 
 def drop_count_messages(drops: dict[str, int]) -> list[DropCount]:

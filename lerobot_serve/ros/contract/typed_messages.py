@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from rclpy.serialization import deserialize_message, serialize_message
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.observation import Observation
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.predictions import SubmitPrediction

@@ -90,7 +90,12 @@ class SimTimeMonitor:
         known, self._pace = self._pace, pace(passed_ns, real_ns)
         if known is self._pace:
             return
+        found = (
+            f'/clock runs at {passed_ns / real_ns:.2f}x real time'
+            if self._node.count_publishers('/clock')
+            else 'nothing publishes /clock, so stamps stand still'
+        )
         self._node.get_logger().warning(
-            f'{SIM_TIME}: /clock runs at {passed_ns / real_ns:.2f}x real time. Only stamps '
-            'follow it; control steps, ages, limits and episodes run in real time'
+            f'{SIM_TIME}: {found}. Only stamps follow it; control steps, ages, limits and '
+            'episodes run in real time'
         )

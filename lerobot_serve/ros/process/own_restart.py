@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+from lerobot_serve.child_process import replace_by_same_command
 from lerobot_serve.ros.process.service_manager import ServiceManager
 
 STARTS, STARTS_VARIABLE = 3, 'LEROBOT_SERVE_STARTS'
@@ -44,4 +45,4 @@ class OwnRestart:
             if handle > 2:
                 with contextlib.suppress(OSError):
                     os.set_inheritable(handle, False)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        replace_by_same_command()

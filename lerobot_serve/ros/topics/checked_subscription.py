@@ -17,7 +17,7 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.contract.errors import Malformed
 
 UNDECODABLE = 'undecodable'
 

@@ -9,7 +9,7 @@ import numpy as np
 from sensor_msgs.msg import Image as RosImage
 
 from lerobot_serve.arrays import FrameArray
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.contract.errors import Malformed
 
 # encoding -> (channel type, channels, channel order for RGB)
 ENCODINGS = {

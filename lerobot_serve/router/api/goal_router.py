@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.core import RouterHost
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.schema import Flag, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.shadow.comparator import ShadowComparison, ShadowStatistics
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import SINGLE_SLOT
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,

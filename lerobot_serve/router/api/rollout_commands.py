@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.shadow.qualification import Qualification
-from lerobot_serve.wire.fingerprint import weights_of
 
 # ControlSlot.command
 SET_SPLIT, CANARY_START, CANARY_STOP, CANARY_FINISH, SKIP_SHADOW = 9, 10, 11, 12, 14
@@ -56,7 +56,8 @@ def run_rollout_command(
     if command == SET_SPLIT:
         core.set_parameters(by, split_percent=split_percent)
         return f'{split_percent} % of new episodes to slot a'
-    return _end(core, by, split_percent, is_finish=command == CANARY_FINISH)
+    # a request that does not set the split must not give all robots the candidate
+    return _end(core, by, split_percent or MOST_PERCENT, is_finish=command == CANARY_FINISH)
 
 
 def _start(core: RolloutCore, by: str, plan: tuple[str, ...]) -> str:

@@ -11,6 +11,14 @@ from functools import partial
 import threading
 from typing import Any, Protocol, TypeVar
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    check_ros_reply_topic,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.router.api.rollout_commands import CANARY_FINISH
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.core import RouterCore, RouterHost
@@ -19,14 +27,6 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.responses import REASON_LIMIT
-from lerobot_serve.wire.services.session import (
-    check_ros_reply_topic,
-    SessionRefused,
-    SessionRequest,
-)
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,
@@ -45,6 +45,8 @@ class ServiceHost(RouterHost, Protocol):
     """The part of the node that the services use."""
 
     def run_in_control_thread(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
+
+    def until_durable(self, core: RouterCore) -> Awaitable[str]: ...
 
     def poll(self) -> None: ...
 
@@ -87,7 +89,7 @@ class RouterServices:
             (ResetEpisode, 'reset_episode', self.reset, True),
             (GetStatus, 'get_status', self.get_status, False),
             (ControlSlot, 'control_slot', self.control_slot, True),
-            (ReportOutcome, 'report_outcome', self.report_outcome, False),
+            (ReportOutcome, 'report_outcome', self.report_outcome, True),
         )
 
     async def open(
@@ -221,31 +223,49 @@ class RouterServices:
             self._drops.add('open_unreachable')
             self._host.warn(f'sessions in slot {slot} are opened later: {error}')
 
-    def report_outcome(
+    async def report_outcome(
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
-        receipt = self.on_outcome(request.outcome)
-        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
+        try:
+            receipt = await self._record_outcome(request.outcome)
+        except SlotCommandRejected as error:
+            response.text = encodable_text(str(error))
+        else:
+            response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
-    def report_own_outcome(
+    async def report_own_outcome(
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
         """
         Record an outcome over Zenoh: a robot reports for its own episodes alone. Raises
-        SlotCommandRejected while the router is not configured: the robot reports again.
+        SlotCommandRejected as `_record_outcome`: the robot reports again.
         """
-        if self._host.core is None:
-            raise SlotCommandRejected(NOT_CONFIGURED)
-        receipt = self.on_outcome(request.outcome, of_client=request.outcome.client_id)
+        outcome = request.outcome
+        receipt = await self._record_outcome(outcome, of_client=outcome.client_id)
         response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
-    def on_outcome(
+    async def _record_outcome(
         self, message: EpisodeOutcome, *, of_client: str | None = None
     ) -> OutcomeReceipt:
-        """Record an outcome, only for an episode `of_client` if given; return the reply."""
+        """
+        Record an outcome and wait until it is durable, with its episode. Raises
+        SlotCommandRejected while the router is not configured, and when it is not durable.
+        """
         core = self._host.core
         if core is None:
-            return OutcomeReceipt(NOT_CONFIGURED, is_accepted=False)
-        return core.record_outcome(message.episode_id, message.outcome, of_client=of_client)
+            raise SlotCommandRejected(NOT_CONFIGURED)
+        receipt = core.record_outcome(message.episode_id, message.outcome, of_client=of_client)
+        if receipt.is_accepted and (problem := await self._host.until_durable(core)):
+            raise SlotCommandRejected(
+                f'counted, and lost if the router ends before it is durable: {problem}; report it '
+                'again'
+            )
+        return receipt
+
+    def on_outcome(self, message: EpisodeOutcome) -> None:
+        """Record an outcome of the topic, which has no reply."""
+        core = self._host.core
+        if core:
+            core.record_outcome(message.episode_id, message.outcome)

@@ -169,11 +169,11 @@ def _probe(core: RouterCore, slot: Slot) -> str:
 
 
 def _lift(core: RouterCore, slot: Slot) -> str:
-    lifted = core.decisions.lift(slot)
+    policy = slot.policy
+    lifted = core.decisions.lift(slot, policy)
     if not lifted:
-        raise SlotCommandRejected(
-            f'no verdict bars slot {slot.name} ({slot.policy or "no policy yet"})'
-        )
+        unknown = 'its policy is not known yet; start its policy servers, then retry'
+        raise SlotCommandRejected(f'no verdict bars slot {slot.name} ({policy or unknown})')
     if slot.text:
         return (
             f'the verdict on {lifted} is lifted; slot {slot.name} is still not eligible: '

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.canary import status_text
 from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.rules import (
@@ -40,7 +41,6 @@ from lerobot_serve.router.canary.watch import (
     WatchAction,
     without_earlier_halts,
 )
-from lerobot_serve.wire.fingerprint import weights_of
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
@@ -203,7 +203,7 @@ class Canary:
     def _check_allowed(self, event: CanaryTrigger, what: str) -> None:
         if (self.state, event) not in TRANSITIONS:
             raise CanaryCommandRejected(
-                f'cannot {what} a canary that is {self.state.value.replace("_", " ")}: {self.text}'
+                f'cannot {what} a canary that is {self.state.word.replace("_", " ")}: {self.text}'
             )
 
     # state across restarts
@@ -328,7 +328,7 @@ class Canary:
         if state is not self.state:
             self._transition(
                 CanaryTrigger.HOLD if state is CanaryPhase.UNDECIDED else CanaryTrigger.CONTINUE,
-                state.value,
+                state.word,
                 why,
             )
         self._set_text(why)
@@ -357,7 +357,7 @@ class Canary:
         """Return what is found about a promoted candidate, with the reason."""
         record, comparison = self.record, self.record.comparison
         evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
-        comparison.worse = max(comparison.worse, evidence)
+        comparison.worse = max(comparison.worse, evidence / record.trial.rollback_factor)
         guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.limits)
         if guard:
             return Finding.GUARD, guard
@@ -424,7 +424,7 @@ class Canary:
 
     def _set_text(self, why: str) -> None:
         self.record.why = why[:TEXT_LIMIT]
-        self.text = f'{self.state.value.replace("_", " ")}: {self.record.why}'
+        self.text = f'{self.state.word.replace("_", " ")}: {self.record.why}'
 
     def _evidence_figures(self, facts: Facts) -> EvidenceFigures:
         candidate, champion = facts.candidate.arm, facts.champion.arm

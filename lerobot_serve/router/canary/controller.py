@@ -8,16 +8,18 @@ operator before and after. State, verdict and split are stored in one transactio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from builtin_interfaces.msg import Time
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.names import client_of_episode
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
-from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
+from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.canary.guards.values import guard_values
 from lerobot_serve.router.canary.record import CanaryEvent, LOG10_E
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
@@ -26,30 +28,24 @@ from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import EpisodeTransition, SlotCounters
+from lerobot_serve.router.replicas.slot_stats import (
+    EpisodeTransition,
+    SlotCounters,
+    SlotStats,
+)
 from lerobot_serve.router.shadow.qualification import ShadowRecord
+from lerobot_serve.router.storage.content import COUNTED
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
-from lerobot_serve.wire.cdr import encodable_text
 from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
 CANDIDATE, CHAMPION = 'b', 'a'
 ARM_OF_SLOT = {CANDIDATE: 'candidate', CHAMPION: 'champion'}
 SLOT_OF_ARM = {arm: slot for slot, arm in ARM_OF_SLOT.items()}
-PHASE_CODES = {
-    CanaryPhase.OFF: CanaryState.OFF,
-    CanaryPhase.WAITING: CanaryState.WAITING,
-    CanaryPhase.RUNNING: CanaryState.RUNNING,
-    CanaryPhase.UNDECIDED: CanaryState.UNDECIDED,
-    CanaryPhase.PAUSED: CanaryState.PAUSED,
-    CanaryPhase.PROMOTED: CanaryState.PROMOTED,
-    CanaryPhase.ROLLED_BACK: CanaryState.ROLLED_BACK,
-}
 # events logged as info instead of warnings
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
-# a killed process loses at most the counts of this time, of both policies alike
+# a killed process loses at most the counts of replies and commands of this time, of both policies
+# alike; episodes that began or ended since are counted again from the store
 SAVE_PERIOD_NS = 5 * 10**9
-# in a stored canary: see CanaryController.shared
-SHARED = 'shared'
 
 
 class CanaryController:
@@ -83,8 +79,8 @@ class CanaryController:
         self._restarts: dict[str, int] = {}
         # of the last update
         self._facts = Facts(SlotFacts(), SlotFacts())
-        # what of a shared state is in the counts; stored with them
-        self.shared: dict[str, Any] = {}
+        # up to which begin or end of an episode the counts go, and more; stored with them
+        self.counted: dict[str, Any] = {}
         self.adopt()
 
     def adopt(self) -> None:
@@ -96,8 +92,8 @@ class CanaryController:
         # the operator may have set the split since a canary ended
         self._share = self.canary.share_percent if self.canary.is_over else None
         self._was_over = self.canary.is_over
-        found = (snapshot or {}).get(SHARED)
-        self.shared = found if isinstance(found, dict) else {}
+        found = (snapshot or {}).get(COUNTED)
+        self.counted = found if isinstance(found, dict) else {}
         self._update_slot()
 
     def _update_slot(self) -> None:
@@ -118,7 +114,7 @@ class CanaryController:
             champion,
             divergence=in_shadow.spreads_mean,
             divergence_samples=in_shadow.spreads_count,
-            events=arm_events(table.stats.take_events()),
+            events=arm_events(table.stats),
         )
 
     def _restart_latency(self, table: RoutingTable) -> None:
@@ -201,8 +197,8 @@ class CanaryController:
             return
         self._saved_ns = now_ns
         snapshot = self.canary.snapshot()
-        if self.shared:
-            snapshot[SHARED] = self.shared
+        if self.counted:
+            snapshot[COUNTED] = self.counted
         if snapshot != self._decisions.canary_snapshot:
             self._decisions.canary(snapshot, is_decision=is_decision)
 
@@ -226,7 +222,7 @@ class CanaryController:
         if is_waiting or state in ON_TRIAL or state is CanaryPhase.PROMOTED:
             raise CanaryCommandRejected(
                 f'a rollout of {record.policies["candidate"]} has begun ({self.canary.text}); '
-                'abort, stop or finish it first'
+                'stop it first, abort it to bar its policy, or finish it'
             )
         if slot.verdict_record.verdict in BARRING_VERDICTS:
             raise CanaryCommandRejected(f'not started: {slot.verdict_record.text}; {LIFT_HINT}')
@@ -290,7 +286,7 @@ class CanaryController:
         facts = canary.step_facts(self._facts)
         return CanaryState(
             stamp=stamp,
-            state=PHASE_CODES[canary.state],
+            state=int(canary.state),
             slot=CANDIDATE,
             candidate_policy=record.policies['candidate'],
             # what slot a serves now, also without a plan: a learner builds on it
@@ -333,14 +329,20 @@ class CanaryController:
         )
         return forecast.episodes if forecast else -1
 
-    def open_episodes(self) -> list[tuple[str, str]]:
-        """Return the episodes of this step without an outcome yet, with their slot."""
-        return [(name, SLOT_OF_ARM[arm]) for name, arm in self.canary.open_episodes.items()]
+    def open_episodes(self) -> list[EpisodeTransition]:
+        """Return the begins of the episodes of this step without an outcome yet."""
+        episodes = self.canary.open_episodes.items()
+        return [(name, BEGUN, SLOT_OF_ARM[arm]) for name, arm in episodes]
 
 
-def arm_events(events: Sequence[EpisodeTransition]) -> tuple[EpisodeEvent, ...]:
-    """Return the events of SlotStats with arms instead of slots."""
-    return tuple(EpisodeEvent(name, what, ARM_OF_SLOT[slot]) for name, what, slot in events)
+def arm_events(stats: SlotStats) -> tuple[EpisodeEvent, ...]:
+    """Return the events of SlotStats with arms instead of slots, and with robots."""
+    return tuple(
+        EpisodeEvent(
+            name, what, ARM_OF_SLOT[slot], stats.client_of(name) or client_of_episode(name)
+        )
+        for name, what, slot in stats.take_events()
+    )
 
 
 def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:

@@ -23,11 +23,15 @@ TEXT_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEvent:
-    """The begin or end of an episode in an arm; `what` is BEGUN or one of ENDS."""
+    """
+    The begin or end of an episode in an arm; `what` is BEGUN or one of ENDS. A begin has the
+    robot, empty if it is not known.
+    """
 
     episode_id: str
     what: str
     arm: str
+    robot: str = ''
 
 
 @dataclass(slots=True)

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
 from lerobot_serve.router.storage.checked import checked_int, checked_text
-from lerobot_serve.wire.fingerprint import digest_of
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 
 FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
 # verdicts with which a candidate may drive robots

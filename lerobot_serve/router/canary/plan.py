@@ -66,8 +66,9 @@ class Terms:
                      margin or more
     false_rollback   bound on the probability that the comparison ever rolls back a candidate that
                      is not worse
-    block_episodes   number of consecutive episodes of the candidate that may fail for one cause;
-                     the promotion test counts them as one observation
+    block_episodes   number of consecutive episodes of the candidate, of any robots, that may fail
+                     for one cause; the promotion test counts them as one observation. The run of
+                     failures of one robot that is assumed before any is seen
     """
 
     margin: float = 0.1

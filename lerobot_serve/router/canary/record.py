@@ -136,9 +136,10 @@ class CanaryRecord:
         """
         champion, alarms = without_open(self.trial.totals['champion']), new_alarms()
         alarms.baselines = self.alarms.baselines
+        runs = self.trial.runs['champion']
         self.step, self.time_ns = step, 0
         self.trial, self.alarms = new_trial(terms), alarms
-        self.trial.totals['champion'] = champion
+        self.trial.totals['champion'], self.trial.runs['champion'] = champion, runs
         self.comparison.next_step()
         self.growth.restart(['candidate'])
         self.watch.champion, self.watch.is_over = self.policies['champion'], False
@@ -146,7 +147,7 @@ class CanaryRecord:
     def as_json(self) -> dict[str, Any]:
         """Return the record for `from_json`."""
         return {
-            'state': self.state.value,
+            'state': self.state.word,
             'step': self.step,
             'time_ns': self.time_ns,
             'passed': self.comparison.passed,
@@ -174,10 +175,10 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
     Return the record of a plan with `trials` steps below 100 %. Raises ValueError, KeyError or
     TypeError for an invalid one.
     """
-    state = CanaryPhase(values['state'])
+    state = CanaryPhase.named(values['state'])
     step = checked_int(values['step'], 'step', NUMBER_LIMIT)
     if step not in _steps(state, trials):
-        raise ValueError(f'{state.value} at step {step} of {trials}')
+        raise ValueError(f'{state.word} at step {step} of {trials}')
     if state in ON_TRIAL and not all(values['policies'][slot] for slot in ARMS):
         raise ValueError('on trial without policies')
     record = CanaryRecord(

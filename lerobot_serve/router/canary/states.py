@@ -21,24 +21,10 @@ from __future__ import annotations
 
 from enum import auto, Enum
 
+from lerobot_serve.contract.records import CanaryState
 
-class CanaryPhase(Enum):
-    """The state of a canary."""
-
-    # no plan
-    OFF = 'off'
-    # the candidate may not receive traffic yet
-    WAITING = 'waiting'
-    # the minimum episodes or time of the step are not reached
-    RUNNING = 'running'
-    # the minimums are reached; undecided or without data, the share stays
-    UNDECIDED = 'undecided'
-    # paused by an operator: the share stays, guards still roll back
-    PAUSED = 'paused'
-    # all new episodes go to the candidate
-    PROMOTED = 'promoted'
-    # no new episodes go to the candidate
-    ROLLED_BACK = 'rolled_back'
+# CanaryState.msg says what each is
+CanaryPhase = CanaryState.State
 
 
 class CanaryTrigger(Enum):

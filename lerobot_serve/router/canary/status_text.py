@@ -15,10 +15,13 @@ from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
 from lerobot_serve.router.canary.guards.rules import not_ready_reason, percentage
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
-from lerobot_serve.router.canary.watch import Champion, ended, HOUR_NS, WatchRecord
+from lerobot_serve.router.canary.watch import Champion, ended, WatchRecord
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
+# factor from which the text reports runs of failures
+REPORTED_RUNS = 1.5
+TIME_UNITS = ((3600, 'h'), (60, 'min'), (1, 's'))
 
 
 def step_text(plan: CanaryPlan, step: int) -> str:
@@ -35,11 +38,11 @@ def rates_text(facts: Facts) -> str:
 def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> str:
     """Return the progress towards the minimums of a step."""
     least = plan.steps[step]
-    parts = [
-        f'{facts.candidate.reported} of {least.minimum_episodes} episodes of the candidate',
-        f'{_minutes(min(time_s, least.minimum_s))} of {_minutes(least.minimum_s)} min',
-    ]
-    return f'{step_text(plan, step)}: {", ".join(parts)}; {rates_text(facts)}'
+    episodes = _counted(facts.candidate.reported, least.minimum_episodes)
+    time = f', {_time(time_s, least.minimum_s)}' if least.minimum_s else ''
+    return (
+        f'{step_text(plan, step)}: {episodes} episodes of the candidate{time}; {rates_text(facts)}'
+    )
 
 
 def undecided_text(
@@ -47,7 +50,8 @@ def undecided_text(
 ) -> str:
     """Return the rates, episodes without outcome, and the forecast of remaining episodes."""
     forecast = _forecast(plan, step, facts, terms, trial)
-    return '. '.join(filter(None, (rates_text(facts), _missing_outcomes_text(facts), forecast)))
+    parts = (rates_text(facts), _missing_outcomes_text(facts), _runs_text(trial), forecast)
+    return '. '.join(filter(None, parts))
 
 
 def with_halts(text: str, facts: Facts, limits: GuardLimits) -> str:
@@ -85,8 +89,8 @@ def worse_text(facts: Facts, terms: Terms) -> str:
 def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: WatchMinimum) -> str:
     """Return the progress of a watch, and the success rates that it compares."""
     text = (
-        f'watched for {ended(facts.candidate.arm)} of {minimum.episodes} episodes and '
-        f'{_hours(time_ns)} of {minimum.hours:g} h; {_watched_rates(watch, facts)}'
+        f'watched for {_counted(ended(facts.candidate.arm), minimum.episodes)} episodes and '
+        f'{_time(time_ns / 1e9, minimum.hours * 3600)}; {_watched_rates(watch, facts)}'
     )
     replaced = _replaced_text(watch, facts.champion)
     return f'{text}. It does not end while {replaced}: {_back_text(watch)}' if replaced else text
@@ -163,6 +167,17 @@ def _missing_outcomes_text(facts: Facts) -> str:
     )
 
 
+def _runs_text(trial: StepTrial) -> str:
+    """Return how far failures come in runs of one robot; empty below REPORTED_RUNS."""
+    factor = trial.rollback_factor
+    if factor < REPORTED_RUNS:
+        return ''
+    return (
+        'Episodes of one robot fail in runs, for one reason: it takes about '
+        f'{factor:.1f} times the episodes; `lerobot-serve history` shows them by robot'
+    )
+
+
 def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial) -> str:
     if min(facts.candidate.reported, facts.champion.reported) < MIN_FORECAST_EPISODES:
         return 'Too few episodes for a forecast'
@@ -194,8 +209,16 @@ def _watched_rates(watch: WatchRecord, facts: Facts) -> str:
     return f'candidate {_rate(facts.candidate)}, champion before {known}'
 
 
-def _hours(time_ns: int) -> str:
-    return f'{time_ns / HOUR_NS:.3g}'
+def _counted(count: int, least: int) -> str:
+    """Return the progress towards a minimum, at most the minimum."""
+    return f'{min(count, least)} of {least}'
+
+
+def _time(seconds: float, least_s: float) -> str:
+    """Return the progress towards a minimum time, in a unit that suits the minimum."""
+    size_s, unit = next(row for row in TIME_UNITS if least_s >= 2 * row[0] or row[0] == 1)
+    done = math.floor(10 * min(seconds, least_s) / size_s) / 10
+    return f'{done:g} of {least_s / size_s:.3g} {unit}'
 
 
 def _rate(slot: SlotFacts) -> str:
@@ -209,10 +232,6 @@ def _rate(slot: SlotFacts) -> str:
 
 def _points(margin: float) -> str:
     return f'{100 * margin:g} percentage points'
-
-
-def _minutes(seconds: float) -> str:
-    return f'{seconds / 60:.3g}'
 
 
 def _round_up(number: float) -> str:

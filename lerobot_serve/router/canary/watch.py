@@ -13,11 +13,11 @@ from dataclasses import astuple, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
 from lerobot_serve.router.canary.plan import Terms, WatchMinimum
 from lerobot_serve.router.storage.checked import checked_flag, checked_int, checked_text
-from lerobot_serve.wire.fingerprint import digest_of
 
 COUNT_LIMIT = 10**15
 HOUR_NS = 3600 * 10**9

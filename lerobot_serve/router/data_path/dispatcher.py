@@ -13,6 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 import threading
 
+from lerobot_serve.contract.data_path.chunk import read_reply_summary, ReplySummary
+from lerobot_serve.contract.data_path.execution_report import (
+    ExecutionReport,
+    find_execution_report,
+)
+from lerobot_serve.contract.data_path.header import Header, read_envelope, with_flags
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
@@ -39,11 +47,6 @@ from lerobot_serve.router.placement.episode_placement import (
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.reply_policy import judge, KnownPolicies, ReplyPolicy
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.execution_report import ExecutionReport, find_execution_report
-from lerobot_serve.wire.header import Header, read_envelope, with_flags
-from lerobot_serve.wire.schema import Flag, MsgType, Status
 
 DRAINING_TEXT = 'the router is draining; open a session with another server'
 # the replica is healthy and has lost the session
@@ -435,8 +438,7 @@ class Dispatcher:
         if request.is_done or self._table.in_flight.pending_servers(request):
             return
         if not self._forwarder.fail_over(request, 'timeout', step):
-            request.end()
-            step.defer(self._drop, request, 'timeout')
+            self._forwarder.reply_timeout(request, step)
 
     def _record_failed_probe(self, replica: Replica, now_ns: int) -> None:
         slot = self._table.slot_of(replica)

@@ -7,6 +7,7 @@ No ROS; called under RoutingTable.lock.
 
 from __future__ import annotations
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.quotas.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.data_path.hedging import Hedging
@@ -20,6 +21,7 @@ from lerobot_serve.router.placement.eligibility import Eligibility, SlotUse
 from lerobot_serve.router.placement.episode_placement import (
     EpisodePlacement,
     must_leave,
+    no_slot_available,
     NoSlotAvailable,
     prefer_replica,
     ready_replicas,
@@ -30,7 +32,6 @@ from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.schema import Flag, Status
 
 # failures that other replicas of the slot may not share
 REPLICA_FAILURES = ('timeout', 'wrong_policy', 'policy_error')
@@ -247,8 +248,24 @@ class RequestForwarder:
         self, request: InFlightRequest, unavailable: NoSlotAvailable, step: DispatchStep
     ) -> None:
         """Reply NO_SLOT, or NO_SESSION if no slot is reachable, at once."""
-        status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
         self._drops.add('unanswered' if unavailable.is_unreachable else 'no_slot')
+        self._fail_unavailable(request, unavailable, step)
+
+    def reply_timeout(self, request: InFlightRequest, step: DispatchStep) -> None:
+        """
+        Reply as `reply_no_slot` when no replica has replied in time and no other one is left: the
+        client need not wait for its own time limit.
+        """
+        slot, limit_s = self._table.slots[request.slot], self._table.rules.timeout_ns / 1e9
+        text = f'slot {slot.name}: no reply within {limit_s:g} s'
+        unavailable = no_slot_available(self._table.slots.values(), text)
+        self._drops.add('timeout')
+        self._fail_unavailable(request, unavailable, step)
+
+    def _fail_unavailable(
+        self, request: InFlightRequest, unavailable: NoSlotAvailable, step: DispatchStep
+    ) -> None:
+        status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
         self.fail(request, status, str(unavailable), step)
 
     def reply_quota(

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import auto, Enum
 import heapq
 
+from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.wire.header import Header
 
 # smaller heaps are not compacted
 MIN_HEAP_TO_COMPACT = 64

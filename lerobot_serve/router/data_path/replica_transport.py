@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Flag, Status
 
 
 class ReplicaSender(Protocol):

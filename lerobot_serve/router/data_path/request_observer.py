@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.chunk import ReplySummary
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Status
 
 
 class RequestObserver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.wire.schema import SINGLE_SLOT
+from lerobot_serve.contract.limits import SINGLE_SLOT
 
 
 @dataclass(frozen=True, slots=True)

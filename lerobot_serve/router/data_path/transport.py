@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Status
 
 
 class Transport(Protocol):

@@ -149,10 +149,9 @@ class HealthMonitor:
 
     def _log_health(self, state: RouterState) -> None:
         self._logged_reason, self._logged_ns = state.text, self._context.clock()
-        is_healthy = self._health == 'healthy'
-        log = self._context.log_info if is_healthy else self._context.log_warning
         # no health is known yet, before the first poll
-        log(': '.join(filter(None, (self._health, state.text))))
+        text = reports.health_text(self._health, state.text)
+        (self._context.log_info if text == reports.HEALTHY else self._context.log_warning)(text)
 
     def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
         """Close expired sessions, open missing ones and publish states. Once per second."""

@@ -7,5 +7,5 @@ from datetime import datetime
 
 
 def format_local_time() -> str:
-    """Return date and time of day with the zone, for example 2026-11-20 14:03:09 CET."""
-    return datetime.now().astimezone().strftime('%Y-%m-%d %H:%M:%S %Z')
+    """Return date and time of day with the offset, for example 2026-11-20 14:03:09+01:00."""
+    return datetime.now().astimezone().isoformat(' ', 'seconds')

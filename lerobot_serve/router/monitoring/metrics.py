@@ -63,6 +63,7 @@ def serve(
         lambda: collect(
             host.core, drops.counts() | trace_losses(host.core) | state_losses(host.core)
         ),
+        keys=parameters.zenoh_keys,
         why_not_ready=lambda: not_ready_reason(host),
         why_not_alive=why_not_alive,
     )
@@ -77,8 +78,8 @@ def state_losses(core: RouterCore | None) -> dict[str, int]:
     """Return what the store never got, by reason."""
     if core is None:
         return {}
-    lost = {'state_abandoned': core.writer.abandoned, 'state_conflict': core.writer.conflicts}
-    return {reason: count for reason, count in lost.items() if count}
+    # also 0: an increase is seen only from a sample before it
+    return {'state_abandoned': core.writer.abandoned, 'state_conflict': core.writer.conflicts}
 
 
 def not_ready_reason(host: RouterHost) -> str:
@@ -102,6 +103,11 @@ def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
         metrics = [*slot_metrics(core.table, shares), *replica_metrics(core.table)]
     yield from metrics
     yield from router_metrics(core.table, core.dispatcher.hedging)
+    yield gauge(
+        'router_decisions_durable',
+        '1 when a restart finds all decisions again',
+        value=not core.writer.text,
+    )
     yield canary_state(core.canary.canary.state)
     yield refused_by_quota('router', core.table.quotas.refusals())
     if core.shared:
@@ -205,7 +211,7 @@ def shared_state_metrics(shared: SharedState) -> list[Metric]:
 def canary_state(now: CanaryPhase) -> Metric:
     family = gauge('router_canary_state', '1 for the current state', ['state'])
     for state in CanaryPhase:
-        family.add_metric([state.value], state is now)
+        family.add_metric([state.word], state is now)
     return family
 
 

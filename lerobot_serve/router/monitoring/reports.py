@@ -10,6 +10,13 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from std_msgs.msg import Header
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import (
+    FINGERPRINT_LIMIT,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_MIN,
+    SINGLE_SLOT,
+)
 from lerobot_serve.router.api.messages import drop_messages
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.hedging import Hedging
@@ -18,13 +25,6 @@ from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import overall_health, Slot
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import (
-    FINGERPRINT_LIMIT,
-    SCHEMA_VERSION,
-    SCHEMA_VERSION_MIN,
-    SINGLE_SLOT,
-)
 from lerobot_serve_interfaces.msg import (
     ReplicaState,
     RouterState,
@@ -32,6 +32,8 @@ from lerobot_serve_interfaces.msg import (
     SlotState,
 )
 from lerobot_serve_interfaces.srv import GetStatus
+
+HEALTHY = 'healthy'
 
 
 def router_state(
@@ -189,14 +191,20 @@ def fill_status_reply(
     return response
 
 
+def health_text(health: str, text: str) -> str:
+    """Return health and reason; beside healthy slots it is one of the router, and stands alone."""
+    return text if text and health == HEALTHY else ': '.join(filter(None, (health, text)))
+
+
 def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
     """Return one status for the router and one for each slot, for rqt_runtime_monitor."""
-    levels = {'healthy': DiagnosticStatus.OK, 'unavailable': DiagnosticStatus.ERROR}
+    text = health_text(state.health, state.text)
+    levels = {HEALTHY: DiagnosticStatus.OK, 'unavailable': DiagnosticStatus.ERROR}
     whole = DiagnosticStatus(
         name=name,
         hardware_id=name,
-        level=levels.get(state.health, DiagnosticStatus.WARN),
-        message=f'{state.health}: {state.text}' if state.text else state.health,
+        level=levels.get(text.partition(':')[0], DiagnosticStatus.WARN),
+        message=text,
         values=_values(
             sessions=state.sessions,
             split_percent=state.split_percent,

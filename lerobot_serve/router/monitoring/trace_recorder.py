@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport, Halt
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.canary.gate_record import GateRecord
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.context import NodeContext
@@ -25,10 +29,6 @@ from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve.trace.writing.open_trace import open_trace, wall_seconds
 from lerobot_serve.trace.writing.writer import TraceWriter
-from lerobot_serve.wire.chunk import ReplySummary
-from lerobot_serve.wire.execution_report import ExecutionReport, Halt
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Status
 
 HALT_NAMES: dict[int, str] = {
     Halt.NONE: 'runs',

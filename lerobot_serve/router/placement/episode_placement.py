@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.placement import split
 from lerobot_serve.router.placement.eligibility import (
@@ -30,7 +31,6 @@ from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.schema import Flag
 
 # a client keeps its replica among equally loaded ones
 SWITCH_COST = 1e-3
@@ -128,6 +128,10 @@ class EpisodePlacement:
         Set the slot of a request and return the placement. Raises NoSlotAvailable; then a new
         episode is not stored, and a running one keeps its slot.
         """
+        with self._placements.stored_together():
+            return self._place(request, request_id, split_percent)
+
+    def _place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
         session, now_ns = request.session, request.started_ns
         if session.episode_id != request.episode_id:
             session.begin(request.episode_id)
@@ -273,9 +277,10 @@ class EpisodePlacement:
         stay = session_eligibility(SlotUse.STAY, session, slot, now_ns)
         if session:
             session.failed_slot = ''
-        self._stats.record_move(episode_id, eligible[0].name, slot.name)
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
-        return self._placements.move(episode_id, eligible[0].name, reason)
+        with self._placements.stored_together():
+            self._stats.record_move(episode_id, eligible[0].name, slot.name)
+            return self._placements.move(episode_id, eligible[0].name, reason)
 
     def _choose(self, session: ClientSession | None, wanted: str, now_ns: int) -> tuple[str, str]:
         """

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import SINGLE_SLOT
 
 REASON_LIMIT = 500
 
@@ -51,6 +52,9 @@ class PlacementWriter(Protocol):
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None: ...
 
+    def together(self) -> AbstractContextManager[object]:
+        """Write what is queued in the block in one transaction."""
+
 
 class PlacementTable:
     """The placements of up to `capacity` episodes; `known` are those of the store."""
@@ -69,6 +73,13 @@ class PlacementTable:
 
     def __len__(self) -> int:
         return len(self._placed)
+
+    def stored_together(self) -> AbstractContextManager[object]:
+        """
+        Store the placements of the block and the begins and ends of episodes in it in one
+        transaction: one without the other would not count.
+        """
+        return self._writer.together() if self._writer else nullcontext()
 
     def find(self, episode_id: str) -> Placement | None:
         """Return a known placement without marking it as used; None without one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from lerobot_serve.wire.schema import SINGLE_SLOT
+from lerobot_serve.contract.limits import SINGLE_SLOT
 
 BUCKETS = 100
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Self
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.latency import RecentLatency
-from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
 # a replica is unresponsive after MAX_CONSECUTIVE_LATE late replies, without a reply for
@@ -18,17 +18,8 @@ from lerobot_serve_interfaces.msg import ServerStatus
 MAX_CONSECUTIVE_LATE = 3
 SILENCE_FACTOR = 4
 NO_STATUS_SINCE_RETURN_TEXT = 'available again; no status received yet'
+ReplicaState = records.ReplicaState.State
 STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
-
-
-class ReplicaState(IntEnum):
-    """The values of the message field ReplicaState.state."""
-
-    UNKNOWN = 0
-    READY = 1
-    UNHEALTHY = 2
-    UNAVAILABLE = 3
-    POLICY_MISMATCH = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections import UserDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -25,7 +26,6 @@ from lerobot_serve.router.placement.eligibility import (
 )
 from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
-from lerobot_serve.wire.fingerprint import weights_of
 
 
 @dataclass(frozen=True, slots=True)

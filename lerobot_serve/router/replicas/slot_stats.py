@@ -11,13 +11,13 @@ called under RoutingTable.lock.
 from __future__ import annotations
 
 from collections import Counter, deque, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.telemetry.histogram import Histogram
-from lerobot_serve.wire.execution_report import ExecutionReport
 
 # EpisodeOutcome.outcome -> name of the counter
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
@@ -90,13 +90,20 @@ class SlotStats:
     """
     Counters of all slots, and up to `capacity` episodes. An outcome is accepted until
     `verdict_within_ns` after the end of the episode; beyond the capacity, the oldest episodes
-    become unreported at once.
+    become unreported at once. `store_event` queues an event for the store and returns its number;
+    `event_number` is that of the last one.
     """
 
     def __init__(
-        self, slots: tuple[str, ...], capacity: int, *, verdict_within_ns: int = 24 * HOUR_NS
+        self,
+        slots: tuple[str, ...],
+        capacity: int,
+        *,
+        verdict_within_ns: int = 24 * HOUR_NS,
+        store_event: Callable[[EpisodeTransition], int] | None = None,
     ) -> None:
-        self.verdict_within_ns = verdict_within_ns
+        self.verdict_within_ns, self._store_event = verdict_within_ns, store_event
+        self.event_number = 0
         # whether other routers may have begun an episode
         self.is_shared = False
         self._events: deque[EpisodeTransition] = deque(maxlen=EVENTS_LIMIT)
@@ -117,18 +124,32 @@ class SlotStats:
         self._events.clear()
         return events
 
-    def restore_episodes(self, episodes: Iterable[tuple[str, str]], now_ns: int) -> None:
-        """Restore (episode, slot) pairs of a previous run whose outcomes may still be reported."""
-        for episode_id, slot in episodes:
-            if episode_id not in self._episodes:
-                self._episodes[episode_id] = RoutedEpisode(
-                    slot, ended_ns=now_ns, initial_slot=slot
-                )
-                self._awaiting_outcome[episode_id] = self._episodes[episode_id]
+    def restore_episodes(self, events: Iterable[EpisodeTransition], now_ns: int) -> None:
+        """Restore episodes of a previous run from their begins and ends."""
+        for episode_id, what, slot in events:
+            if what == BEGUN and episode_id in self._episodes:
+                continue
+            new = RoutedEpisode(slot, ended_ns=now_ns, initial_slot=slot)
+            episode = self._episodes.setdefault(episode_id, new)
+            if what == 'moved':
+                episode.has_moved = True
+            elif what != BEGUN:
+                episode.outcome_name = what
+                episode.reported = what if what in OUTCOMES.values() else ''
+            if episode.outcome_name:
+                self._awaiting_outcome.pop(episode_id, None)
+            else:
+                self._awaiting_outcome[episode_id] = episode
+        self._forget_oldest()
+
+    def replay(self, events: Iterable[EpisodeTransition], number: int) -> None:
+        """Let the canary count events of a previous run first; `number` is that of the last."""
+        self._events.extend(events)
+        self.event_number = number
 
     def adopt_episode(self, episode_id: str, placement: Placement, now_ns: int) -> None:
-        """Accept outcomes of an episode that another router of a shared state has served."""
-        if episode_id in self._episodes:
+        """Accept outcomes of an episode that a previous run, or another router, has served."""
+        if episode_id in self._episodes or episode_id in self._of_goals:
             return
         self._episodes[episode_id] = RoutedEpisode(
             placement.slot,
@@ -185,7 +206,10 @@ class SlotStats:
         )
         self._slots[slot].episodes += is_new
         if is_new:
-            self._events.append((episode_id, BEGUN, slot))
+            self._add_event(episode_id, BEGUN, slot)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._episodes) > self._capacity:
             forgotten, episode = self._episodes.popitem(last=False)
             if self._awaiting_outcome.pop(forgotten, None):
@@ -213,7 +237,7 @@ class SlotStats:
             return
         if not episode.has_moved:
             self._slots[episode.slot].moved += 1
-            self._events.append((episode_id, 'moved', episode.initial_slot))
+            self._add_event(episode_id, 'moved', episode.initial_slot)
         episode.has_moved, episode.slot = True, slot
 
     def record_reply(
@@ -289,6 +313,11 @@ class SlotStats:
         episode = self._episodes.get(episode_id)
         return episode is not None and bool(client_id) and episode.client_id == client_id
 
+    def client_of(self, episode_id: str) -> str:
+        """Return the client that requested an episode; empty if it is not known."""
+        episode = self._episodes.get(episode_id)
+        return episode.client_id if episode else ''
+
     def initial_slot(self, episode_id: str) -> str:
         """Return the slot in which an episode began; empty if it is not known."""
         episode = self._episodes.get(episode_id)
@@ -306,6 +335,12 @@ class SlotStats:
 
     def _end(self, episode_id: str, episode: RoutedEpisode, outcome_name: str) -> None:
         if not (episode.has_moved or episode.outcome_name):
-            self._events.append((episode_id, outcome_name, episode.initial_slot))
+            self._add_event(episode_id, outcome_name, episode.initial_slot)
             self._slots[episode.slot].ended[outcome_name] += 1
             episode.outcome_name = outcome_name
+
+    def _add_event(self, episode_id: str, what: str, slot: str) -> None:
+        event = episode_id, what, slot
+        self._events.append(event)
+        if self._store_event:
+            self.event_number = self._store_event(event)

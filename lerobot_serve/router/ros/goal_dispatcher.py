@@ -23,6 +23,10 @@ from rclpy.logging import LoggingSeverity
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.names import is_over_zenoh, node_name
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import observation_bytes
 from lerobot_serve.ros.contract.typed_messages import message_from_chunk
@@ -30,10 +34,6 @@ from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.names import is_over_zenoh, node_name
-from lerobot_serve.wire.schema import Status
 from lerobot_serve.zenoh.keys import PREDICT_CHUNK, Role, ServerKeys, WITHDRAW, WITHDRAWN
 from lerobot_serve.zenoh.traffic import Traffic
 from lerobot_serve_interfaces.action import PredictChunk

@@ -16,14 +16,14 @@ from typing import Protocol, TYPE_CHECKING
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Envelope, read_envelope
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChunkAction
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Envelope, read_envelope
-from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 

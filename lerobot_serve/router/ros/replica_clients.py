@@ -14,14 +14,14 @@ from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
+from lerobot_serve.contract.names import ros_token
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )
-from lerobot_serve.wire.names import ros_token
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
 
 OnReply = Callable[[str, bytes], None]

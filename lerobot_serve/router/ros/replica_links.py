@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.names import is_over_zenoh
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.replica_clients import (
@@ -19,7 +20,6 @@ from lerobot_serve.router.ros.replica_clients import (
 )
 from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
 from lerobot_serve.router.ros.shadow_clients import ShadowClients, ShadowSession
-from lerobot_serve.wire.names import is_over_zenoh
 
 if TYPE_CHECKING:
     from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient, ZenohReplicas

@@ -13,11 +13,11 @@ import time
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.srv import OpenSession
 

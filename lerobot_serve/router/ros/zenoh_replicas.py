@@ -11,13 +11,13 @@ from typing import Any
 
 import zenoh
 
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import (
     OnReply,
     OnStatus,
 )
-from lerobot_serve.wire.names import node_name
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S

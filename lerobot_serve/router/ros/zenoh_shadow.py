@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import zenoh
 
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.router.ros.shadow_clients import MATCH_TIMEOUT_S, OnReply, rate_limited
 from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient
-from lerobot_serve.wire.names import node_name
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -11,7 +11,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession, ResetEpisode
 
 T = TypeVar('T')

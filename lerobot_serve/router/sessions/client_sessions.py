@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.services.session import check_client_id_is_free, SessionRequest
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.services.session import check_client_id_is_free, SessionRequest
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ Sessions and replicas are written under RoutingTable.lock; replicas are called w
 
 from __future__ import annotations
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import report_dropped, RequestObserver
@@ -23,8 +25,6 @@ from lerobot_serve.router.sessions.opening import (
     open_in_slot,
     SlotOpening,
 )
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0

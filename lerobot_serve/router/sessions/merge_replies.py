@@ -6,12 +6,13 @@ from __future__ import annotations
 from array import array
 import contextlib
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.action_range import ActionRange
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.action_range import ActionRange
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import OpenSession
 
 # temporary refusals; any other is final

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
-from lerobot_serve.wire.header import Envelope
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.contract.data_path.header import Envelope
 
 # two commands give position and velocity
 ROWS_KEPT = 2

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.router.shadow.command_tails import CommandTails
 from lerobot_serve.router.shadow.divergence import (
@@ -30,11 +35,6 @@ from lerobot_serve.router.shadow.sample_joiner import (
     SampleJoiner,
 )
 from lerobot_serve.router.shadow.spread import PolicySpread
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import SessionRequest
 
 SAMPLES_LIMIT = 4096
 # 64 MiB of float32

@@ -16,6 +16,15 @@ from functools import partial
 import queue
 import threading
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Envelope, Header
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
@@ -34,14 +43,6 @@ from lerobot_serve.router.shadow.sessions import (
     ShadowClient,
     ShadowSessions,
 )
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import ReplySummary
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Envelope, Header
-from lerobot_serve.wire.schema import ID_LIMIT, Status
-from lerobot_serve.wire.services.session import SessionRequest
 
 # lower limit for requests, since they hold images
 REQUESTS_LIMIT = 32

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from math import floor, isfinite, nan
 from typing import Any
 
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT, ID_LIMIT
 from lerobot_serve.router.storage.checked import checked_float, checked_int, checked_text
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
 
 GAP_LIMIT_NS = 10_000_000_000
 SAVE_PERIOD_NS = 10_000_000_000

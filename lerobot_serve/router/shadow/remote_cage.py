@@ -17,7 +17,7 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.wire.services.session import SessionRequest
+from lerobot_serve.contract.services.session import SessionRequest
 
 # above the rounding of float32
 ROUNDING = 1e-6

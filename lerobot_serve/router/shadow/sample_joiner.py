@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.wire.execution_report import ExecutedRun
-from lerobot_serve.wire.header import Envelope
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun
+from lerobot_serve.contract.data_path.header import Envelope
 
 # limit of executed rows of one chunk
 EXECUTED_LIMIT = 4096

@@ -12,7 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 
 CALL_TIMEOUT_S = 1.0
 # back-off after a refusal or a timeout

@@ -3,55 +3,223 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import json
 from pathlib import Path
+import sqlite3
 from typing import TYPE_CHECKING
 import uuid
 
+from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.requirements import install_command
 from lerobot_serve.router.context import NodeContext
-from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.shared_state.address import state_address
+from lerobot_serve.router.links import ParameterSource
+from lerobot_serve.router.shared_state.address import state_address, StateAddress
+from lerobot_serve.router.shared_state.handover import (
+    ASK,
+    decided,
+    describe,
+    Import,
+    Imported,
+    imported,
+    LAST,
+    lost_decisions,
+    NONE,
+    what_to_import,
+)
 from lerobot_serve.router.storage.state_store import StateStore, StoreAway, StoreRefused
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.writer import NEWEST
+from lerobot_serve.state_folder import FolderLock
 
 if TYPE_CHECKING:
     from lerobot_serve.router.shared_state.follower import StateFollower
-    from lerobot_serve.router.shared_state.postgres_store import PostgresStore
 
 WAITS = 'this router waits for it, and routes nothing: it cannot know what is barred'
+CHOICES = (
+    'correct state_url or state_site, or start once with state_import: last (its decisions come '
+    'along) or none (they do not)'
+)
+LAST_STATE = 'router_state.json'
 RETRY_S = 0.5
 INSTALL = f'state_url needs psycopg: {install_command("psycopg")} psycopg-binary'
 
 
 def open_state(
-    parameters: RouterParameters, folder: Path, context: NodeContext
+    source: ParameterSource, folder: Path, context: NodeContext
 ) -> tuple[StateStore, StateFollower | None]:
     """
-    Open the store, and what follows it where others write it. One that is away is waited for, as
-    long as the context waits. Raises StoreRefused and ParameterError.
+    Lock the folder, and open the store, and what follows it where others write it. One that is
+    away is waited for, as long as the context waits. Raises StoreRefused, ParameterError, and
+    UserError if another node owns the folder.
     """
-    address = state_address(parameters.state_url, parameters.state_site)
-    capacity, when = parameters.max_remembered_placements, context.local_time()
-    if address is None:
-        return Store(folder, capacity, when), None
+    lock = FolderLock(folder, context.name, 'state_folder')
     try:
-        # only here: a router with a file needs no psycopg
+        store, follower = _open(source, folder, context)
+    except BaseException:
+        lock.release()
+        raise
+    if lock.fault:
+        context.log_warning(lock.fault)
+    store.lock = lock
+    return store, follower
+
+
+def _open(
+    source: ParameterSource, folder: Path, context: NodeContext
+) -> tuple[StateStore, StateFollower | None]:
+    parameters = source.current
+    address = state_address(parameters.state_url, parameters.state_site)
+    opener = _Opener(folder, parameters.max_remembered_placements, context)
+    store = opener.open(address)
+    try:
+        if address != (last := last_address(folder)):
+            store = opener.take_over(store, address, last, source)
+        elif parameters.state_import != ASK:
+            context.log_warning(
+                f'state_import is {parameters.state_import}, and this router used {store.name} '
+                'before: remove it, so that the next change of the state is asked for'
+            )
+    except BaseException:
+        store.close()
+        raise
+    remember_address(folder, address)
+    return store, opener.follower(store)
+
+
+class _Opener:
+    """Opens the states of one router."""
+
+    def __init__(self, folder: Path, capacity: int, context: NodeContext) -> None:
+        self._folder, self._capacity, self._context = folder, capacity, context
+        self._run = uuid.uuid4().hex
+
+    def open(self, address: StateAddress | None, *, waits: bool = True) -> StateStore:
+        """Return the store of an address; None is that of the folder. Raises StoreRefused."""
+        context, when = self._context, self._context.local_time()
+        if address is None:
+            return Store(self._folder, self._capacity, when)
+        try:
+            # only here: a router with a file needs no psycopg
+            from lerobot_serve.router.shared_state.postgres_store import PostgresStore
+        except ImportError as error:
+            raise StoreRefused(f'{INSTALL} ({error})') from error
+        while True:
+            try:
+                return PostgresStore(address, self._run, context.name, self._capacity, when)
+            except StoreAway as error:
+                if not waits or context.wait(f'{error}; {WAITS}', RETRY_S):
+                    raise
+
+    def follower(self, store: StateStore) -> StateFollower | None:
+        """Return what follows a store that others write."""
+        if not store.is_shared:
+            return None
         from lerobot_serve.router.shared_state.follower import StateFollower
         from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-    except ImportError as error:
-        raise StoreRefused(f'{INSTALL} ({error})') from error
-    make = partial(PostgresStore, address, uuid.uuid4().hex, context.name, capacity, when)
-    store = _when_there(make, context)
-    return store, StateFollower(store, capacity, context.log_warning, context.log_info)
 
+        assert isinstance(store, PostgresStore)
+        context = self._context
+        return StateFollower(store, self._capacity, context.log_warning, context.log_info)
 
-def _when_there(make: Callable[[], PostgresStore], context: NodeContext) -> PostgresStore:
-    """Return the store as soon as its server is there. Raises StoreRefused."""
-    while True:
+    def take_over(
+        self,
+        store: StateStore,
+        address: StateAddress | None,
+        last: StateAddress | None,
+        source: ParameterSource,
+    ) -> StateStore:
+        """
+        Return the store with what comes along from the last state (see handover). Raises
+        StoreRefused.
+        """
+        warn, choice = self._context.log_warning, source.current.state_import
+        if last is None and not (self._folder / FILE).exists():
+            self._warn_of_other_sites(store)
+            return store
+        name = last.name if last else str(self._folder / FILE)
+        if choice == NONE:
+            warn(f'what was decided in {name} does not hold in {store.name}: state_import is none')
+            return store
+        before = self._open_last(last, name)
+        before.close()
+        lost = lost_decisions(before.content.decisions, store.content.decisions)
+        what = what_to_import(
+            is_lost=bool(lost),
+            is_from_file=last is None,
+            is_to_file=address is None,
+            has_decisions=bool(decided(store.content.decisions)),
+        )
+        if what is Import.REFUSE and choice != LAST:
+            raise StoreRefused(
+                f'this router used {name} last, and {store.name} lacks what was decided there '
+                f'({describe(lost)}); {CHOICES}'
+            )
+        if what is Import.GO_ON:
+            return store
+        self._write(store, imported(before.content, store, source.given))
+        if lost:
+            warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')
+        store.close()
+        return self.open(address)
+
+    def _open_last(self, last: StateAddress | None, name: str) -> StateStore:
         try:
-            return make()
-        except StoreAway as error:
-            if context.wait(f'{error}; {WAITS}', RETRY_S):
-                raise
+            return self.open(last, waits=False)
+        except StoreRefused as error:
+            raise StoreRefused(
+                f'this router used {name} last, and what was decided there is not known: {error}; '
+                f'{CHOICES}'
+            ) from error
+
+    @staticmethod
+    def _write(store: StateStore, found: Imported) -> None:
+        """Write what comes along. Raises StoreRefused."""
+        found.decisions.canary_base = NEWEST
+        try:
+            for batch in (found.episodes, found.decisions):
+                if batch:
+                    store.write(batch)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreRefused(f'{store.name} cannot be written: {error}; repair it') from error
+
+    def _warn_of_other_sites(self, store: StateStore) -> None:
+        sites = getattr(store, 'other_sites', ())
+        if sites and not decided(store.content.decisions):
+            self._context.log_warning(
+                f'{store.name} has no decisions yet, and the database has other sites '
+                f'({", ".join(sites)}): correct state_site if this router belongs to one of them'
+            )
+
+
+def last_address(folder: Path) -> StateAddress | None:
+    """
+    Return the shared state that the router of a folder used last; None for its file. Raises
+    StoreRefused.
+    """
+    file = folder / LAST_STATE
+    try:
+        found = json.loads(file.read_text())
+        return StateAddress(str(found['state_url']), str(found['state_site']))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreRefused(
+            f'{file} cannot be read ({error!r}); it names the state_url and state_site that this '
+            'router used last: write them again, or remove it if that was router.sqlite'
+        ) from error
+
+
+def remember_address(folder: Path, address: StateAddress | None) -> None:
+    """Note which state a router uses. Raises StoreRefused."""
+    file = folder / LAST_STATE
+    try:
+        if last_address(folder) == address:
+            return
+        if address is None:
+            file.unlink()
+            return
+        text = json.dumps({'state_url': address.url, 'state_site': address.site})
+        with replacement_of(file, durable=True) as part:
+            part.write_text(f'{text}\n')
+    except OSError as error:
+        raise StoreRefused(f'{file} cannot be written: {error}; repair the folder') from error

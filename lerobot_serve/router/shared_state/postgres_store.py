@@ -31,18 +31,19 @@ from lerobot_serve.router.shared_state.tables import (
     Connection,
     enter_schema,
     lock_key,
+    other_sites,
     prepare_schema,
     time_limit,
     VERSION,
     WRITES,
 )
-from lerobot_serve.router.storage.batch import Batch, EpisodeRow, to_json_line
+from lerobot_serve.router.storage.batch import Batch, to_json_line
 from lerobot_serve.router.storage.content import (
     CANARY,
     DecisionKey,
+    EpisodeRow,
     fail_closed,
     readable_content,
-    SPLIT,
     StoreContent,
     StoreDamage,
     StoredPlacement,
@@ -54,6 +55,7 @@ from lerobot_serve.router.storage.state_store import (
     StoreUnwritable,
 )
 from lerobot_serve.router.storage.writer import NEWEST
+from lerobot_serve.state_folder import FolderLock
 
 CONFLICT = (
     'another router changed the rollout at the same moment; look at it with `lerobot-serve '
@@ -97,9 +99,9 @@ class PostgresStore:
     """
     See the module. `router` names this run of the router, `node` the router for ever.
 
-    `revision` is the newest that `content` has, `canary_revision` that of the rollout in it,
-    `split_version` that of the split; `written` has the revision of the last write of each
-    decision, for any thread.
+    `revision` is the newest that `content` has, `canary_revision` that of the rollout in it;
+    `written` has the revision of the last write of each decision, for any thread; `other_sites`
+    are those of the database beside this one.
     """
 
     is_shared = True
@@ -110,7 +112,8 @@ class PostgresStore:
         """Connect, create or migrate the tables, read them. Raises StoreRefused."""
         self.address, self.router, self.node = address, router, node
         self.failure, self.damage = '', StoreDamage()
-        self.revision = self.canary_revision = self.split_version = 0
+        self.lock: FolderLock | None = None
+        self.revision = self.canary_revision = 0
         self.known: dict[DecisionKey, int] = {}
         self.written: dict[DecisionKey, int] = {}
         self._connection: Connection | None = None
@@ -118,6 +121,7 @@ class PostgresStore:
             self._connection = connect(address.url, f'{node} writes')
             prepare_schema(self._connection, address.schema, self.name)
             self.content = self._read(capacity)
+            self.other_sites = other_sites(self._connection, address.schema)
         except psycopg.Error as error:
             self.close()
             kind = StoreAway if is_away(error) else StoreRefused
@@ -136,7 +140,12 @@ class PostgresStore:
         return self.address.name
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, and release the folder."""
+        self._disconnect()
+        if self.lock:
+            self.lock.release()
+
+    def _disconnect(self) -> None:
         if self._connection:
             with suppress(psycopg.Error):
                 self._connection.close()
@@ -159,16 +168,20 @@ class PostgresStore:
                 'SELECT policy, record FROM shadow WHERE router = %s AND record IS NOT NULL',
                 (self.node,),
             ).fetchall()
+            episodes = execute(
+                'SELECT id, episode, what, arm FROM episodes ORDER BY id DESC LIMIT %s',
+                (2 * capacity,),
+            ).fetchall()
         rows = read_decisions(decisions, self.damage)
         self.known = {row.key: row.revision for row in rows}
         content = readable_content(self.damage)
         content.decisions |= {row.key: row.value for row in rows if row.value is not None}
         content.placements = OrderedDict(read_placements(reversed(placements), self.damage))
         content.shadow = {policy: json_or_none(record) for policy, record in shadow}
+        content.episodes = [(number, (*row,)) for number, *row in reversed(episodes)]
         found = [row[3] for row in decisions] + [row[6] for row in placements]
         self.revision = max(found, default=0)
         self.canary_revision = max((r.revision for r in rows if r.key[0] == CANARY), default=0)
-        self.split_version = max((r.revision for r in rows if r.key == SPLIT), default=0)
         return content
 
     def write(self, batch: Batch) -> None:
@@ -187,7 +200,7 @@ class PostgresStore:
             if not isinstance(error, psycopg.OperationalError):
                 # the connection is sound
                 raise StoreUnwritable(self.failure) from error
-            self.close()
+            self._disconnect()
             raise StoreUnwritable(self.failure) from error
         except StoreUnwritable as error:
             self.failure = str(error)
@@ -291,9 +304,10 @@ class PostgresStore:
         ]
         with connection.cursor() as cursor:
             for statement, rows in (
+                # of a backlog in slices, no placement before its begin: it would not count
+                (WRITE_EPISODE, episodes),
                 (WRITE_PLACEMENT, placements),
                 (WRITE_SHADOW, shadow),
-                (WRITE_EPISODE, episodes),
             ):
                 if rows:
                     cursor.executemany(statement, rows)

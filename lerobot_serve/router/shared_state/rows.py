@@ -9,18 +9,20 @@ from enum import auto, Enum
 import json
 from typing import Any
 
+from lerobot_serve.contract.limits import SLOTS
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.batch import EpisodeRow
 from lerobot_serve.router.storage.content import (
     CANARY,
+    COUNTED,
+    COUNTED_UNTIL,
     DecisionKey,
+    EpisodeRow,
     stored_placement,
     StoreDamage,
     StoredPlacement,
     VERDICT,
 )
 from lerobot_serve.router.storage.decision_values import decision_problem
-from lerobot_serve.wire.schema import SLOTS
 
 DECISION_COLUMNS = 'kind, name, value, revision, router'
 PLACEMENT_COLUMNS = 'episode, slot, split_percent, moved, reason, split_version, revision, router'
@@ -115,7 +117,7 @@ def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list
             if kind != CANARY:
                 continue
             # a rollout that begins anew, with nothing of before
-            value = {'shared': {'counted_until': revision}}
+            value = {COUNTED: {COUNTED_UNTIL: revision}}
         found.append(DecisionRow((kind, name), value, revision, router))
     return found
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lerobot_serve import __version__
+from lerobot_serve.contract.names import client_of_episode
 from lerobot_serve.parameters import ParameterError, with_changes
 from lerobot_serve.router.canary.controller import CanaryController
 from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
@@ -38,10 +39,13 @@ from lerobot_serve.router.shared_state.rows import (
     is_news,
     Member,
 )
-from lerobot_serve.router.storage.batch import EpisodeRow
 from lerobot_serve.router.storage.content import (
     CANARY,
+    COUNTED,
+    COUNTED_UNTIL,
+    counted_until,
     DecisionKey,
+    EpisodeRow,
     fail_closed,
     PARAMETER,
     readable_content,
@@ -55,7 +59,7 @@ from lerobot_serve.router.storage.decisions import DurableDecisions, live_change
 SERVERS = 'servers'
 PLACEMENTS_AT_ONCE = 200
 # of a stored rollout: what is in its counts
-COUNTED_UNTIL, COUNTERS = 'counted_until', 'counters'
+COUNTERS = 'counters'
 
 
 class Follower(Protocol):
@@ -96,16 +100,15 @@ class SharedParts:
 class SharedState:
     """See the module."""
 
-    def __init__(self, parts: SharedParts, split_version: int = 0) -> None:
+    def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
         self._members: list[Member] = []
         self._episodes: list[tuple[int, EpisodeRow]] = []
         self._counters = FleetCounters()
         self._leads = False
-        self._split_version = split_version
         self._damage_text = self._warned = ''
         parts.decisions.writer.on_conflict = parts.follower.read_all
-        self._update_split_version(0)
+        self._update_split_version()
 
     @property
     def leads(self) -> bool:
@@ -172,8 +175,7 @@ class SharedState:
     @property
     def _counted_until(self) -> int:
         """The last event that is in the counts of the rollout."""
-        found = self._parts.canary.shared.get(COUNTED_UNTIL)
-        return found if type(found) is int else 0
+        return counted_until({COUNTED: self._parts.canary.counted})
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
         writer = self._parts.decisions.writer
@@ -208,14 +210,14 @@ class SharedState:
             parts.decisions.adopt(row.key, row.value, parts.table.slots)
             if row.key[0] == CANARY:
                 self._adopt_rollout()
-        self._update_split_version(max((r.revision for r in rows if r.key == SPLIT), default=0))
+        self._update_split_version()
 
     def _adopt_rollout(self) -> None:
         """Go on from where the stored rollout has counted."""
         canary = self._parts.canary
         canary.adopt()
         self._episodes.clear()
-        self._counters = counters_from_json(canary.shared.get(COUNTERS))
+        self._counters = counters_from_json(canary.counted.get(COUNTERS))
         # the first growth is that since it was stored
         canary.canary.record.growth.skip(Facts(SlotFacts(), SlotFacts()))
 
@@ -245,14 +247,11 @@ class SharedState:
                 f'{name} = {value!r}, set by {by} at another router, is not possible here: {error}'
             )
 
-    def _update_split_version(self, revision: int) -> None:
-        """Let placements name the version of the split; none while that is being written."""
-        parts = self._parts
-        if parts.decisions.writer.has_unwritten(SPLIT):
-            return
-        self._split_version = max(self._split_version, revision, parts.written.get(SPLIT, 0))
-        with parts.table.lock:
-            parts.table.placements.split_version = self._split_version
+    def _update_split_version(self) -> None:
+        """Let placements name a version that is known later: the state was away, for example."""
+        table = self._parts.table
+        with table.lock:
+            table.placements.split_version = self._parts.decisions.writer.revision_of(SPLIT)
 
     def _apply_damage(self, damage: StoreDamage) -> None:
         """Bar what an unreadable decision may have barred."""
@@ -332,11 +331,8 @@ class SharedState:
     def update_canary(self, now_ns: int, own: Facts) -> bool:
         """Run the rollout where this router leads; return whether it produced an event."""
         parts = self._parts
-        parts.decisions.writer.record_episodes(
-            [(event.episode_id, event.what, event.arm) for event in own.events]
-        )
         self.show(report_of(own))
-        self._update_split_version(0)
+        self._update_split_version()
         if not self.leads:
             return parts.canary.follow(now_ns, own)
         others, problems = self._views()
@@ -346,11 +342,14 @@ class SharedState:
             others,
             self._counters,
             parts.run,
-            tuple(EpisodeEvent(name, what, arm) for _, (name, what, arm) in counted),
+            tuple(
+                EpisodeEvent(name, what, arm, client_of_episode(name))
+                for _, (name, what, arm) in counted
+            ),
             problems,
         )
         runs = {parts.run, *(member.router for member, _ in others)}
-        parts.canary.shared = {
+        parts.canary.counted = {
             COUNTED_UNTIL: counted[-1][0] if counted else self._counted_until,
             COUNTERS: self._counters.as_json(runs),
         }

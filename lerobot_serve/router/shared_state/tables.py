@@ -20,6 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
+from lerobot_serve.router.shared_state.address import PREFIX
 from lerobot_serve.router.storage.state_store import StoreRefused
 
 Connection = psycopg.Connection[TupleRow]
@@ -160,6 +161,17 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
             for statement in statements:
                 connection.execute(statement.encode())
         connection.execute('UPDATE store SET version = %s', (VERSION,))
+
+
+def other_sites(connection: Connection, schema: str) -> tuple[str, ...]:
+    """Return the other sites of the database. Raises psycopg.Error."""
+    found = connection.execute(
+        'SELECT table_schema::text FROM information_schema.tables '
+        "WHERE table_name = 'store' AND starts_with(table_schema, %s) AND table_schema <> %s "
+        'ORDER BY 1',
+        (PREFIX, schema),
+    )
+    return tuple(str(name).removeprefix(PREFIX) for (name,) in found)
 
 
 def _found_version(connection: Connection, schema: str, name: str) -> int | None:

@@ -10,25 +10,28 @@ import json
 import sqlite3
 from typing import Any
 
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
+from lerobot_serve.router.storage.content import (
+    DecisionKey,
+    EpisodeRow,
+    StoreContent,
+    StoredPlacement,
+)
 from lerobot_serve.router.storage.schema import digest, seal
 
+# what begins an episode; all others end one
+BEGUN = 'begun'
 # episode, slot, split, moved, reason, digest
 PlacementRow = tuple[str, str, int | None, int, str, bytes]
-
-
-# episode, begin or end, arm of the rollout in which it began
-EpisodeRow = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class Batch:
     """
-    Rows to write in one transaction; None deletes a row.
+    Rows to write in one transaction; None deletes a row. `episodes` have their numbers.
 
-    For a store that routers share: `episodes` with their numbers; `canary_base`, the revision of
-    the rollout that its decisions build on, and `of_rollout`, the keys that go with it; `bases`,
-    the revisions that late decisions build on. The store removes what is written.
+    For a store that routers share: `canary_base`, the revision of the rollout that its decisions
+    build on, and `of_rollout`, the keys that go with it; `bases`, the revisions that late
+    decisions build on. The store removes what is written.
     """
 
     decisions: dict[DecisionKey, Any] = field(default_factory=dict)
@@ -42,10 +45,20 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self.decisions or self.shadow or self.placements or self.episodes)
 
+    @property
+    def must_be_on_disk(self) -> bool:
+        """Whether a power cut may take nothing of it: a decision, or the end of an episode."""
+        return bool(self.decisions) or any(what != BEGUN for _, (_, what, _) in self.episodes)
+
 
 def full_batch(content: StoreContent) -> Batch:
     """Return the whole content of a store as a batch."""
-    return Batch(dict(content.decisions), dict(content.shadow), dict(content.placements))
+    return Batch(
+        dict(content.decisions),
+        dict(content.shadow),
+        dict(content.placements),
+        list(content.episodes),
+    )
 
 
 @contextmanager
@@ -78,6 +91,10 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
         # a generator: other threads may run between two rows
         (_placement(episode, d) for episode, d in batch.placements.items() if d is not None),
     )
+    connection.executemany(
+        'INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?)',
+        (_episode(number, *row) for number, row in batch.episodes),
+    )
 
 
 def _write_decisions(connection: sqlite3.Connection, decisions: Mapping[DecisionKey, Any]) -> None:
@@ -98,6 +115,11 @@ def _placement(episode: str, decided: StoredPlacement) -> PlacementRow:
     # replace characters that UTF-8 cannot encode
     reason = decided.reason.encode(errors='replace').decode()
     row = episode, decided.slot, decided.split_percent, int(decided.moved), reason
+    return *row, digest(*row)
+
+
+def _episode(number: int, episode: str, what: str, arm: str) -> tuple[int, str, str, str, bytes]:
+    row = number, episode, what, arm
     return *row, digest(*row)
 
 

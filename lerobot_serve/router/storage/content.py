@@ -20,15 +20,26 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from lerobot_serve.wire.schema import SLOTS
+from lerobot_serve.contract.limits import SLOTS
 
 DecisionKey = tuple[str, str]
+# episode, begin or end, arm of the rollout in which it began
+EpisodeRow = tuple[str, str, str]
 # size of the cache with which equal placements share one object
 CACHE_SIZE = 16384
 PARAMETER, DRAIN, VERDICT, CANARY = 'parameter', 'drain', 'verdict', 'canary'
 CANDIDATE_SLOT = 'slot:b'
 SPLIT = PARAMETER, 'split_percent'
 NO_DRAIN: dict[str, Any] = {'text': '', 'now': False}
+# of a stored rollout: what is in its counts
+COUNTED, COUNTED_UNTIL = 'shared', 'counted_until'
+
+
+def counted_until(rollout: Any) -> int:
+    """Return the number of the last begin or end that is in the counts of a stored rollout."""
+    counted = rollout.get(COUNTED) if isinstance(rollout, dict) else None
+    found = counted.get(COUNTED_UNTIL) if isinstance(counted, dict) else None
+    return found if type(found) is int else 0
 
 
 def default_decisions() -> dict[DecisionKey, Any]:
@@ -68,11 +79,15 @@ def stored_placement(
 
 @dataclass(slots=True)
 class StoreContent:
-    """The undamaged content of a store."""
+    """
+    The undamaged content of a store. `episodes` are the newest begins and ends, with their
+    numbers.
+    """
 
     decisions: dict[DecisionKey, Any] = field(default_factory=default_decisions)
     shadow: dict[str, Any] = field(default_factory=dict)
     placements: OrderedDict[str, StoredPlacement] = field(default_factory=OrderedDict)
+    episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -10,10 +10,11 @@ state; one that was never set live follows the file of the router that started l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec, with_changes
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.parameters import RouterParameters
@@ -34,7 +35,6 @@ from lerobot_serve.router.storage.content import (
 )
 from lerobot_serve.router.storage.state_store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
-from lerobot_serve.wire.fingerprint import weights_of
 
 BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
 # ROS parameters carry no name
@@ -60,6 +60,8 @@ class DurableDecisions:
         self._conflict = ''
         self._by = BY_HAND
         self._transaction: dict[DecisionKey, Any] | None = None
+        # called when the transaction is written
+        self._effects: list[Callable[[], None]] = []
 
     def _now(self) -> str:
         return self._context.local_time()
@@ -230,9 +232,12 @@ class DurableDecisions:
         self.verdicts[policy] = VerdictRecord(PolicyVerdict.PROMOTED, text)
         self._write({(VERDICT, policy): self._row(PolicyVerdict.PROMOTED, text, False)})
 
-    def lift(self, slot: Slot, policy: str = '') -> str:
-        """Lift the verdicts on a slot's policy; return their names. Raises NotDurable."""
-        names = (f'slot:{slot.name}', slot.policy, policy)
+    def lift(self, slot: Slot, policy: str) -> str:
+        """
+        Lift the verdicts on a slot and on a policy, empty if unknown; return their names. Raises
+        NotDurable.
+        """
+        names = (f'slot:{slot.name}', policy)
         barred = {
             n for n in names if n in self.verdicts and self.verdicts[n].verdict in BARRING_VERDICTS
         }
@@ -298,7 +303,17 @@ class DurableDecisions:
             yield
         finally:
             decisions, self._transaction = self._transaction, None
+            effects, self._effects = self._effects, []
             self._write(decisions)
+            for effect in effects:
+                effect()
+
+    def when_written(self, effect: Callable[[], None]) -> None:
+        """Call `effect` at the end of the transaction, at once without one."""
+        if self._transaction is None:
+            effect()
+        else:
+            self._effects.append(effect)
 
     def _write(self, decisions: dict[DecisionKey, Any]) -> str:
         """Store decisions that take effect in any case; return why they are not durable."""

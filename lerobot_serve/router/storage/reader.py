@@ -8,6 +8,7 @@ import json
 import sqlite3
 from typing import Any
 
+from lerobot_serve.contract.limits import SLOTS
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.content import (
     DecisionKey,
@@ -16,11 +17,11 @@ from lerobot_serve.router.storage.content import (
     StoreDamage,
 )
 from lerobot_serve.router.storage.schema import digest, seal
-from lerobot_serve.wire.schema import SLOTS
 
 # limit of reported page problems: one changed byte may cause many
 PROBLEMS_LIMIT = 3
 PLACEMENT = 'episode, slot, split_percent, moved, reason, digest'
+EPISODE = 'number, episode, what, arm, digest'
 
 
 class StoreReader:
@@ -33,6 +34,7 @@ class StoreReader:
         self.content.decisions = self._decisions()
         self._read_shadow()
         self._read_placements()
+        self._read_episodes()
 
     def _check_pages(self) -> None:
         try:
@@ -87,3 +89,17 @@ class StoreReader:
             newest.popitem(last=False)
         if skipped:
             self.damage.texts.append(f'{skipped} changed placements are discarded')
+
+    def _read_episodes(self) -> None:
+        tables = [name for (name,) in self._rows('sqlite_master', 'name')]
+        # an older file on a disk that cannot be written has none
+        rows = self._rows('episodes', EPISODE, 'ORDER BY number') if 'episodes' in tables else ()
+        skipped = 0
+        for *row, made in rows:
+            if digest(*row) != made:
+                skipped += 1
+                continue
+            number, episode, what, arm = row
+            self.content.episodes.append((number, (episode, what, arm)))
+        if skipped:
+            self.damage.texts.append(f'{skipped} changed ends of episodes are discarded')

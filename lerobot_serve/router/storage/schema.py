@@ -37,6 +37,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    (
+        """
+        CREATE TABLE episodes (
+            number INTEGER PRIMARY KEY, episode TEXT NOT NULL, what TEXT NOT NULL,
+            arm TEXT NOT NULL, digest BLOB NOT NULL
+        )
+        """,
+    ),
 )
 VERSION = len(MIGRATIONS)
 DIGEST_BYTES = 16

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from lerobot_serve.router.storage.batch import Batch
 from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoreDamage
+from lerobot_serve.state_folder import FolderLock
 
 
 class StoreRefused(Exception):
@@ -28,12 +29,14 @@ class DecisionConflict(Exception):
 class StateStore(Protocol):
     """
     `content` is what was read at the start, `damage` what of it is not readable, `failure` why the
-    store cannot be written now, empty when it can, `name` what the texts call it.
+    store cannot be written now, empty when it can, `name` what the texts call it, `lock` that of
+    the router's state folder, which ends with `close`.
     """
 
     content: StoreContent
     damage: StoreDamage
     failure: str
+    lock: FolderLock | None
     # in a store that routers share: revisions of the decisions in `content`, and of the own ones
     known: dict[DecisionKey, int]
     written: dict[DecisionKey, int]
@@ -65,4 +68,3 @@ class SharedStore(Protocol):
     router: str
     written: dict[DecisionKey, int]
     canary_revision: int
-    split_version: int

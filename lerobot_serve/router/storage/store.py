@@ -2,24 +2,26 @@
 """
 Open, check, read and write the store file. One thread at a time.
 
-A decision is durable when `write` returns (WAL, synchronous FULL, checkpoint). A batch with
-placements only is buffered by the operating system: a killed process loses none, a power failure
-those of the last seconds. The file is locked while it is open.
+A decision and the end of an episode are durable when `write` returns (WAL, synchronous FULL; a
+decision with a checkpoint). Other batches are buffered by the operating system: a killed process
+loses none, a power failure those of the last seconds. The file is locked while it is open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-import fcntl
 import os
 from pathlib import Path
 import sqlite3
 from typing import Any, TypeVar
 
 from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.errors import UserError
 from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, write
 from lerobot_serve.router.storage.content import (
+    CANARY,
+    counted_until,
     DecisionKey,
     fail_closed,
     StoreContent,
@@ -28,6 +30,7 @@ from lerobot_serve.router.storage.content import (
 from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.state_folder import FolderLock
 
 K = TypeVar('K')
 FILE = 'router.sqlite'
@@ -64,17 +67,13 @@ class Store:
         self.known: dict[DecisionKey, int] = {}
         self.written: dict[DecisionKey, int] = {}
         self._connection: sqlite3.Connection | None = None
-        # descriptor of the locked folder; device and inode of the open file
-        self._folder: int | None = None
+        self.lock: FolderLock | None = None
+        # device and inode of the open file
         self._file: tuple[int, int] | None = None
         try:
-            self._lock_folder()
             if self.path.exists():
                 self._load(when)
             self._ensure_writable()
-        except BlockingIOError:
-            self.close()
-            raise self._in_use_error() from None
         except (OSError, sqlite3.Error) as error:
             self.failure = str(error)
         except BaseException:
@@ -86,9 +85,10 @@ class Store:
         return str(self.path)
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file and the folder."""
         self._disconnect()
-        self._unlock_folder()
+        if self.lock:
+            self.lock.release()
 
     def _disconnect(self) -> None:
         if self._connection:
@@ -100,9 +100,11 @@ class Store:
         """Write a batch in one transaction. Raises OSError and sqlite3.Error."""
         try:
             connection = self._ensure_writable()
-            connection.execute(f'PRAGMA synchronous = {"FULL" if batch.decisions else "NORMAL"}')
+            how = 'FULL' if batch.must_be_on_disk else 'NORMAL'
+            connection.execute(f'PRAGMA synchronous = {how}')
             with transaction(connection):
                 write(connection, batch)
+                self._forget_counted(connection, batch)
         except (OSError, sqlite3.Error) as error:
             self.failure = str(error)
             raise
@@ -113,9 +115,18 @@ class Store:
             with suppress(sqlite3.Error):
                 connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')
 
+    def _forget_counted(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        """Remove begins and ends that are counted and of forgotten episodes."""
+        last = counted_until(batch.decisions.get((CANARY, '')))
+        if last:
+            # two of each episode
+            row = (last - 2 * self._capacity,)
+            connection.execute('DELETE FROM episodes WHERE number <= ?', row)
+
     def _remember(self, batch: Batch) -> None:
-        """Track the content of the file except placements, to rewrite a damaged file."""
+        """Track the decisions and shadow records of the file, to rewrite a damaged file."""
         self.content.placements.clear()
+        self.content.episodes.clear()
         _update(self.content.decisions, batch.decisions)
         _update(self.content.shadow, batch.shadow)
 
@@ -152,7 +163,10 @@ class Store:
             self._disconnect()
             code = error.sqlite_errorcode & 0xFF
             if code == sqlite3.SQLITE_BUSY:
-                raise self._in_use_error() from None
+                raise StoreRefused(
+                    f'{self.path} is in use by another process; stop that one, or set another '
+                    'state_folder'
+                ) from None
             if code not in DISK_ERRORS:
                 raise _Damaged(f'{self.path}: {error}') from error
             return self._open_to_read(error)
@@ -207,30 +221,15 @@ class Store:
 
     def _lock_folder(self) -> None:
         """
-        Create the folder if needed and lock it: two routers that start at the same time could
-        replace each other's file. Raises OSError.
+        Create the folder if needed and lock what is there: two routers could replace each other's
+        file. Raises OSError, BlockingIOError with the owner of the folder.
         """
-        self._unlock_folder()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._unlock_folder()
-            raise
-        except OSError:
-            # no folder locks on this file system: only the lock of SQLite protects the file
-            self._unlock_folder()
-
-    def _unlock_folder(self) -> None:
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
-
-    def _in_use_error(self) -> StoreRefused:
-        return StoreRefused(
-            f'{self.path} is in use by another router; set a separate state_folder for each'
-        )
+            if self.lock:
+                self.lock.renew()
+        except UserError as error:
+            raise BlockingIOError(str(error)) from None
 
     def _replace(self) -> None:
         """Write a new file and replace the old one, which is kept as PATH.damaged-N."""

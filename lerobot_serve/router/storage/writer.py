@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Write the store in the thread `store`. Any thread queues placements without waiting; a decision
-waits, with a time limit, until it is durable.
+Write the store in the thread `store`. Any thread queues placements, begins and ends of episodes
+without waiting; a decision waits, with a time limit, until it is durable, and `when_durable` calls
+back when all that was queued before is.
 
-Placements are written as soon as possible, in batches; a killed process loses only queued ones.
+What is queued is written as soon as possible, in batches; a killed process loses only queued rows.
 Failed writes are kept and retried. Where another router has changed the rollout in a shared store
 meanwhile, only decisions that withhold a policy or a slot are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 import sqlite3
 import threading
+import time
 from typing import Any
 
-from lerobot_serve.router.storage.batch import Batch, EpisodeRow
+from lerobot_serve.router.storage.batch import Batch
 from lerobot_serve.router.storage.content import (
     CANARY,
+    counted_until,
     DecisionKey,
+    EpisodeRow,
     StoreContent,
     StoredPlacement,
 )
@@ -27,8 +32,9 @@ from lerobot_serve.router.storage.decision_values import withholding
 from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore
 
 RETRY_S = 1.0
-# time limit of the disk for one decision
+# time limit of the disk for one decision, and for what `when_durable` waits for
 DECISION_LIMIT_S = 3.0
+NO_RESPONSE = f'the disk did not respond within {DECISION_LIMIT_S:g} s'
 # the revision that a decision builds on which holds in any case
 NEWEST = 2**62
 # limits of queued placements and episode events; beyond it the oldest are abandoned
@@ -49,6 +55,14 @@ class _PendingDecisions:
     is_conflict: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Receipt:
+    """A caller of `when_durable`."""
+
+    on_written: Callable[[str], None]
+    asked_s: float
+
+
 class StoreWriter:
     """See the module. Before `run` starts and after it has returned, the caller writes."""
 
@@ -56,9 +70,10 @@ class StoreWriter:
         self, store: StateStore, warn: Callable[[str], None], inform: Callable[[str], None]
     ) -> None:
         self._store, self._warn, self._inform = store, warn, inform
-        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._lock, self._writing = threading.RLock(), threading.Lock()
         self._work = threading.Event()
         self._next, self._queue = Batch(), list[_PendingDecisions]()
+        self._receipts: set[_Receipt] = set()
         self._in_work: set[DecisionKey] = set()
         self._is_running = self._is_failing = False
         # the latest decisions, including queued ones, and the revision of the rollout in a shared
@@ -69,7 +84,10 @@ class StoreWriter:
         self.on_conflict: Callable[[], None] = _do_nothing
         # revisions of decisions of other routers; owned by the executor thread
         self._learned: dict[DecisionKey, int] = dict(store.known)
-        self._episode_number = 0
+        # the latest decisions that are of this router, with the revision written before them
+        self._own: dict[DecisionKey, int] = {}
+        last = store.content.episodes[-1][0] if store.content.episodes else 0
+        self._episode_number = max(last, counted_until(self.decisions.get((CANARY, ''))))
         self.failures = self.abandoned = self.conflicts = 0
 
     @property
@@ -110,18 +128,50 @@ class StoreWriter:
             self._next.shadow[policy] = record
         self._work.set()
 
-    def record_episodes(self, events: Sequence[EpisodeRow]) -> None:
-        """Queue begins and ends of episodes for the router that runs the rollout."""
-        if not events:
-            return
+    def record_episode(self, row: EpisodeRow) -> int:
+        """
+        Queue the begin or end of an episode and return its number; a rollout stores up to which
+        one it has counted.
+        """
         with self._lock:
+            self._episode_number += 1
             waiting = self._next.episodes
-            waiting.extend(enumerate(events, start=self._episode_number))
-            self._episode_number += len(events)
-            excess = max(0, len(waiting) - WAITING_LIMIT)
-            del waiting[:excess]
-            self.abandoned += excess
+            waiting.append((self._episode_number, row))
+            if len(waiting) > WAITING_LIMIT:
+                del waiting[0]
+                self.abandoned += 1
+            number = self._episode_number
         self._work.set()
+        return number
+
+    def together(self) -> AbstractContextManager[object]:
+        """Write what this thread queues in the block in one transaction, or nothing of it."""
+        return self._lock
+
+    def when_durable(self, on_written: Callable[[str], None]) -> None:
+        """
+        Call `on_written`, in the writer's thread, when all that was queued before is in the store,
+        with why it is not; empty when it is.
+        """
+        with self._lock:
+            self._receipts.add(_Receipt(on_written, time.monotonic()))
+        self._work.set()
+        if not self._is_running:
+            self.flush()
+
+    def expire(self) -> None:
+        """Call back who has waited for DECISION_LIMIT_S. Several times per second."""
+        due_s = time.monotonic() - DECISION_LIMIT_S
+        with self._lock:
+            overdue = [each for each in self._receipts if each.asked_s < due_s]
+        self._call_back(overdue, NO_RESPONSE)
+
+    def _call_back(self, receipts: Collection[_Receipt], error: str) -> None:
+        with self._lock:
+            waiting = self._receipts.intersection(receipts)
+            self._receipts -= waiting
+        for receipt in waiting:
+            receipt.on_written(error)
 
     def has_unwritten(self, key: DecisionKey) -> bool:
         """Return whether a decision of this router is not in the store yet."""
@@ -135,13 +185,24 @@ class StoreWriter:
         """Take over a decision of another router, which is in the store."""
         self._update({key: value})
         self._learned[key] = revision
+        self._own.pop(key, None)
+
+    def revision_of(self, key: DecisionKey) -> int:
+        """
+        Return the revision of the latest decision in a shared store; 0 while it is not written,
+        was refused, or without one.
+        """
+        if key not in self._own:
+            return self._learned.get(key, 0)
+        written = self._store.written.get(key, 0)
+        return written if written > self._own[key] else 0
 
     def enqueue(self, decisions: dict[DecisionKey, Any], *, in_any_case: bool = False) -> None:
         """
         Queue decisions without waiting for them. Where another router decides until they are
         written, that holds; `in_any_case` those that withhold a policy or a slot hold.
         """
-        self._update(decisions)
+        self._update_own(decisions)
         written = self._store.written
         withheld = withholding(decisions) if in_any_case else {}
         with self._lock:
@@ -162,7 +223,7 @@ class StoreWriter:
         reverted. Raises DecisionConflict where another router has changed the rollout meanwhile.
         """
         before = {key: self.decisions.get(key) for key in decisions}
-        self._update(decisions)
+        self._update_own(decisions)
         waiting = _PendingDecisions(dict(decisions), self.canary_base)
         with self._lock:
             self._queue.append(waiting)
@@ -170,7 +231,7 @@ class StoreWriter:
         if not self._is_running:
             self.flush()
         if not waiting.done.wait(DECISION_LIMIT_S):
-            waiting.error = f'the disk did not respond within {DECISION_LIMIT_S:g} s'
+            waiting.error = NO_RESPONSE
             with self._lock:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
@@ -180,6 +241,10 @@ class StoreWriter:
             # also after a timeout, when the write may still succeed: the latest write counts
             self.enqueue(decisions if keep else before, in_any_case=keep)
         return waiting.error
+
+    def _update_own(self, decisions: dict[DecisionKey, Any]) -> None:
+        self._own.update({key: self._store.written.get(key, 0) for key in decisions})
+        self._update(decisions)
 
     def _update(self, decisions: dict[DecisionKey, Any]) -> None:
         self.decisions.update(decisions)
@@ -211,12 +276,14 @@ class StoreWriter:
             with self._lock:
                 batch, self._next = self._next, Batch()
                 queue, self._queue = self._queue, []
+                receipts = tuple(self._receipts)
                 self._in_work = {*batch.decisions, *(k for each in queue for k in each.decisions)}
             write = self._write_apart if self._store.is_shared else self._write_together
             error = write(batch, queue)
             self._in_work = set()
             for waiting in queue:
                 waiting.done.set()
+            self._call_back(receipts, error)
             return not error
 
     def _write_together(self, batch: Batch, queue: list[_PendingDecisions]) -> str:

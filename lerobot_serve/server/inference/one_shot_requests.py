@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import count
 import time
 
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import not_ready_chunk
 from lerobot_serve.server.messages import ServerState
-from lerobot_serve.wire.chunk import Chunk
 
 
 class OneShotRequests:

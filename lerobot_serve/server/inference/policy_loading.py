@@ -8,6 +8,7 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
@@ -19,7 +20,6 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.verifying import is_version, lock_checked
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32

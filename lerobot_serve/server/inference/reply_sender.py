@@ -10,15 +10,15 @@ from collections.abc import Callable
 from functools import partial
 import time
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.schema import Status
 
 # topic, bytes, whether the session is still open -> whether the chunk was published
 Publish = Callable[[str, bytes, Callable[[], bool]], bool]

@@ -16,11 +16,11 @@ import threading
 import time
 from typing import Any, TypeVar
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.server.inference.schedulers import RoundRobin, Scheduler
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
 
 T = TypeVar('T')
 Clock = Callable[[], int]

@@ -10,13 +10,13 @@ import hashlib
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, FrameArray
+from lerobot_serve.contract.data_path.message_parts import Image, NO_ACTIONS
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyRequest
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.message_parts import Image, NO_ACTIONS
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag
 
 # largest image: this multiple of the policy's pixels, and at least a full HD frame; decoding a
 # larger one would delay all other clients

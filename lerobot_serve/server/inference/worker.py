@@ -14,6 +14,12 @@ import time
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.schema import Flag, StateClass, Status
 from lerobot_serve.policies.base import (
     CachingPolicy,
     ClosablePolicy,
@@ -22,17 +28,12 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
+from lerobot_serve.policies.error_text import is_library_error
 from lerobot_serve.policies.runtime.request_inputs import blank_request
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.request_validation import make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 Clock = Callable[[], int]
 # older estimates of the inference time are not used to refuse a request
@@ -198,7 +199,9 @@ class InferenceWorker:
             if len(predictions) != len(requests):
                 text = f'{len(predictions)} predictions for {len(requests)} requests'
                 raise ValueError(text)
-        except Exception as error:
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
             text = f'the policy raised {type(error).__name__}: {error}'
         else:
             return [checked_prediction(each, self.description) for each in predictions]

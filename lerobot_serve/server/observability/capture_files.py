@@ -13,12 +13,12 @@ from pathlib import Path
 import re
 from typing import Any
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.names import file_name
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.observability.request_ring import CapturedRequest
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.trace.format.incident_file import RecordedExchange
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.names import file_name
-from lerobot_serve.wire.schema import Status
 
 STATUS_NAMES = {int(status): status.name.lower() for status in Status}
 # approximate size of a file without its requests

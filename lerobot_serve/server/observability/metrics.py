@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.messages import ServerState
@@ -28,7 +29,6 @@ from lerobot_serve.telemetry.metric_families import (
     PREFIX,
     refused_by_quota,
 )
-from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
 LABELS = ['slot']
@@ -82,6 +82,7 @@ def start_endpoint(
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(now().core, statistics, parameters.slot, losses()),
+        keys=parameters.zenoh_keys,
         why_not_ready=lambda: why_not_ready(now()),
         why_not_alive=why_not_alive,
     )

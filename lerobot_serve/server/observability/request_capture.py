@@ -15,11 +15,11 @@ from queue import SimpleQueue
 import threading
 import time
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.observability.capture_files import CaptureFiles, CaptureReason
 from lerobot_serve.server.observability.request_ring import CapturedRequest, RequestRing
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Status
 
 REASON_OF_STATUS: dict[int, str] = {
     Status.POLICY_ERROR: 'policy_error',

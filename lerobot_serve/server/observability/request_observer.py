@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from lerobot_serve import __version__
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.observability.capture_files import CaptureFiles
@@ -26,7 +27,6 @@ from lerobot_serve.server.observability.trace_recorder import (
 )
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire.chunk import Chunk
 
 MB = 1_000_000
 StartThread = Callable[[str, Callable[[], None], Callable[[], None]], threading.Thread]

@@ -14,6 +14,12 @@ from functools import partial
 import threading
 from typing import Any, NamedTuple
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.services.session import format_tags
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -27,12 +33,6 @@ from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.services.session import format_tags
 
 STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)

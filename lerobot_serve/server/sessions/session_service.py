@@ -9,6 +9,13 @@ from typing import Any, Protocol
 
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    check_ros_reply_topic,
+    format_tags,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import no_session_text
 from lerobot_serve.server.messages import (
@@ -24,13 +31,6 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import (
-    check_ros_reply_topic,
-    format_tags,
-    SessionRefused,
-    SessionRequest,
-)
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 

@@ -12,6 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 import threading
 
+from lerobot_serve.contract.names import is_own_reply_topic, session_name
+from lerobot_serve.contract.schema import Refusal, StateClass
+from lerobot_serve.contract.services.session import (
+    check_client_id_is_free,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.sessions.session_validation import (
     check_names,
@@ -19,13 +26,6 @@ from lerobot_serve.server.sessions.session_validation import (
     check_version,
     is_required_policy,
     SessionRules,
-)
-from lerobot_serve.wire.names import is_own_reply_topic, session_name
-from lerobot_serve.wire.schema import Refusal, StateClass
-from lerobot_serve.wire.services.session import (
-    check_client_id_is_free,
-    SessionRefused,
-    SessionRequest,
 )
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 import math
 
-from lerobot_serve.policies.base import PolicyDescription
-from lerobot_serve.wire.names import is_printable, is_reply_key, is_reply_topic, REPLY_TOPIC_FORMS
-from lerobot_serve.wire.schema import (
-    Codec,
-    ID_LIMIT,
-    negotiate_version,
-    Refusal,
-    SchemaVersionRefused,
+from lerobot_serve.contract.limits import ID_LIMIT, negotiate_version, SchemaVersionRefused
+from lerobot_serve.contract.names import (
+    is_printable,
+    is_reply_key,
+    is_reply_topic,
+    REPLY_TOPIC_FORMS,
 )
-from lerobot_serve.wire.services.session import (
+from lerobot_serve.contract.schema import Codec, Refusal
+from lerobot_serve.contract.services.session import (
     aspect_ratio_warning,
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.policies.base import PolicyDescription
 
 SHOWN_NAMES = 32
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyDescription
-from lerobot_serve.wire.services.action_range import ActionRange
 
 SHOWN_LENGTH = 200
 # two policies of a robot differ less in their training data; degrees are 57 times radians. A robot

@@ -4,16 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
+from lerobot_serve.contract.records import ServerStatus
 
-class SwapState(IntEnum):
-    """The values of ServerStatus.swap."""
-
-    NONE = 0
-    LOADING = 1
-    DONE = 2
-    FAILED = 3
+SwapState = ServerStatus.Swap
 
 
 @dataclass(frozen=True, slots=True)

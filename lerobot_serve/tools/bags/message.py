@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recorded message, and the error of bags. Plain data; any thread."""
+"""One recorded message, the types of those that tools read, and the error of bags. Any thread."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 
 PACKAGE = 'lerobot_serve_interfaces'
 INTERFACES = f'{PACKAGE}/msg'
 OBSERVATION = f'{INTERFACES}/Observation'
 CHUNK = f'{INTERFACES}/ActionChunk'
+EXECUTED = f'{INTERFACES}/ExecutedAction'
+EDGE_STATE = f'{INTERFACES}/EdgeState'
+DECISION = f'{INTERFACES}/RoutingDecision'
+OUTCOME = f'{INTERFACES}/EpisodeOutcome'
+DIVERGENCE = f'{INTERFACES}/ShadowDivergence'
+SERVER_STATUS = f'{INTERFACES}/ServerStatus'
+ROUTER_STATE = f'{INTERFACES}/RouterState'
+CANARY_STATE = f'{INTERFACES}/CanaryState'
 
 
 class BagError(ValueError):
@@ -26,3 +37,7 @@ class BagMessage(NamedTuple):
     stamp_ns: int
     data: bytes
     sent_ns: int = 0
+
+    def record(self) -> Any:
+        """Return it as the class of its type in `contract.records`. Raises Malformed."""
+        return decode(getattr(records, self.type.rpartition('/')[2]), self.data)

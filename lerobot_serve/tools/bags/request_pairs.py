@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lerobot_serve.contract.data_path.chunk import read_reply_summary
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
-from lerobot_serve.wire.chunk import read_reply_summary
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
 
 # open requests kept for each client: one is in flight, and replies may be late
 REQUESTS_KEPT = 32

@@ -12,24 +12,19 @@ import struct
 from typing import NamedTuple
 
 from lerobot_serve.cage import limits_encoding
+from lerobot_serve.contract.cdr import CdrReader
+from lerobot_serve.contract.codec import read
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.tools.bags.message import BagMessage, PACKAGE
-from lerobot_serve.wire.cdr import CdrReader
-from lerobot_serve.wire.message_parts import find_extension
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, TASK_LIMIT
 
 TOPIC_END, TYPE_END = '/_service_event', '_Event'
 OPEN_SESSION = f'{PACKAGE}/srv/OpenSession{TYPE_END}'
 
 # event type of a request received by the service
 REQUEST_RECEIVED = 1
-BYTE, UINT16, UINT32, UINT64 = (struct.Struct(f'<{code}') for code in 'BHIQ')
+BYTE, UINT64 = struct.Struct('<B'), struct.Struct('<Q')
 # stamp of two numbers, and the 16 bytes of the client gid
-FLOAT32 = struct.Struct('<f')
 STAMP_AND_CALLER = struct.Struct('<iI16s')
-SIZE = struct.Struct('<IIB')
-REPLY_TOPIC_LIMIT = 256
-NAMES_LIMIT = CAMERAS_LIMIT = 4096
-TAGS_LIMIT, TAG_LIMIT = 4096, 1 << 16
 
 Key = tuple[str, int]
 
@@ -89,34 +84,11 @@ def read_open_session(raw: bytes) -> OpenedSession | None:
     reader.unpack(UINT64, align=8)
     if event != REQUEST_RECEIVED or not reader.count(1, 'request'):
         return None
-    reader.unpack(UINT16, align=2)
-    client_id = reader.string(ID_LIMIT, 'client_id')
-    reader.unpack(UINT64, align=8)
-    (session_epoch,) = reader.unpack(UINT32, align=4)
-    reader.skip_string(REPLY_TOPIC_LIMIT, 'reply_topic')
-    robot_type = reader.string(ID_LIMIT, 'robot_type')
-    reader.skip_string(FINGERPRINT_LIMIT, 'policy')
-    (fps,) = reader.unpack(FLOAT32, align=4)
-    state_names, action_names = (_names(reader, what) for what in ('state', 'action'))
-    for _ in range(reader.count(CAMERAS_LIMIT, 'cameras')):
-        reader.skip_string(ID_LIMIT, 'cameras')
-        reader.unpack(SIZE, align=4)
-    task = reader.string(TASK_LIMIT, 'task')
-    reader.unpack(BYTE, align=1)
-    (horizon,) = reader.unpack(UINT32, align=4)
-    reader.unpack(BYTE, align=1)
-    reader.unpack(FLOAT32, align=4)
-    for _ in range(2 * reader.count(TAGS_LIMIT, 'tags')):
-        reader.skip_string(TAG_LIMIT, 'tags')
-    limits = find_extension(reader, limits_encoding.EXTENSION_KEY)
+    request = read(reader, OpenSessionRequest)
+    limits = {each.key: bytes(each.value) for each in request.extensions}
     return OpenedSession(
-        (client_id, session_epoch),
-        SessionTerms(robot_type, task, horizon),
-        ValueNames(fps, state_names, action_names),
-        b'' if limits is None else bytes(limits),
+        (request.client_id, request.session_epoch),
+        SessionTerms(request.robot_type, request.task, request.rtc_execution_horizon),
+        ValueNames(request.fps, request.state_names, request.action_names),
+        limits.get(limits_encoding.EXTENSION_KEY, b''),
     )
-
-
-def _names(reader: CdrReader, what: str) -> tuple[str, ...]:
-    count = reader.count(NAMES_LIMIT, f'{what}_names')
-    return tuple(reader.string(ID_LIMIT, f'{what} name') for _ in range(count))

@@ -12,8 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, ExecutedAction, RoutingDecision
+from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CHUNK,
+    DECISION,
+    EDGE_STATE,
+    EXECUTED,
+    OBSERVATION,
+)
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.request_pairs import (
     is_robot_reply_topic,
@@ -26,11 +38,6 @@ from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import Flag, Status
 
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
@@ -128,22 +135,14 @@ class BagTrace:
     def _records_of(self, message: BagMessage) -> Iterator[tuple[str, str, Record]]:
         """Yield role, name and record for each run that a message belongs to."""
         try:
-            if message.type == message_decoding.EXECUTED_TYPE:
-                executed = message_decoding.decode_executed(message.data)
+            if message.type == EXECUTED:
+                executed = message.record()
                 yield 'edge', executed.client_id, executed_record(message.stamp_ns, executed)
-            elif message.type == message_decoding.STATE_TYPE:
-                yield from self._changes(
-                    message.stamp_ns, message_decoding.decode_state(message.data)
-                )
-            elif message.type == message_decoding.DECISION_TYPE:
+            elif message.type == EDGE_STATE:
+                yield from self._changes(message.stamp_ns, message.record())
+            elif message.type == DECISION:
                 node = message.topic.rpartition('/')[0]
-                yield (
-                    'router',
-                    node,
-                    decision_record(
-                        message.stamp_ns, message_decoding.decode_decision(message.data)
-                    ),
-                )
+                yield 'router', node, decision_record(message.stamp_ns, message.record())
             elif message.type in (OBSERVATION, CHUNK):
                 for pair in self._pairs.add(message):
                     chunk = wire_chunk.decode(pair.reply)
@@ -151,10 +150,8 @@ class BagTrace:
         except Malformed:
             self._bag.damage.append(f'a message of {message.topic} cannot be read')
 
-    def _changes(
-        self, now_ns: int, now: message_decoding.EdgeState
-    ) -> Iterator[tuple[str, str, Record]]:
-        for component, value in (('connection', now.state), ('rung', now.rung)):
+    def _changes(self, now_ns: int, now: EdgeState) -> Iterator[tuple[str, str, Record]]:
+        for component, value in (('connection', now.state.word), ('rung', now.rung.word)):
             key = now.client_id, component
             before = self._before.get(key)
             self._before[key] = value
@@ -166,9 +163,9 @@ class BagTrace:
                 yield 'edge', now.client_id, record
 
 
-def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> Record:
+def executed_record(now_ns: int, executed: ExecutedAction) -> Record:
     """Return the record of a command."""
-    is_played = executed.rung == 'policy'
+    is_played = executed.rung == EdgeState.Rung.POLICY
     ids = RecordIds(
         executed.client_id,
         executed.session_epoch if is_played else None,
@@ -179,8 +176,8 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
         now_ns,
         ids,
         control_step=executed.control_step,
-        cage_result=executed.cage_result,
-        rung=executed.rung,
+        cage_result=executed.cage_result.word,
+        rung=executed.rung.word,
         raw=None,
         commanded=None,
         chunk_row=executed.chunk_row if is_played else None,
@@ -195,7 +192,7 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
     return made
 
 
-def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> Record:
+def decision_record(now_ns: int, decision: RoutingDecision) -> Record:
     """Return the record of a placement."""
     return records.placement(
         now_ns,

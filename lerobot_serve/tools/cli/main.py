@@ -13,8 +13,9 @@ import sys
 from typing import NoReturn
 
 from lerobot_serve import __version__
-from lerobot_serve.entry_points import missing_package_text, SIGNALS
+from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
+from lerobot_serve.requirements import missing_package_text
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
 from lerobot_serve.tools.cli.topics import listed_by_topic
 from lerobot_serve.tools.output.standard_output import end_output, flush_output, prepare_output

@@ -8,7 +8,6 @@ Signals, output and exit status are those of the executable. Main thread.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -32,12 +31,13 @@ def start_node(
     Start the node: `positional` are the values of arguments that are no flags, `namespace` is that
     without --namespace. Raises UserError, ParameterError for what the node would refuse.
     """
+    from lerobot_serve.child_process import replace_process
     from lerobot_serve.tools.processes.node_processes import executable_path
 
     path = str(executable_path(verb.executable))
     words = node_arguments(verb, options, positional, namespace)
     sys.stdout.flush()
-    os.execv(path, [path, *words])
+    replace_process(path, [path, *words])
 
 
 def node_arguments(

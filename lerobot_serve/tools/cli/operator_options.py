@@ -90,7 +90,8 @@ def find_router(client: FleetClient, options: argparse.Namespace) -> RouterView:
     from lerobot_serve.tools.operate.names import resolve_router
 
     given: str = options.router
-    return client.router(resolve_router(given, client.find_routers(given)))
+    found = client.find_routers(given)
+    return client.router(resolve_router(given, found, client.known_routers()))
 
 
 def confirmed(
@@ -192,7 +193,12 @@ def router_names(**_: object) -> list[str]:
 
 
 def robot_names(**_: object) -> list[str]:
-    return live_names(lambda client: client.find_robot_names())
+    from lerobot_serve.tools.operate.fleet_state import RobotView
+
+    def find(client: FleetClient) -> list[str]:
+        return [RobotView(node).name for node in client.find_robot_nodes(lambda _: None)]
+
+    return live_names(find)
 
 
 def policy_names(**_: object) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import cv2
 import numpy as np
 
+from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 from lerobot_serve.tools.dataset.features import IMAGE, VIDEO
 
 # of a frame: an episode begins at the time of its first
@@ -138,6 +139,10 @@ def _picture_fault(data: bytes | None, shape: list[int], decode: bool) -> str:
         return 'has no picture'
     if not decode:
         return ''
+    try:
+        check_picture(data)
+    except UnreadablePicture as error:
+        return f'has a picture that {error}'
     frame = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     # stubs of OpenCV do not know that it may be None
     if cast(object, frame) is None:

@@ -14,7 +14,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from lerobot_serve.edge.robot.yaml_mapping import parse_yaml, read_text, RobotFileError
+from lerobot_serve.edge.robot.yaml_mapping import (
+    parse_yaml,
+    read_text,
+    ROBOT_BYTES_LIMIT,
+    RobotFileError,
+)
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
@@ -170,7 +175,9 @@ class _Conversion:
 
     def _sampled(self, path: Path, indexes: list[BagIndex]) -> list[EpisodePlan]:
         try:
-            robot = parse_robot(read_text(path), str(path), '', parse=parse_yaml)
+            robot = parse_robot(
+                read_text(path, ROBOT_BYTES_LIMIT), str(path), '', parse=parse_yaml
+            )
         except (RobotFileError, UnicodeDecodeError) as error:
             raise DatasetError(str(error)) from error
         plans: list[EpisodePlan] = []

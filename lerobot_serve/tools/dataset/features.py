@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
-from lerobot_serve.tools.bags import message_decoding
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
 
@@ -129,10 +130,13 @@ def row_values(
 
 def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
     units = plan.robot.description.action_units
-    executed = message_decoding.decode_executed(data)
-    texts = (executed.source, executed.cage_result, executed.rung, executed.slot, executed.policy)
+    executed = decode(ExecutedAction, data)
+    codes = executed.source, executed.cage_result, executed.rung
+    texts = (*(code.word for code in codes), executed.slot, executed.policy)
     numbers = (executed.seq, executed.chunk_row, executed.control_step)
-    policy_action = executed.raw if executed.source == 'policy' else executed.policy_action
+    policy_action = (
+        executed.raw if executed.source == ExecutedAction.Source.POLICY else executed.policy_action
+    )
     has_policy_action = (
         policy_action.size == executed.commanded.size and np.isfinite(policy_action).all()
     )
@@ -149,7 +153,7 @@ def _executed_values(plan: EpisodePlan, data: bytes) -> dict[str, Any]:
         },
         f'{ABOUT}age_s': np.array([executed.age_s], np.float32),
         HAS_POLICY_ACTION: np.array([bool(has_policy_action)]),
-        INTERVENTION: np.array([executed.source == 'person']),
+        INTERVENTION: np.array([executed.source == ExecutedAction.Source.PERSON]),
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.dataset.features import (
@@ -27,7 +28,6 @@ from lerobot_serve.tools.dataset.features import (
 )
 from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
-from lerobot_serve.wire.errors import Malformed
 
 
 class MessageValues(Protocol):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.dataset.features import FrameShape, shape_of
 from lerobot_serve.tools.dataset.feeding import MessageValues
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead
-from lerobot_serve.wire.errors import Malformed
 
 # numbers of a frame
 STORED = ('uint8', 'uint16')

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lerobot_serve.tools.diagnosis.rules import evaluate_rules, RuleResult, RuleStatus
 from lerobot_serve.tools.diagnosis.survey import Survey, survey
-from lerobot_serve.tools.diagnosis.time_of_day import resolve_within, TimeOfDay
 from lerobot_serve.tools.diagnosis.window import gather_facts
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.output.local_time import resolve_within, TimeOfDay
 from lerobot_serve.tools.traces.query import TraceQuery
 
 AROUND_S = 10.0

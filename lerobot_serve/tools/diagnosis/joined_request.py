@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 from lerobot_serve.tools.traces.record_views import RecordView, RequestRecord
 
-LOST_STATUSES = ('timed_out', 'abandoned')
+# ends of a request without any reply; an abandoned one may not have been sent
+TIMED_OUT, ABANDONED = 'timed_out', 'abandoned'
+# replies to a request that no server has served, often of the router itself
+NO_SLOT, NO_SESSION, DRAINING, QUOTA = 'no_slot', 'no_session', 'draining', 'quota'
+UNSERVED = (NO_SLOT, NO_SESSION, DRAINING, QUOTA)
 
 
 class JoinKey(NamedTuple):
@@ -46,7 +50,13 @@ class JoinedRequest:
 
     @property
     def has_no_reply(self) -> bool:
-        return self.status in LOST_STATUSES
+        return self.status in (TIMED_OUT, ABANDONED)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing of a server came: to the edge, or to the router that refused for it."""
+        record = self.edge_record
+        return record is not None and (self.status == TIMED_OUT or record.is_from_silent_server)
 
     @property
     def queue_wait_ms(self) -> float | None:
@@ -64,7 +74,7 @@ class JoinedRequest:
         """
         Yield the records with the durations of the server: of the edge, then of the server itself.
         """
-        if self.edge_record:
+        if self.edge_record and self.edge_record.status not in UNSERVED:
             yield self.edge_record
         yield from (each.record for each in self.server_records)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from lerobot_serve.tools.diagnosis.diagnose import Diagnosis
 from lerobot_serve.tools.diagnosis.rules import RuleResult, RuleStatus
-from lerobot_serve.tools.diagnosis.time_of_day import format_utc
 from lerobot_serve.tools.diagnosis.timeline import timeline_lines
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.output.local_time import format_local, format_utc
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.traces.stalls import Stall
 
@@ -24,7 +24,7 @@ def as_text(diagnosis: Diagnosis, *, show_line: bool = True) -> str:
         if show_line:
             written += [
                 '',
-                *(f'{format_utc(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
+                *(f'{format_local(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
             ]
         written += ['', *_results(diagnosis, facts)]
     return '\n'.join(written)
@@ -41,8 +41,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         'shown_stalls': [_stall_json(stall) for stall in diagnosis.survey.stalls],
         'window': facts
         and {
-            'begin': format_utc(facts.begin_s, day=True),
-            'end': format_utc(facts.end_s, day=True),
+            'begin': format_utc(facts.begin_s),
+            'end': format_utc(facts.end_s),
         },
         'traces_missing': facts.missing_traces if facts else [],
         'clocks': [
@@ -54,13 +54,14 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             for peer in (facts.peers if facts else [])
         ],
         'timeline': [
-            {'time': format_utc(time_s, day=True), 'event': event}
+            {'time': format_utc(time_s), 'event': event}
             for time_s, event in (timeline_lines(facts) if facts else [])
         ],
         'rules': [
             {
                 'name': result.rule.name,
                 'status': result.status.value,
+                'share': None if result.share is None else round(result.share, 3),
                 'summary': result.rule.summary if result.status is RuleStatus.FOUND else '',
                 'evidence': result.evidence,
                 'remedy': result.rule.remedy if result.status is RuleStatus.FOUND else '',
@@ -90,17 +91,17 @@ def _head(diagnosis: Diagnosis) -> list[str]:
     if not survey.is_found:
         known = ', '.join(printable(each) for each in sorted(survey.clients)[:STALLS_SHOWN])
         return [f'no record of {name} in these traces; recorded clients: {known or "none"}']
-    span = f'{format_utc(survey.begin_s, day=True)} to {format_utc(survey.end_s)}'
-    written = [
-        f'{name}: {span} UTC; stalls: {survey.stall_count}, {survey.stalled_s:.1f} s in total'
-    ]
+    span = f'{format_local(survey.begin_s, day=True)} to {format_local(survey.end_s)}'
+    written = [f'{name}: {span}; stalls: {survey.stall_count}, {survey.stalled_s:.1f} s in total']
     if not diagnosis.is_covered:
-        return [*written, f'no record at {format_utc(diagnosis.requested_s or 0.0, day=True)} UTC']
+        return [*written, f'no record at {format_local(diagnosis.requested_s or 0.0, day=True)}']
     written += [f'  {_stall_words(stall)}' for stall in survey.stalls[:STALLS_SHOWN]]
     if survey.stall_count > min(len(survey.stalls), STALLS_SHOWN):
         written.append(f'  and {survey.stall_count - min(len(survey.stalls), STALLS_SHOWN)} more')
     if diagnosis.facts:
-        window = f'{format_utc(diagnosis.facts.begin_s)} to {format_utc(diagnosis.facts.end_s)}'
+        window = (
+            f'{format_local(diagnosis.facts.begin_s)} to {format_local(diagnosis.facts.end_s)}'
+        )
         reason = 'the longest stall' if diagnosis.requested_s is None else 'as requested'
         written.append(f'window: {window} ({reason}), and the minute before')
     elif not survey.edges:
@@ -129,7 +130,7 @@ def _results(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
     begin_s, end_s = facts.stall_span_s
     n = len(facts.stalls)
     what = f'stalls: {n}' if n else 'no stall in this window'
-    written = [f'VERDICT  {what}; during: {format_utc(begin_s)} to {format_utc(end_s)}']
+    written = [f'VERDICT  {what}; during: {format_local(begin_s)} to {format_local(end_s)}']
     for result in diagnosis.causes:
         written += [f'  {result.rule.summary}', f'    {printable(result.evidence)}']
         written.append(f'    remedy: {result.rule.remedy}')
@@ -166,12 +167,12 @@ def _stall_words(stall: Stall) -> str:
     length = f'{stall.length_s:6.2f} s'
     end = ', to the end of its trace' if stall.is_open else ''
     reason = printable(stall.reason) or 'no reason recorded'
-    return f'{format_utc(stall.begin_s)}  {length}  {reason}{end}'
+    return f'{format_local(stall.begin_s)}  {length}  {reason}{end}'
 
 
 def _stall_json(stall: Stall) -> dict[str, Any]:
     return {
-        'begin': format_utc(stall.begin_s, day=True),
+        'begin': format_utc(stall.begin_s),
         'length_s': round(stall.length_s, 3),
         'reason': stall.reason,
         'is_open': stall.is_open,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of diagnosis rules: evidence, summary and remedy. Pure functions."""
+"""The table of diagnosis rules: evidence, summary and remedy, and their rank. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from lerobot_serve.tools.diagnosis import causes
-from lerobot_serve.tools.diagnosis.causes import CauseFinding
+from lerobot_serve.tools.diagnosis.causes import (
+    edge_causes,
+    link_causes,
+    process_causes,
+    server_causes,
+)
+from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding
+from lerobot_serve.tools.diagnosis.causes.time_spans import explained_shares
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
 
@@ -34,126 +40,175 @@ class DiagnosisRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """Result of one rule for a window, with the evidence that it has or lacks."""
+    """
+    Result of one rule for a window, with the evidence that it has or lacks, and the share of the
+    stall that it explains.
+    """
 
     rule: DiagnosisRule
     status: RuleStatus
     evidence: str
+    share: float | None = None
 
 
+# one leads to the other in this order: an instant of a stall belongs to the first that holds
 RULES = (
     DiagnosisRule(
-        'server_overloaded',
-        causes.server_overloaded,
-        'queue wait grew for this robot and for all others of that server at that time',
-        'Server overloaded: queue wait grew for all its robots.',
-        'fewer robots, another replica, or scheduler:=dynamic_batching; '
-        'see ServerSaturated in docs/metrics.md',
+        'control_steps_missed',
+        edge_causes.edge_starved,
+        'the edge did not run its control steps, by the times of its commands',
+        'The edge did not run: it was stopped, or its CPU was busy.',
+        'give the edge a core; see ControlStepsMissed in docs/runbook.md',
     ),
     DiagnosisRule(
-        'own_queue_wait',
-        causes.own_queue_only,
-        'queue wait grew for this robot, and not for all others of that server',
-        'Queue wait grew for this robot only.',
-        'check the scheduler, and requests of this robot that queue behind each other',
+        'stale_state',
+        edge_causes.stale_state,
+        'the cage held commands because the state of the robot was missing or stale',
+        'The state of the robot was missing or stale.',
+        'check driver, rate and link of the topic: `ros2 topic hz`; its bound is max_age_s in the '
+        'robot file',
     ),
     DiagnosisRule(
-        'superseded_requests',
-        causes.requests_too_often,
-        'requests of this robot, and of no other, were superseded by newer ones',
-        'This robot supersedes its own requests before the server starts them.',
-        'raise request_timeout_s of its edge',
+        'router_stopped',
+        process_causes.router_stood_still,
+        'the process of the router did not run, by its own trace',
+        'The router did not run: it was stopped, or its machine stood still.',
+        'check load, memory and swap of its machine; docs/router.md has several routers',
     ),
     DiagnosisRule(
-        'policy_slow',
-        causes.policy_slow,
-        'inference of its requests grew',
-        'Inference took longer.',
-        'check the device of the server: other work, heat, a larger batch, another policy',
-    ),
-    DiagnosisRule(
-        'network',
-        causes.network_slow,
-        'the round trip minus server time grew, and the server time did not',
-        'The network was slow.',
-        'check radio, switch and other traffic; use network_profile:=wan or a longer '
-        'request_threshold_s',
-    ),
-    DiagnosisRule(
-        'policy_failed',
-        causes.policy_failed,
-        'replies with an error or NaN',
-        'The policy fails: the server replied with errors.',
-        'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
+        'server_stopped',
+        process_causes.server_stood_still,
+        'the process of a server did not run, by its own trace',
+        'The server did not run: it was stopped, or its machine stood still.',
+        'check load, memory and swap of its machine; a second replica takes over meanwhile',
     ),
     DiagnosisRule(
         'quota_used_up',
-        causes.quota_used_up,
+        server_causes.quota_used_up,
         'replies that refuse a request because its quota is used up',
         'The quota of the robot, or of its group, was used up.',
         'raise it in `quotas` of the router or server, or send fewer requests: '
         'docs/router.md#quotas',
     ),
     DiagnosisRule(
+        'policy_failed',
+        server_causes.policy_failed,
+        'replies with an error or NaN',
+        'The policy fails: the server replied with errors.',
+        'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
+    ),
+    DiagnosisRule(
+        'superseded_requests',
+        server_causes.requests_too_often,
+        'requests of this robot, and of no other, were superseded by newer ones',
+        'This robot supersedes its own requests before the server starts them.',
+        'raise request_timeout_s of its edge',
+    ),
+    DiagnosisRule(
+        'server_overloaded',
+        server_causes.server_overloaded,
+        'the server refused requests as too late, or queue wait grew for this robot and for most '
+        'others of that server at that time',
+        'Server overloaded: queue wait grew for most of its robots.',
+        'fewer robots, another replica, or scheduler:=dynamic_batching; '
+        'see ServerSaturated in docs/runbook.md',
+    ),
+    DiagnosisRule(
+        'own_queue_wait',
+        server_causes.own_queue_only,
+        'queue wait grew for this robot, and not for most others of that server',
+        'Queue wait grew for this robot, and not for most others.',
+        'check the scheduler, and requests of this robot that queue behind each other',
+    ),
+    DiagnosisRule(
+        'policy_slow',
+        server_causes.policy_slow,
+        'inference of its requests grew, more than any other part of them',
+        'Inference took longer.',
+        'check the device of the server: other work, heat, a larger batch, another policy',
+    ),
+    DiagnosisRule(
         'request_lost',
-        causes.request_lost,
-        'requests timed out, and the whole trace of the server has no record of them',
-        'Requests did not reach the server, or the server hung.',
-        'check log and /healthz of the server; then the network between robot and server',
+        link_causes.request_lost,
+        'requests timed out, or the router heard nothing of their server, and the whole trace of '
+        'the server has no record of them; or the session was lost while router and server ran',
+        'Requests did not reach the server: a link was lost, or a node between hung.',
+        'check the network between robot, router and server; then log and /healthz of the server',
     ),
     DiagnosisRule(
         'reply_lost',
-        causes.reply_lost,
-        'the server replied in time, and the edge did not accept the reply',
+        link_causes.reply_lost,
+        'the server replied in time, and neither edge nor router accepted the reply',
         'Replies were lost between server and robot.',
         'check the network from server to robot: large messages, drops in ~/state of the edge',
     ),
     DiagnosisRule(
-        'router',
-        causes.rerouted,
-        'its episode was moved, another replica replied, or slots failed',
-        'The router moved the episode or chose another replica.',
-        'see ~/state of the router for each replica and its reason; docs/router.md',
+        'network',
+        link_causes.network_slow,
+        'the round trip minus server time grew, more than any part of the server time',
+        'The network was slow.',
+        'check radio, switch and other traffic; use network_profile:=wan or a longer '
+        'request_threshold_s',
     ),
     DiagnosisRule(
         'session_lost',
-        causes.session_lost,
+        process_causes.session_lost,
         'the session was lost or the server was draining',
         'Session lost: the server closed it, drained or ended.',
         'check whether the server restarted: its log and /readyz give the reason',
     ),
     DiagnosisRule(
-        'cage',
-        causes.cage_intervention,
-        'the cage changed more of its commands than before',
-        'The safety cage limited the robot: the policy exceeds the limits.',
-        'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
-    ),
-    DiagnosisRule(
-        'control_steps_missed',
-        causes.steps_missed,
-        'control steps were missed while actions were executed',
-        "Control steps were missed: the robot's CPU was busy.",
-        'give the edge a core; see ControlStepsMissed in docs/metrics.md',
+        'router',
+        link_causes.rerouted,
+        'its episode was moved, another replica replied, or none could',
+        'The router moved the episode, chose another replica, or had none.',
+        'see ~/state of the router for each replica and its reason; docs/router.md',
     ),
     DiagnosisRule(
         'requests_start_late',
-        causes.buffer_too_short,
+        server_causes.buffer_too_short,
         'round trips longer than request_threshold_s, before as well as during',
         'Requests start too late: the round trip exceeds request_threshold_s.',
         'raise request_threshold_s, or max_action_age_s with it',
     ),
+    DiagnosisRule(
+        'cage',
+        edge_causes.cage_intervention,
+        'no stall, and the cage clamped more actions to the limits than before',
+        'The safety cage limited the robot: the policy exceeds the limits.',
+        'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
+    ),
 )
+# a cause of a stall explains at least this share of it
+GOOD_SHARE = 0.3
 
 
 def evaluate_rules(facts: WindowFacts) -> list[RuleResult]:
-    """Evaluate all rules, in the order of the table."""
-    return [_result(rule, rule.evaluate(facts)) for rule in RULES]
+    """Evaluate all rules: first the causes, by what they explain, then the others in order."""
+    findings = [rule.evaluate(facts) for rule in RULES]
+    shares = explained_shares(
+        facts.stall_spans, [found.spans if found.is_cause else () for found in findings]
+    )
+    results = [
+        _result(rule, found, share if facts.stalls else None)
+        for rule, found, share in zip(RULES, findings, shares, strict=True)
+    ]
+    return sorted(results, key=_rank)
 
 
-def _result(rule: DiagnosisRule, finding: CauseFinding) -> RuleResult:
+def _rank(result: RuleResult) -> tuple[bool, float]:
+    is_cause = result.status is RuleStatus.FOUND
+    return not is_cause, -(result.share or 0.0) if is_cause else 0.0
+
+
+def _result(rule: DiagnosisRule, finding: CauseFinding, share: float | None) -> RuleResult:
+    """Return the result; `share`: what it explains of the stall, None without a stall."""
     if finding.is_cause is None:
         return RuleResult(rule, RuleStatus.NO_EVIDENCE, finding.evidence)
-    return RuleResult(
-        rule, RuleStatus.FOUND if finding.is_cause else RuleStatus.RULED_OUT, finding.evidence
-    )
+    if not finding.is_cause:
+        return RuleResult(rule, RuleStatus.RULED_OUT, finding.evidence)
+    if share is None:
+        return RuleResult(rule, RuleStatus.FOUND, finding.evidence)
+    status = RuleStatus.FOUND if share >= GOOD_SHARE else RuleStatus.RULED_OUT
+    evidence = f'{finding.evidence}; explains {share:.0%} of the stall'
+    return RuleResult(rule, status, evidence, share)

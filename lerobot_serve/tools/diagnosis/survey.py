@@ -44,7 +44,7 @@ def survey(runs: Sequence[TraceRun], client: str) -> Survey:
     spans: list[tuple[float, float]] = []
     edge_spans: list[tuple[float, float]] = []
     for run in runs:
-        playing = StallDetector()
+        playing = StallDetector(with_holds=True)
         times = _read(run, client, playing, found.clients)
         is_edge = run.role == 'edge' and times is not None
         (found.edges if is_edge else found.others).append(run)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STATUSES
+from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
 # minimum number of consecutive normal replies that become one line
@@ -88,7 +88,7 @@ def _peer_details(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
         replica = ' '.join(word for word in (record.slot, record.server) if word)
         status = f', {record.status}' if record.status != 'ok' else ''
         yield f'router: {replica or "no replica"}{status}'
-    if request.status in (*LOST_STATUSES, 'no record'):
+    if request.is_lost or request.has_no_reply or request.edge_record is None:
         for each in request.server_records:
             yield f'server: {each.record.status or "?"}'
         if not request.server_records and any(facts.of_role('server')):

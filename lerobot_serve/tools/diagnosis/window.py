@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from lerobot_serve.tools.diagnosis.causes.time_spans import Span
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, key_of, PeerRecord
 from lerobot_serve.tools.diagnosis.survey import Survey
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record, TimelineEvent
@@ -19,11 +20,11 @@ from lerobot_serve.tools.diagnosis.window_facts import (
     BEFORE_S,
     CommandCounts,
     PeerFacts,
-    TRIP_VERDICTS,
     WindowFacts,
 )
-from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.fields import number, Record
 from lerobot_serve.tools.traces.record_views import (
+    DropRecord,
     ExecutedRecord,
     ParameterRecord,
     PlacementRecord,
@@ -31,7 +32,7 @@ from lerobot_serve.tools.traces.record_views import (
     RequestRecord,
     StateRecord,
 )
-from lerobot_serve.tools.traces.stalls import Stall, StallDetector
+from lerobot_serve.tools.traces.stalls import GAP_S, Stall, StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
 # time after the window in which the edge may record the end of a request
@@ -40,6 +41,13 @@ NAMES_SHOWN = 4
 # clients that start within this time after the first one count as present from the start
 START_GROUP_S = 2.0
 LOST_STATES = ('reconnecting', 'dead')
+STALE = 'stale'
+# the reason of a drop
+STATE_MISSING = 'state_missing'
+# so many in a row are no jitter of a busy machine
+STARVED_STEPS = 3
+# share of a period that a step may be early without being a missed one
+ROOM = 0.3
 
 
 def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> WindowFacts:
@@ -49,11 +57,13 @@ def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> Wi
     seen = [stall for run in found.edges for stall in _read_edge(run, facts, known)]
     # the survey has the longest stalls only, and those whole
     _add_stalls(facts, [*seen, *found.stalls])
+    facts.find_ends()
     for run in found.others:
         if run.role == 'edge':
             _read_other_edge(run, facts)
         else:
             _PeerReader(run, facts, known).read()
+    facts.find_ends()
     facts.events.sort()
     return facts
 
@@ -62,7 +72,11 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[S
     """Read a run of the robot's edge; return the stalls that begin in or around the window."""
     facts.has_edge = True
     changes: Record = {}
-    stalls, steps = StallDetector(), _StepTracker()
+    stalls = StallDetector(with_holds=True)
+    steps, lost = _StepTracker(run), _OpenSpan(LOST_STATES, facts.lost_spans)
+    stale = _OpenSpan((STALE,), facts.stale_spans)
+    # from the loss of the state until commands come again
+    silent = _OpenSpan((STATE_MISSING,), facts.stale_spans)
     begin_s, end_s = facts.begin_s, facts.end_s
     for time_s, _, record in run.read():
         if isinstance(record, ParameterRecord) and time_s <= end_s:
@@ -78,14 +92,27 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[S
                 facts.requests[key] = JoinedRequest(key, time_s, record)
         if time_s > end_s:
             continue
+        if span := stood_still(record, time_s):
+            facts.starved_spans.append(span)
+        if isinstance(record, StateRecord) and record.component == 'connection':
+            lost.to(time_s, record.after)
+        if isinstance(record, StateRecord) and record.component == 'inputs':
+            stale.to(time_s, record.after)
+            facts.stale_reasons += [record.reason] if record.after == STALE else []
+        if isinstance(record, DropRecord) and record.reason == STATE_MISSING:
+            silent.to(time_s, STATE_MISSING)
         if isinstance(record, ExecutedRecord):
-            steps.add(
-                record, facts.commands_during if time_s >= begin_s else facts.commands_before
-            )
+            if silent.to(time_s, ''):
+                steps.forget()
+            is_during = time_s >= begin_s
+            counts = facts.commands_during if is_during else facts.commands_before
+            steps.add(time_s, record, facts, counts)
         elif time_s >= begin_s:
             _add_event(facts, time_s, run, record)
             _record_connection(facts, record)
     stalls.finish()
+    for each in (lost, stale, silent):
+        each.to(min(facts.edge_span_s[1], end_s), '')
     if steps.has_commands or not facts.parameters:
         # of two runs, use the one with commands in the window
         facts.parameters = run.header_parameters | changes
@@ -104,22 +131,70 @@ def _add_stalls(facts: WindowFacts, stalls: list[Stall]) -> None:
 
 
 class _StepTracker:
-    """The previous command, to count missed control steps."""
+    """The previous command, to find control steps that were missed, and commands held."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: TraceRun) -> None:
         self.has_commands = False
-        self._control_step: int | None = None
+        fps = number(run.header_parameters, 'fps') or 0.0
+        multiplier = number(run.header_parameters, 'interpolation_multiplier') or 1.0
+        self._period_s = 1 / (fps * multiplier) if fps > 0 < multiplier else 0.0
+        self._before: tuple[float, int] | None = None
 
-    def add(self, record: ExecutedRecord, commands: CommandCounts) -> None:
+    def add(
+        self, time_s: float, record: ExecutedRecord, facts: WindowFacts, commands: CommandCounts
+    ) -> None:
         self.has_commands = True
-        result, step = record.cage_result, record.control_step
-        commands.verdicts[result] += 1
-        if result in TRIP_VERDICTS:
-            commands.reasons[record.reason or result] += 1
-        if record.is_played and step is not None and self._control_step is not None:
-            # no command between two steps of a chunk: control steps were missed
-            commands.missed += max(0, min(step - self._control_step - 1, 1 << 31))
-        self._control_step = step if record.is_played else None
+        commands.add(record)
+        before, self._before = self._before, None
+        if record.control_step is not None:
+            self._before = time_s, record.control_step
+        if before is None or self._before is None:
+            return
+        if record.is_held_for_state:
+            facts.stale_spans.append((before[0], time_s))
+        missed = self._missed(time_s - before[0], self._before[1] - before[1])
+        # numbers skip no step that was missed
+        commands.missed += max(0, missed)
+        if missed >= STARVED_STEPS and time_s - before[0] > GAP_S:
+            facts.starved_spans.append((before[0], time_s))
+
+    def forget(self) -> None:
+        """Begin again: the edge commanded nothing, and its steps went on."""
+        self._before = None
+
+    def _missed(self, passed_s: float, steps: int) -> int:
+        """Return how many more steps the time had room for; one that is late is none."""
+        if not self._period_s or steps < 1:
+            return 0
+        return int(passed_s / self._period_s + ROOM) - steps
+
+
+class _OpenSpan:
+    """Collects the spans in which a component is in one of some states."""
+
+    def __init__(self, states: tuple[str, ...], spans: list[Span]) -> None:
+        self._states, self._spans = states, spans
+        self._begin_s: float | None = None
+
+    def to(self, time_s: float, state: str) -> bool:
+        """Note the state from now on, empty at the end of the trace; return whether one ends."""
+        if state in self._states:
+            self._begin_s = time_s if self._begin_s is None else self._begin_s
+        elif self._begin_s is not None:
+            self._spans.append((self._begin_s, time_s))
+            self._begin_s = None
+            return True
+        return False
+
+
+def stood_still(record: RecordView, time_s: float) -> Span | None:
+    """Return the span in which a process did not run, of the record that it writes afterwards."""
+    if not isinstance(record, StateRecord) or record.component != 'process':
+        return None
+    try:
+        return time_s - float(record.reason.removesuffix(' s')), time_s
+    except ValueError:
+        return None
 
 
 def _record_connection(facts: WindowFacts, record: RecordView) -> None:
@@ -135,7 +210,7 @@ def _read_other_edge(run: TraceRun, facts: WindowFacts) -> None:
     for time_s, _, record in run.read():
         name = record.client_id
         if name and facts.begin_s - BEFORE_S <= time_s <= facts.end_s:
-            detectors.setdefault(name, StallDetector()).add_record(time_s, record)
+            detectors.setdefault(name, StallDetector(with_holds=True)).add_record(time_s, record)
     for name, detector in detectors.items():
         detector.finish()
         stalls = [stall for stall in detector.longest if stall.end_s >= facts.begin_s]
@@ -170,6 +245,8 @@ class _PeerReader:
                 self._count_request(onset_s, moment_s, record)
                 self._add_unmatched(moment_s, record)
             elif moment_s >= facts.begin_s and record.client_id in ('', facts.client):
+                if span := stood_still(record, moment_s):
+                    peer.still_spans.append(span)
                 _add_event(facts, moment_s, run, record)
                 self._record_routing(record)
         peer.is_complete, peer.is_ended = not run.is_lossy, run.is_ended

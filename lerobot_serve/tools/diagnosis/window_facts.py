@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey
+from lerobot_serve.tools.diagnosis.causes.time_spans import Span
+from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, TIMED_OUT
 from lerobot_serve.tools.diagnosis.median_shift import median_shift, MedianShift
 from lerobot_serve.tools.diagnosis.timeline_event import TimelineEvent
 from lerobot_serve.tools.traces.fields import number, Record
-from lerobot_serve.tools.traces.stalls import Stall
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.tools.traces.stalls import HELD, Stall
 
-# verdicts of the cage for a changed command
-TRIP_VERDICTS = ('clamped', 'held', 'stopped')
+CLAMPED, INTERLOCK = 'clamped', ' overrides '
 # the usual values come from the minute before
 BEFORE_S = 60.0
 # a reply that ends a stall arrives shortly before the first command from it
@@ -24,19 +25,32 @@ GRACE_S = 0.3
 
 @dataclass(slots=True)
 class CommandCounts:
-    """Commands of an edge in a period, by verdict; `missed` control steps between them."""
+    """
+    Commands of an edge in a period: `count` all, `played` those of a policy or a person,
+    `reasons` why the cage clamped those to a limit, `held` why it held them; `missed` control
+    steps between them.
+    """
 
-    verdicts: Counter[str] = field(default_factory=Counter)
+    count: int = 0
+    played: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
     missed: int = 0
 
-    @property
-    def count(self) -> int:
-        return self.verdicts.total()
+    def add(self, record: ExecutedRecord) -> None:
+        """Count a command; those of the ladder, as after an episode, are not played."""
+        self.count += 1
+        if record.cage_result == HELD:
+            self.held[record.reason] += 1
+        if not (record.is_played or record.is_by_person):
+            return
+        self.played += 1
+        if record.cage_result == CLAMPED and INTERLOCK not in record.reason:
+            self.reasons[record.reason or CLAMPED] += 1
 
     @property
-    def changed(self) -> int:
-        return sum(self.verdicts[verdict] for verdict in TRIP_VERDICTS)
+    def clamped(self) -> int:
+        return self.reasons.total()
 
 
 @dataclass(slots=True)
@@ -48,6 +62,7 @@ class PeerFacts:
     waits           client -> its queue waits [ms] before and during the stall
     statuses        of all clients' requests during the stall: (client, status)
     request_counts  requests of all clients, before and during
+    still_spans     when its process did not run
     is_complete     its trace is neither damaged nor missing records
     first_s         client -> time of its first request
     span_s          period of its trace, by the clock of the robot; `is_ended`: with a footer
@@ -62,6 +77,7 @@ class PeerFacts:
     request_counts: list[int] = field(default_factory=lambda: [0, 0])
     is_complete: bool = True
     slot_changes: list[str] = field(default_factory=list)
+    still_spans: list[Span] = field(default_factory=list)
     first_s: dict[str, float] = field(default_factory=dict)
     span_s: tuple[float, float] | None = None
     is_ended: bool = True
@@ -82,6 +98,10 @@ class WindowFacts:
     edge_span_s        first and last time of its edge in and around the window
     parameters         of the robot's edge in the window
     stalls             of the robot in the window; `earlier_stalls` of the minute before it
+    starved_spans      when the edge did not run its control steps
+    stale_spans        when the state of the robot was missing or stale; `stale_reasons` of inputs
+    lost_spans         when the edge had no session
+    until_s            until when a request kept the robot from sending another one
     requests           those that ended in the window or the minute before
     commands_before    commands before the stall; `commands_during` in the window
     episode_moves      texts of the decisions that moved an episode of the robot
@@ -97,6 +117,11 @@ class WindowFacts:
     parameters: Record = field(default_factory=dict)
     stalls: list[Stall] = field(default_factory=list)
     earlier_stalls: list[Stall] = field(default_factory=list)
+    starved_spans: list[Span] = field(default_factory=list)
+    stale_spans: list[Span] = field(default_factory=list)
+    stale_reasons: list[str] = field(default_factory=list)
+    lost_spans: list[Span] = field(default_factory=list)
+    until_s: dict[JoinKey, float] = field(default_factory=dict)
     requests: dict[JoinKey, JoinedRequest] = field(default_factory=dict)
     events: list[TimelineEvent] = field(default_factory=list)
     commands_before: CommandCounts = field(default_factory=CommandCounts)
@@ -105,6 +130,15 @@ class WindowFacts:
     connection_losses: Counter[str] = field(default_factory=Counter)
     peers: list[PeerFacts] = field(default_factory=list)
     stalls_of_others: Counter[str] = field(default_factory=Counter)
+
+    def of_window(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        """Return those that reach into the stalls, or without a stall into the window."""
+        first_s, last_s = self.stall_span_s
+        return tuple(span for span in spans if span[0] <= last_s and first_s <= span[1])
+
+    @property
+    def stall_spans(self) -> list[Span]:
+        return [(stall.begin_s, stall.end_s) for stall in self.stalls]
 
     @property
     def stall_span_s(self) -> tuple[float, float]:
@@ -119,14 +153,26 @@ class WindowFacts:
         return min([self.stall_span_s[0], *(self.sent_s(request) for request in self.during)])
 
     def sent_s(self, request: JoinedRequest) -> float:
-        """Return the send time; without a reply, its end minus its timeout."""
-        flight_s = (request.round_trip_ms or 0.0) / 1e3
-        if request.has_no_reply:
-            flight_s = number(self.parameters, 'request_timeout_s') or 0.0
-        return request.end_s - flight_s
+        """Return the send time; of an abandoned request the latest that is possible."""
+        if request.status == TIMED_OUT:
+            return request.end_s - (number(self.parameters, 'request_timeout_s') or 0.0)
+        return request.end_s - (request.round_trip_ms or request.server_ms or 0.0) / 1e3
+
+    def find_ends(self) -> None:
+        """Set `until_s` of all requests, whenever there are new ones."""
+        ordered = sorted(self.requests.values(), key=self.sent_s)
+        next_s = [*(self.sent_s(request) for request in ordered[1:]), self.end_s]
+        for request, sent_s in zip(ordered, next_s, strict=False):
+            lost_s = min((b for b, _ in self.lost_spans if b > request.end_s), default=inf)
+            is_ok = request.status == 'ok'
+            until_s = request.end_s if is_ok else max(request.end_s, min(sent_s, lost_s))
+            self.until_s[request.key] = until_s
 
     def is_in_stall(self, request: JoinedRequest) -> bool:
-        """Return whether a request was in flight, or ended, while the robot stalled."""
+        """
+        Return whether the robot stalled while a request was in flight, or while it had no other
+        one after this one failed.
+        """
         spans = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.stall_span_s]
         return self._overlaps(request, spans)
 
@@ -136,8 +182,8 @@ class WindowFacts:
         return request.end_s < self.stall_span_s[0] and not self._overlaps(request, earlier)
 
     def _overlaps(self, request: JoinedRequest, spans: list[tuple[float, float]]) -> bool:
-        sent_s = self.sent_s(request)
-        return any(sent_s <= last and first <= request.end_s for first, last in spans)
+        sent_s, until_s = self.sent_s(request), self.until_s.get(request.key, request.end_s)
+        return any(sent_s <= last and first <= until_s for first, last in spans)
 
     @property
     def during(self) -> list[JoinedRequest]:

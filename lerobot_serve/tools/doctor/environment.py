@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lerobot_serve.entry_points import FROM_ROS, missing_package_text
+from lerobot_serve.requirements import (
+    BASE_PACKAGES,
+    FOR_DATASETS,
+    FOR_POLICIES,
+    FROM_ROS,
+    install_command,
+    missing_from_ros,
+)
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
 from lerobot_serve.tools.doctor.machine import FileSystemSpace, MachineFacts, PROFILE_VARIABLES
 
 DISTRIBUTIONS = ('jazzy', 'kilted')
-BASE_PACKAGES = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
-FOR_POLICIES = ('torch', 'safetensors')
-# the second row is what LeRobot needs for datasets
-FOR_LEROBOT = (
-    *('lerobot', 'tokenizers', 'torchvision', 'transformers'),
-    *('av', 'datasets', 'PIL', 'pyarrow', 'tqdm'),
-)
+FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers', *FOR_DATASETS)
 # optional package -> what is missing without it
 MISSING_EFFECTS = {
     'aiohttp': 'no dashboard, and a gateway without HTTP and openpi',
@@ -84,6 +85,8 @@ def check_environment(
 def ros(machine: MachineFacts, error: str) -> Finding:
     name, distribution = 'ROS', machine.variables.get('ROS_DISTRO', '')
     source = 'source the setup.bash of ROS 2 and of this workspace'
+    if missing := machine.missing.intersection(FROM_ROS):
+        return failure(name, *missing_from_ros(missing))
     if error:
         return failure(name, f'ROS does not start: {error}', f'fix the error, or {source}')
     if not distribution:
@@ -99,29 +102,24 @@ def ros(machine: MachineFacts, error: str) -> Finding:
 
 def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     """Check the Python packages; a robot needs no torch."""
-    needed = [*BASE_PACKAGES, *FROM_ROS]
+    needed = [*BASE_PACKAGES]
     needed += FOR_POLICIES if kind else ()
     needed += FOR_LEROBOT if kind == 'lerobot' else ()
     found = [
-        failure(f'package {name}', 'is not installed here', install_hint(name))
+        failure(f'package {name}', 'is not installed here', install_command(name))
         for name in needed
         if name in missing
     ]
     found += [
-        warning(f'package {name}', f'is missing: {lost}', install_hint(name))
+        warning(f'package {name}', f'is missing: {lost}', install_command(name))
         for name, lost in MISSING_EFFECTS.items()
         if name in missing
     ]
     if found:
         return found
-    without = sorted(missing - {*needed})
+    without = sorted(missing - {*needed, *FROM_ROS})
     optional = f'; not installed, not needed here: {", ".join(without)}' if without else ''
     return [ok('packages', f'all required packages are installed{optional}')]
-
-
-def install_hint(package: str) -> str:
-    """Return the hint that executables print when the package is missing."""
-    return missing_package_text(ModuleNotFoundError(name=package))
 
 
 def domain(text: str) -> Finding:

@@ -7,13 +7,14 @@ the ROS graph spins in a thread of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.hub.repository import local_folder
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor import clocks, environment, link_probe, machine, policy, speed
@@ -28,8 +29,10 @@ from lerobot_serve.tools.doctor.finding import (
 )
 from lerobot_serve.tools.doctor.link import check_link
 from lerobot_serve.tools.doctor.ros_graph import ros2_control, topics
-from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
 from lerobot_serve.zenoh.settings import ZenohSettings
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
 
 NO_ROBOT = 'give --robot FILE to check a robot'
 NO_POLICY = 'give POLICY_DIR to check a policy'
@@ -154,6 +157,12 @@ def query_graph(
     """Check the ROS graph with a temporary node; skipped for an invalid ROS_DOMAIN_ID."""
     if environment.domain(host.variables.get('ROS_DOMAIN_ID', '')).verdict is FindingLevel.FAILURE:
         return graph_unavailable('see ROS_DOMAIN_ID')
+    if host.missing.intersection(FROM_ROS):
+        return graph_unavailable('it is not complete here')
+    # without ROS all other checks run
+    from lerobot_serve.ros.process.node_runtime import NodeRuntime
+    from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
+
     try:
         runtime = NodeRuntime([])
     except UserError as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from lerobot_serve.entry_points import missing_package_text
 from lerobot_serve.errors import UserError
+from lerobot_serve.requirements import missing_package_text
 from lerobot_serve.tools.doctor.link import LinkFacts
 from lerobot_serve.tools.link.survey import LinkSurvey
 from lerobot_serve.zenoh.credentials import check_credentials, Credentials

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 import os
 from pathlib import Path
 import platform
 import resource
 
-from lerobot_serve.entry_points import FROM_ROS
-from lerobot_serve.requirements import REQUIREMENTS
+from lerobot_serve.requirements import FROM_ROS, missing_packages, REQUIREMENTS
 from lerobot_serve.shared_memory.ports import deaf_processes
 
 SHARED_MEMORY = '/dev/shm'
@@ -85,15 +83,3 @@ def kernel_value(file: Path) -> int | None:
         return int(file.read_text())
     except (OSError, ValueError):
         return None
-
-
-def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Return the packages that cannot be imported, without importing any."""
-    return [name for name in packages if not _is_importable(name)]
-
-
-def _is_importable(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.policies.base import PolicyDescription, PolicyError
 from lerobot_serve.policies.error_text import one_line
@@ -26,7 +27,6 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, warning
 from lerobot_serve.tools.doctor.speed import PolicySpeed
-from lerobot_serve.wire.schema import StateClass
 
 RUNS_LIMIT, RUNS_NEEDED, LIMIT_S = 200, 5, 5.0
 MIB = 1 << 20

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from math import isinf, pi
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
@@ -23,8 +26,6 @@ from lerobot_serve.server.sessions.session_validation import (
     SessionRules,
 )
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 EXAMPLES = 'the files in config/robots explain every key'
 # two turns of a joint in rad; no arm is that many metres long either
@@ -50,7 +51,7 @@ def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]
     try:
         robot = wiring.load_robot(path)
         actions = ActionQueue(DELAY_RULES[parameters.skip_rule])
-        wiring.make_controller(parameters, robot, actions, lambda: None)
+        wiring.make_controller(parameters, robot, RobotDecisions(), actions, lambda: None)
     except ParameterError as error:
         return None, [failure('file', str(error), f'correct it there; {EXAMPLES}')]
     return robot, [

@@ -8,8 +8,8 @@ from dataclasses import replace
 import hashlib
 from pathlib import Path
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
-from lerobot_serve.wire.names import file_name
 
 KEY = 'state_folder'
 

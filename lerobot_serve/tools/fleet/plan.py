@@ -14,6 +14,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
+from lerobot_serve.contract.names import OVER_ROS
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.parameters import GatewayParameters
@@ -36,7 +37,6 @@ from lerobot_serve.tools.fleet.sections.learner import learner_values
 from lerobot_serve.tools.fleet.sections.loop import loop_process
 from lerobot_serve.tools.fleet.sections.recorder import recorder_process
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
-from lerobot_serve.wire.names import OVER_ROS
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 

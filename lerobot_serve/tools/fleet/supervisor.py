@@ -13,9 +13,9 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import time
 
+from lerobot_serve.child_process import Process
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, PrefixedOutput
 from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
@@ -39,7 +39,7 @@ WORDS = {
 }
 # without one of these robots have no policy; without learner or loop they go on as they are
 NEEDED = (Stage.ROBOT, Stage.SIMULATION, Stage.GATEWAY, Stage.ROUTER, Stage.SERVER)
-StartProcess = Callable[[FleetProcess], 'subprocess.Popen[bytes]']
+StartProcess = Callable[[FleetProcess], Process[bytes]]
 
 
 class Child:
@@ -47,7 +47,7 @@ class Child:
 
     def __init__(self, planned: FleetProcess) -> None:
         self.planned = planned
-        self.running: subprocess.Popen[bytes] | None = None
+        self.running: Process[bytes] | None = None
         self.lines = LineBuffer()
         self.started_s = 0.0
         self.restart_at_s: float | None = None

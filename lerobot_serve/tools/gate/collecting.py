@@ -17,6 +17,12 @@ from pathlib import Path
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.limits_encoding import decode_limits
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
@@ -30,12 +36,6 @@ from lerobot_serve.tools.replay.compare import lost_state
 from lerobot_serve.tools.replay.engine import NOT_FROM_POLICY
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import open_source, ReplayError, ReplayRequest
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.fingerprint import digest_of
-from lerobot_serve.wire.schema import Status
 
 Progress = Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]]
 

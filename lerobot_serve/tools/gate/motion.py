@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.shadow.remote_cage import RemoteCage, would_trip
 from lerobot_serve.tools.gate.latencies import Latencies
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Status
 
 Values = NDArray[np.float64]
 

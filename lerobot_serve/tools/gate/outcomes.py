@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, EpisodeOutcome, OUTCOME_TYPE
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK
+from lerobot_serve.contract.data_path.chunk import read_reply_summary, ReplySummary
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.records import EpisodeOutcome
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OUTCOME
 from lerobot_serve.tools.gate.figures import GateFigures
-from lerobot_serve.wire.chunk import read_reply_summary, ReplySummary
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.fingerprint import digest_of
-from lerobot_serve.wire.schema import Status
 
 # a router receives replies under this name; those of a shadow reach no robot
 RELAYED, CALLERS = '/replies/', '/replies/callers'
-IS_SUCCESS = {'success': True, 'failure': False, 'aborted': False}
+Outcome = EpisodeOutcome.Outcome
+IS_SUCCESS = {Outcome.SUCCESS: True, Outcome.FAILURE: False, Outcome.ABORTED: False}
 
 
 @dataclass(slots=True)
@@ -35,8 +36,8 @@ class RecordedEpisodes:
     def add(self, message: BagMessage) -> None:
         """Add a message of a bag; others than replies and outcomes change nothing."""
         try:
-            if message.type == OUTCOME_TYPE:
-                self._add_outcome(decode_outcome(message.data))
+            if message.type == OUTCOME:
+                self._add_outcome(message.record())
             elif message.type == CHUNK and reaches_robot(message.topic):
                 self._add_reply(read_reply_summary(message.data))
         except Malformed:

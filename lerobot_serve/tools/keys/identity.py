@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lerobot_serve.contract.names import file_name, is_topic
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import file_name, is_topic
 from lerobot_serve.zenoh.keys import server_segment
 
 # of X.509; a later generation needs some of it

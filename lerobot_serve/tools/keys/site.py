@@ -24,6 +24,7 @@ from pathlib import Path
 import shutil
 
 from lerobot_serve.access.private_files import make_private_folder, write_private
+from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.keys.access import access_control
 from lerobot_serve.tools.keys.certificates import (
@@ -34,7 +35,6 @@ from lerobot_serve.tools.keys.certificates import (
     make_certificate,
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
-from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (

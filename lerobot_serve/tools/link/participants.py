@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 import re
 
-from lerobot_serve.wire.names import KEY_ROOT, SEGMENT
+from lerobot_serve.contract.names import KEY_ROOT, SEGMENT
 from lerobot_serve.zenoh.keys import Role
 
 ALIVE = 'alive'

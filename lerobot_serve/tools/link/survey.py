@@ -13,7 +13,7 @@ from lerobot_serve.tools.link.rates import KeyRate
 
 @dataclass(slots=True)
 class ServerAnswers:
-    """The responses of one server to get_status."""
+    """The responses of one server to get_status; `is_heard`: it publishes its status."""
 
     round_trips_ms: list[float] = field(default_factory=list)
     policy: str = ''
@@ -21,6 +21,7 @@ class ServerAnswers:
     text: str = ''
     # why the last query had no response
     error: str = ''
+    is_heard: bool = False
 
     def percentile_ms(self, percent: float) -> float | None:
         """Return a percentile of the round trips; None without a response."""
@@ -67,9 +68,10 @@ class LinkSurvey:
             return '; '.join(self.problems.values())
         if not self.servers:
             return self._nobody()
-        if any(self.answers[server.server].round_trips_ms for server in self.servers):
+        found = [self.answers[server.server] for server in self.servers]
+        if any(each.round_trips_ms or each.is_heard for each in found):
             return ''
-        return 'no server responds: ' + self.answers[self.servers[0].server].error
+        return f'no server responds: {found[0].error}'
 
     def _nobody(self) -> str:
         where = ', '.join(self.reached)

@@ -15,18 +15,19 @@ from dataclasses import dataclass, field, replace
 import time
 from types import TracebackType
 
+from lerobot_serve.contract.names import KEY_ROOT
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.tools.link.participants import is_instance, is_token, Participant, participant
 from lerobot_serve.tools.link.rates import key_rates, KeyCounter
 from lerobot_serve.tools.link.reach import connection_problem, session_problem
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
-from lerobot_serve.wire.names import KEY_ROOT
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.server_name import conflict_text, process_of
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
+from lerobot_serve_interfaces.msg import ServerStatus
 
 QUERY_PERIOD_S = 0.05
 QUERY_TIMEOUT_S = 1.0
@@ -129,9 +130,24 @@ class LinkWatch:
         link.watch_alive(f'{KEY_ROOT}/*/**', on_presence)
         # access control refuses the wildcard, and allows a robot these
         for server in self._servers:
-            link.watch_alive(ServerKeys(site, server).alive, on_presence)
+            keys = ServerKeys(site, server)
+            link.watch_alive(keys.alive, on_presence)
+            link.subscribe(keys.status, self._on_status)
         link.subscribe(f'{KEY_ROOT}/{site}/**', endpoint.counter.count)
         self._endpoints.append(endpoint)
+
+    def _on_status(self, key: str, raw: bytes) -> None:
+        """Note what a server publishes: an operator may not call it."""
+        found = participant(key)
+        assert found
+        with contextlib.suppress(ValueError):
+            self._note(found, service_bytes.read_status(raw)).is_heard = True
+
+    def _note(self, server: Participant, status: ServerStatus) -> ServerAnswers:
+        answers = self._answers.setdefault(server.server, ServerAnswers())
+        answers.policy, answers.policy_type = status.policy, status.policy_type
+        answers.text = status.text
+        return answers
 
     def _alive(self) -> set[Participant]:
         return {each for endpoint in self._endpoints for each in tuple(endpoint.alive)}
@@ -160,12 +176,9 @@ class LinkWatch:
         try:
             raw = link.call(keys.service('get_status'), b'', QUERY_TIMEOUT_S)
             answers.round_trips_ms.append((time.monotonic() - begin_s) * 1e3)
-            status = service_bytes.decode('get_status', raw).status
+            self._note(server, service_bytes.decode('get_status', raw).status)
         except (ServerUnreachable, ValueError) as error:
             answers.error = str(error)
-            return
-        answers.policy, answers.policy_type = status.policy, status.policy_type
-        answers.text = status.text
 
 
 def ticks(until_s: float) -> Iterator[None]:

@@ -14,6 +14,7 @@ import shlex
 import threading
 import time
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.decisions import (
     Champion,
@@ -53,7 +54,6 @@ from lerobot_serve.tools.loop.settings import (
     ROLLOUT_LIMIT_S,
 )
 from lerobot_serve.tools.loop.verb_process import VerbResult
-from lerobot_serve.wire.fingerprint import digest_of
 
 REASON = 'learning loop'
 # what is recorded when the rollout changes

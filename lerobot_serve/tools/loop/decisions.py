@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import (
@@ -19,7 +20,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     CHAMPION_SLOT,
     RouterView,
 )
-from lerobot_serve.wire.fingerprint import digest_of
 
 TOO_FEW = 'too_few'
 
@@ -73,7 +73,7 @@ class Champion(Enum):
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
-TRIED_PHASES = frozenset(phase.value for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
+TRIED_PHASES = frozenset(phase.word for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
@@ -124,7 +124,7 @@ class RolloutFacts:
     @property
     def stage(self) -> tuple[Rollout, bool, str]:
         """What a person wants to know of a rollout; its steps and counts are in its history."""
-        is_rolled_back = self.phase == CanaryPhase.ROLLED_BACK.value
+        is_rolled_back = self.phase == CanaryPhase.ROLLED_BACK.word
         is_idle = self.rollout is Rollout.IDLE and not is_rolled_back
         return self.rollout, is_rolled_back, '' if is_idle else self.candidate
 
@@ -162,7 +162,7 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
         rollout = Rollout.UNKNOWN
     return RolloutFacts(
         rollout,
-        canary.phase.value,
+        canary.phase.word,
         canary.text,
         served,
         canary.candidate or (candidate.policy if candidate else ''),

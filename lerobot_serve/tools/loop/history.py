@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.tools.loop.journal import (
     CHAMPION,
     Entry,
@@ -21,7 +22,7 @@ from lerobot_serve.tools.loop.journal import (
     NEW_VERSION,
     ROLLED_BACK,
 )
-from lerobot_serve.wire.fingerprint import digest_of
+from lerobot_serve.tools.output.local_time import format_local
 
 FAILED, PROMOTED, STARTED = '_failed', 'promoted', 'rollout_started'
 ADMITTED, UNKNOWN, IDLE, ON_TRIAL, WATCHED, LOST = (
@@ -80,7 +81,7 @@ def entry_text(event: str, version: str, text: str) -> str:
 def entry_line(entry: Entry) -> str:
     """Return an entry with its local time, as `rollout history` prints it."""
     try:
-        at = f'{datetime.fromisoformat(entry.at).astimezone():%Y-%m-%d %H:%M:%S}'
+        at = format_local(datetime.fromisoformat(entry.at).timestamp(), day=True, to='seconds')
     except ValueError:
         at = entry.at
     return f'{at}  {entry_text(entry.event, entry.version, entry.text)}'

@@ -16,8 +16,8 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.fingerprint import digest_of
 
 JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096

@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.gate_record import GateRecord, read_record, record_path
 from lerobot_serve.tools.loop.decisions import Version
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.store import Store
-from lerobot_serve.wire.fingerprint import digest_of
 
 METADATA_FILE = 'metadata.yaml'
 

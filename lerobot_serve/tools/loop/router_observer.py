@@ -26,7 +26,7 @@ class RouterObserver:
         try:
             if not self._name:
                 found = self._client.find_routers(self._given)
-                self._name = resolve_router(self._given, found)
+                self._name = resolve_router(self._given, found, self._client.known_routers())
             return rollout_facts(self._client.router(self._name))
         except UserError as error:
             # another one may have its place

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 import os
 import signal
-import subprocess
 import threading
 
+from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, TimeoutExpired
 from lerobot_serve.tools.processes.verb_command import verb_command
 
 # a verb that takes steps says after Ctrl-C what is done and what is left
@@ -30,11 +30,11 @@ def run_verb(words: list[str], limit_s: float, stop: threading.Event) -> VerbRes
     Run a verb until it ends. It is interrupted when `stop` is set, and after `limit_s`: its status
     is 130 then.
     """
-    process = subprocess.Popen(
+    process = start(
         verb_command(words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
         text=True,
         errors='replace',
         env={**os.environ, 'COLUMNS': '200'},
@@ -45,7 +45,7 @@ def run_verb(words: list[str], limit_s: float, stop: threading.Event) -> VerbRes
     while True:
         try:
             return _result(process, *process.communicate(timeout=POLL_S))
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             waited_s += POLL_S
         if stop.is_set():
             return _interrupted(process, 'the loop ends')
@@ -53,15 +53,15 @@ def run_verb(words: list[str], limit_s: float, stop: threading.Event) -> VerbRes
             return _interrupted(process, f'not done within {limit_s:g} s')
 
 
-def _interrupted(process: subprocess.Popen[str], why: str) -> VerbResult:
+def _interrupted(process: Process[str], why: str) -> VerbResult:
     process.send_signal(signal.SIGINT)
     try:
         output, errors = process.communicate(timeout=END_LIMIT_S)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         process.kill()
         output, errors = process.communicate()
     return VerbResult(INTERRUPTED, output, f'{errors.rstrip()}\n{why}')
 
 
-def _result(process: subprocess.Popen[str], output: str, errors: str) -> VerbResult:
+def _result(process: Process[str], output: str, errors: str) -> VerbResult:
     return VerbResult(process.returncode, output, errors)

@@ -19,7 +19,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     RobotView,
     RouterView,
     SlotView,
-    UnknownPhase,
 )
 from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
 from lerobot_serve.tools.operate.rule import (
@@ -60,8 +59,8 @@ def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None)
     """
     Return the rule of a verb for a canary, with its text filled in; `plan` is that of the router.
     """
-    if isinstance(canary.phase, UnknownPhase):
-        return filled(NEWER, state=canary.phase.value)
+    if canary.phase not in tuple(CanaryPhase):
+        return filled(NEWER, state=canary.phase.word)
     rules = OTHER_POLICY_RULES if canary.waits_for_start else None
     rule = rules[verb] if rules else ROLLOUT_RULES[verb, canary.phase]
     if rule.command == 'CANARY_PROMOTE':
@@ -153,8 +152,8 @@ def _listed(texts: Sequence[str]) -> str:
 
 def split_refusal(canary: CanaryView) -> str:
     """Return why an operator may not set the split now; empty when one may."""
-    if isinstance(canary.phase, UnknownPhase):
-        return filled(NEWER, state=canary.phase.value).text
+    if canary.phase not in tuple(CanaryPhase):
+        return filled(NEWER, state=canary.phase.word).text
     if canary.phase is not CanaryPhase.WAITING and canary.phase not in ON_TRIAL:
         return ''
     return (

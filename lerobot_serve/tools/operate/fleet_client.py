@@ -19,7 +19,7 @@ from rclpy.node import Node
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch
+from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch, is_old
 from lerobot_serve.tools.operate.discovery.graph_search import STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
@@ -28,7 +28,7 @@ from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, Shado
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.message_views import robot_view, router_view, shadow_view
 from lerobot_serve.tools.operate.names import operator_name
-from lerobot_serve.tools.operate.outcome import NotReached
+from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
 from lerobot_serve.tools.operate.service_calls import ServiceCalls
 from lerobot_serve_interfaces.msg import CanaryState, EdgeState, RouterState, ShadowSummary
 
@@ -77,11 +77,26 @@ class FleetClient(ServiceCalls):
     def find_routers(self, wanted: str = '') -> list[str]:
         return self._search.find_routers(wanted, self.timeout_s, self._watch_router)
 
-    def find_robot_names(self) -> list[str]:
-        return self._search.find_robot_names(self.timeout_s)
+    def known_routers(self) -> dict[str, float]:
+        return self._search.known_routers()
+
+    def find_robot_nodes(self, on_found: Callable[[str], object]) -> list[str]:
+        return self._search.find_robot_nodes(self.timeout_s, on_found)
+
+    def known_robots(self) -> list[str]:
+        return self._search.known_robots()
 
     def find_robots(self, wanted: str = '', *, may_be_none: bool = False) -> list[RobotView]:
         return self._search.find_robots(wanted, self.timeout_s, may_be_none=may_be_none)
+
+    @property
+    def no_robot_text(self) -> str:
+        """The error of a verb that finds no robot."""
+        return (
+            f'no robot is found within {self.timeout_s:g} s: check that its edge_controller runs, '
+            'and that ROS_DOMAIN_ID is the same here and there (callers of a gateway are no '
+            'robots: its log and metrics have them)'
+        )
 
     def forget_robots(self) -> None:
         self._search.forget_robots()
@@ -103,8 +118,7 @@ class FleetClient(ServiceCalls):
         if not found:
             raise NotReached(
                 f'{name} is found and publishes no state within {self.timeout_s:g} s: it was '
-                'killed, hangs, or is not configured. Nothing was changed. Robots keep their '
-                'queue and reconnect; restart the router, its decisions are stored'
+                f'killed, hangs, or is not configured. {WITHOUT_ROUTER}'
             )
         return found
 
@@ -133,17 +147,20 @@ class FleetClient(ServiceCalls):
         found = self._states.wait(lambda: self._states.get(topic), limit_s)
         return shadow_view(found.message) if found else None
 
-    def wait_for_robot(self, node: str, accepts: Callable[[RobotView], bool]) -> RobotView | None:
-        """Return the first state that is accepted; None when none arrives in time."""
+    def wait_for_robot(
+        self, node: str, accepts: Callable[[RobotView], bool], timeout_s: float | None = None
+    ) -> RobotView | None:
+        """Return the first new state that is accepted; None when none arrives in time."""
         topic = node + STATE
         self._states.watch(EdgeState, topic)
 
         def accepted() -> RobotView | None:
             found = self._states.get(topic)
-            view = robot_view(node, found.message) if found else None
+            # the latched state of a robot that hangs confirms nothing
+            view = robot_view(node, found.message) if found and not is_old(found) else None
             return view if view and accepts(view) else None
 
-        return self._states.wait(accepted, self.timeout_s)
+        return self._states.wait(accepted, self.timeout_s if timeout_s is None else timeout_s)
 
     def _watch_router(self, name: str) -> None:
         self._states.watch(RouterState, name + STATE)

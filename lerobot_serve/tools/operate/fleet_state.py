@@ -5,40 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.records import EdgeState, SlotState
 from lerobot_serve.router.canary.states import CanaryPhase
 
-SLOT_STATES = ('HEALTHY', 'DRAINED', 'PROBING', 'UNAVAILABLE', 'BARRED', 'UNQUALIFIED')
-REPLICA_STATES = ('UNKNOWN', 'READY', 'UNHEALTHY', 'UNAVAILABLE', 'POLICY_MISMATCH')
-EDGE_STATES = ('CONNECTING', 'STREAMING', 'DEGRADED', 'STALLED', 'RECONNECTING', 'DEAD')
-RUNGS = (
-    *('POLICY', 'RAMP', 'HOLD', 'REPEAT_LAST', 'ZERO', 'SAFE_POSE'),
-    *('STOP_SERVICE', 'NO_COMMAND', 'INITIAL_POSE', 'PERSON'),
-)
-# whether a person has taken over, and commands
-INTERVENTIONS = ('NONE', 'COMMANDING', 'LOST')
+# names of the constants of messages
+SLOT_STATES = tuple(SlotState.State.__members__)
+EDGE_STATES = tuple(EdgeState.State.__members__)
+RUNGS = tuple(EdgeState.Rung.__members__)
 # of a robot that publishes nothing now; its other values are old
 SILENT = 'SILENT'
 CHAMPION_SLOT, CANDIDATE_SLOT = 'a', 'b'
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownPhase:
-    """A state of a canary that a newer router has; no verb acts in it."""
-
-    number: int
-
-    @property
-    def name(self) -> str:
-        return unknown_name(self.number)
-
-    @property
-    def value(self) -> str:
-        return unknown_name(self.number)
-
-
-def unknown_name(number: int) -> str:
-    """Return the name of a state that this version does not have."""
-    return f'unknown ({number})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +44,7 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One policy server of a slot; `state` is one of REPLICA_STATES."""
+    """One policy server of a slot; `state` is a name of ReplicaState."""
 
     server: str
     state: str = 'UNKNOWN'
@@ -101,7 +77,7 @@ class SlotView:
 class CanaryView:
     """The canary of a router; evidence is a decimal logarithm, -1 an unknown number."""
 
-    phase: CanaryPhase | UnknownPhase = CanaryPhase.OFF
+    phase: CanaryPhase = CanaryPhase.OFF
     candidate: str = ''
     champion: str = ''
     step: int = 0

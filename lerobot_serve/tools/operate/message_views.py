@@ -1,37 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert messages of routers, servers, edges and learners into plain data. Pure functions."""
+"""
+Convert messages of routers, servers, edges and learners, of ROS or decoded, into what verbs show.
+Pure functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, isinf, isnan
 
-from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    EDGE_STATES,
-    GuardView,
-    INTERVENTIONS,
-    REPLICA_STATES,
-    ReplicaView,
-    RobotView,
-    RouterView,
-    RUNGS,
-    ShadowView,
-    SLOT_STATES,
-    SlotView,
-    unknown_name,
-    UnknownPhase,
-)
-from lerobot_serve.tools.operate.learners.learner_state import (
-    known_loss,
-    known_remaining_s,
-    known_share,
-    LEARNER_PHASES,
-    LearnerView,
-)
-from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView, SwapPhase
-from lerobot_serve_interfaces.msg import (
+from lerobot_serve.contract.records import (
     CanaryState,
     EdgeState,
     GuardState,
@@ -42,20 +20,23 @@ from lerobot_serve_interfaces.msg import (
     ShadowSummary,
     SlotState,
 )
-
-PHASES = {getattr(CanaryState, phase.name): phase for phase in CanaryPhase}
-SLOT_NAMES = {getattr(SlotState, name): name for name in SLOT_STATES}
-REPLICA_NAMES = {getattr(ReplicaState, name): name for name in REPLICA_STATES}
-EDGE_NAMES = {getattr(EdgeState, name): name for name in EDGE_STATES}
-RUNG_NAMES = {getattr(EdgeState, f'RUNG_{name}'): name for name in RUNGS}
-INTERVENTION_NAMES = {getattr(EdgeState, f'INTERVENTION_{name}'): name for name in INTERVENTIONS}
-LEARNER_NAMES = {getattr(LearnerState, name): name for name in LEARNER_PHASES}
-SERVER_NAMES = {getattr(ServerStatus, name): name for name in SERVER_STATES}
-SWAP_PHASES = {
-    getattr(ServerStatus, f'SWAP_{phase.name}'): phase
-    for phase in SwapPhase
-    if phase is not SwapPhase.UNKNOWN
-}
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.operate.fleet_state import (
+    CanaryView,
+    GuardView,
+    ReplicaView,
+    RobotView,
+    RouterView,
+    ShadowView,
+    SlotView,
+)
+from lerobot_serve.tools.operate.learners.learner_state import (
+    known_loss,
+    known_remaining_s,
+    known_share,
+    LearnerView,
+)
+from lerobot_serve.tools.operate.swap.server_view import ServerView
 
 
 def router_view(name: str, state: RouterState, canary: CanaryState, age_s: float) -> RouterView:
@@ -75,7 +56,7 @@ def _slot(slot: SlotState) -> SlotView:
     return SlotView(
         slot=slot.slot,
         policy=slot.policy,
-        state=SLOT_NAMES.get(slot.state, unknown_name(slot.state)),
+        state=SlotState.State.of(slot.state).name,
         text=slot.text,
         share_percent=slot.share_percent,
         chunks=slot.chunks,
@@ -88,7 +69,7 @@ def _replicas(replicas: Sequence[ReplicaState]) -> tuple[ReplicaView, ...]:
     return tuple(
         ReplicaView(
             server=each.server,
-            state=REPLICA_NAMES.get(each.state, unknown_name(each.state)),
+            state=ReplicaState.State.of(each.state).name,
             text=each.text,
             policy=each.policy,
             chunks=each.chunks,
@@ -101,7 +82,7 @@ def _replicas(replicas: Sequence[ReplicaState]) -> tuple[ReplicaView, ...]:
 def canary_view(message: CanaryState) -> CanaryView:
     """Return the view of a canary."""
     return CanaryView(
-        phase=PHASES.get(message.state, UnknownPhase(message.state)),
+        phase=CanaryPhase.of(message.state),
         candidate=message.candidate_policy,
         champion=message.champion_policy,
         step=message.step,
@@ -158,12 +139,10 @@ def robot_view(node: str, message: EdgeState) -> RobotView:
     return RobotView(
         node=node,
         client_id=message.client_id,
-        state=EDGE_NAMES.get(message.state, unknown_name(message.state)),
-        rung=RUNG_NAMES.get(message.rung, unknown_name(message.rung)),
+        state=EdgeState.State.of(message.state).name,
+        rung=EdgeState.Rung.of(message.rung).name,
         paused=message.paused,
-        intervention=INTERVENTION_NAMES.get(
-            message.intervention, unknown_name(message.intervention)
-        ),
+        intervention=EdgeState.Intervention.of(message.intervention).name,
         reason=message.reason,
         server=message.server,
         slot=message.slot,
@@ -182,11 +161,11 @@ def server_view(name: str, status: ServerStatus) -> ServerView:
     """Return the view of a policy server."""
     return ServerView(
         name,
-        SERVER_NAMES.get(status.state, unknown_name(status.state)),
+        ServerStatus.State.of(status.state).name,
         status.text,
         status.policy,
         status.active_sessions,
-        SWAP_PHASES.get(status.swap, SwapPhase.UNKNOWN),
+        ServerStatus.Swap.of(status.swap),
         status.swap_text,
     )
 
@@ -195,7 +174,7 @@ def learner_view(node: str, message: LearnerState) -> LearnerView:
     """Return the view of a learner."""
     return LearnerView(
         node=node,
-        phase=LEARNER_NAMES.get(message.state, unknown_name(message.state)),
+        phase=LearnerState.State.of(message.state).name,
         text=message.text,
         round=message.round,
         parent=message.parent,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import getpass
 import os
 import re
@@ -12,6 +12,8 @@ import socket
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SlotView
+from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
+from lerobot_serve.tools.operate.silent_robots import age_text
 
 SHOWN_NAMES = 12
 SLOT_PREFIX = re.compile('^slot[ _-]?', re.IGNORECASE)
@@ -28,11 +30,18 @@ def operator_name() -> str:
     return f'{user}@{socket.gethostname()}'
 
 
-def resolve_router(given: str, found: Sequence[str]) -> str:
+def resolve_router(given: str, found: Sequence[str], known: Mapping[str, float]) -> str:
     """
-    Return the full name of the router: the only one, or the given one. Raises UserError for none,
-    several or a wrong name.
+    Return the full name of the router: the only one, or the given one. `known` are those that were
+    found before, with the age of that [s]. Raises UserError for none, several or a wrong name.
     """
+    missing = {
+        name: age_s
+        for name, age_s in known.items()
+        if name not in found and (not found if not given else name.strip('/') == given.strip('/'))
+    }
+    if missing:
+        raise NotReached(_missing_text(missing))
     if not found:
         raise UserError(
             'no router is found: check that it runs and does not hang, and that ROS_DOMAIN_ID is '
@@ -41,8 +50,14 @@ def resolve_router(given: str, found: Sequence[str]) -> str:
     if given:
         return _resolve(given, {name.strip('/'): name for name in found}, 'router')
     if len(found) > 1:
-        raise UserError(f'{len(found)} routers run; add --router with one of {_listed(found)}')
+        raise UserError(f'{len(found)} routers run; add --router with one of {listed(found)}')
     return found[0]
+
+
+def _missing_text(missing: Mapping[str, float]) -> str:
+    """Return which routers do not answer any more, and what holds meanwhile."""
+    named = ', '.join(f'{name} answered until {age_text(missing[name])} ago' for name in missing)
+    return f'{named}: it hangs, was killed, or its link is cut. {WITHOUT_ROUTER}'
 
 
 def resolve_robot(given: str, found: Sequence[RobotView]) -> RobotView:
@@ -62,7 +77,7 @@ def resolve_robot(given: str, found: Sequence[RobotView]) -> RobotView:
     name = _resolve(given, {each: each for each in named}, 'robot', [r.name for r in found])
     if len(named[name]) > 1:
         raise UserError(
-            f'{given!r} is the name of several robots; give one of {_listed(sorted(named[name]))}'
+            f'{given!r} is the name of several robots; give one of {listed(sorted(named[name]))}'
         )
     return next(iter(named[name].values()))
 
@@ -74,7 +89,7 @@ def resolve_slot(given: str, router: RouterView) -> SlotView:
         names = [each.slot for each in router.slots]
         near = nearest_name(SLOT_PREFIX.sub('', given), names)
         hint = f'did you mean {near}? ' if near else ''
-        raise UserError(f'{router.name} has no slot {given!r}; {hint}it has {_listed(names)}')
+        raise UserError(f'{router.name} has no slot {given!r}; {hint}it has {listed(names)}')
     return slot
 
 
@@ -120,10 +135,17 @@ def _resolve(
         return known[name]
     near = nearest_name(name, known)
     hint = f'did you mean {near}? ' if near else ''
-    listed = _listed(sorted(shown if shown is not None else known))
-    raise UserError(f'no {what} is named {given!r}; {hint}found: {listed}')
+    names = sorted(shown if shown is not None else known, key=natural_order)
+    raise UserError(f'no {what} is named {given!r}; {hint}found: {listed(names)}')
 
 
-def _listed(names: Sequence[str]) -> str:
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return the sort key by which robot_2 comes before robot_10."""
+    parts = re.split(r'(\d+)', name)
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first SHOWN_NAMES names, and how many more there are."""
     more = f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''
     return ', '.join(names[:SHOWN_NAMES]) + more

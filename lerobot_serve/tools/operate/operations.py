@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 Accepts = Callable[[RouterView], bool]
 CANARY_PREFIX, SHADOW_SERVER = 'canary.', 'shadow_server'
-# a robot whose server is no router has none that records a verb
-FIND_ROUTER_S = 0.5
-# a router publishes its state every second
+# a robot whose server is no router, or whose router hangs, has none that records a verb
+RECORD_S = 1.0
+# a router publishes its state every second, an edge more often
 STATE_PERIOD_S = 1.5
 
 
@@ -201,17 +201,18 @@ def run_robot_verb(
     except ResultUnknown:
         done, text = False, ''
     wanted = {RobotVerb.PAUSE: True, RobotVerb.RESUME: False}.get(verb)
-    after = client.wait_for_robot(robot.node, lambda now: wanted in (None, now.paused))
+    after = client.wait_for_robot(
+        robot.node,
+        lambda now: wanted in (None, now.paused),
+        None if done else STATE_PERIOD_S,
+    )
     is_shown = wanted is not None and after is not None
-    # without a reply, an old state that was paused already shows nothing
-    if robot.is_silent and robot.paused and not text:
-        is_shown = False
     # resume ends the pause of a robot that something else stops, and says so
     if text and not (done or is_shown):
         raise UserError(f'{robot.name}: {text}')
     if not is_shown and (wanted is not None or not text):
         raise _unknown_robot(robot, verb, text)
-    recorded = _record(client, robot, verb, reason)
+    recorded = _record(client, after or robot, verb, reason)
     text = '. '.join(filter(None, (text, recorded)))
     return Result(verb.value, robot.node, text, client.operator, _pause_change(robot, after))
 
@@ -220,7 +221,7 @@ def _record(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str)
     """Let the router of a robot record the verb; return why it did not, empty when it did."""
     note = f'{client.operator}: {verb.value} {robot.name}: {reason or "no reason given"}'
     try:
-        done, text = client.control_slot(robot.server, 'NOTE', reason=note, find_s=FIND_ROUTER_S)
+        done, text = client.control_slot(robot.server, 'NOTE', reason=note, limit_s=RECORD_S)
     except (UserError, ResultUnknown, ValueError) as error:
         done, text = False, str(error)
     if done or not reason:

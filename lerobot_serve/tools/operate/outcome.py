@@ -16,6 +16,12 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.output.text import without_controls
 
 EXIT_UNKNOWN = 3
+# what is true and can be done while a router does not answer
+WITHOUT_ROUTER = (
+    'Nothing was changed. Robots play what is left of their queue, run their fallback ladders '
+    'and connect again by themselves. To stop them: `lerobot-serve robot NAME pause`, or all with '
+    '`lerobot-serve robot --all pause`. Then restart the router: its decisions are stored'
+)
 
 
 class NotReached(UserError):

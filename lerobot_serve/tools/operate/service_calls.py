@@ -17,6 +17,8 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.names import node_name
 from lerobot_serve.ros.contract.service_call import (
     call_service,
     ServiceCallFailed,
@@ -25,8 +27,6 @@ from lerobot_serve.ros.contract.service_call import (
 from lerobot_serve.tools.operate.message_views import server_view
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.swap.server_view import ServerView
-from lerobot_serve.wire.cdr import encodable_text
-from lerobot_serve.wire.names import node_name
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
@@ -61,11 +61,11 @@ class ServiceCalls:
         reason: str,
         split_percent: int = 0,
         plan: Sequence[str] = (),
-        find_s: float | None = None,
+        limit_s: float | None = None,
     ) -> tuple[bool, str]:
         """
-        Run a command of ControlSlot, given by the name of its constant. `find_s`: the time limit
-        of finding the service, where `router` may be none.
+        Run a command of ControlSlot, given by the name of its constant. `limit_s`: that of finding
+        the service, and of the call, where `router` may be none.
         """
         request = ControlSlot.Request(
             command=getattr(ControlSlot.Request, command),
@@ -75,7 +75,7 @@ class ServiceCalls:
             split_percent=split_percent,
             plan=list(plan),
         )
-        reply = self._call(ControlSlot, f'{router}/control_slot', request, find_s=find_s)
+        reply = self._call(ControlSlot, f'{router}/control_slot', request, limit_s)
         return reply.success, reply.text
 
     def report_outcome(
@@ -165,7 +165,6 @@ class ServiceCalls:
         request: Any,
         timeout_s: float | None = None,
         *,
-        find_s: float | None = None,
         idempotent: bool = False,
     ) -> Any:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
@@ -177,8 +176,7 @@ class ServiceCalls:
             reason = str(error).partition('\n')[0].rstrip(':')
             raise NotReached(f'{service} is no name of a service ({reason})') from error
         try:
-            find_s = self.timeout_s if find_s is None else min(find_s, self.timeout_s)
-            if not client.wait_for_service(timeout_sec=find_s):
+            if not client.wait_for_service(timeout_sec=min(limit_s, self.timeout_s)):
                 raise NotReached(f'{service} is not available; nothing was sent')
             if not idempotent:
                 wait_until_discovered(self._node, client, min(limit_s, DISCOVERED_S))

@@ -82,8 +82,7 @@ ROBOT_RULES: dict[tuple[RobotVerb, bool], Rule] = {
     ),
     (RobotVerb.TAKE_OVER, True): Rule(
         Effect.DO,
-        'let a person command {name}, which is paused: it follows their device at once',
-        asks=True,
+        'let a person command {name}, which is paused: it follows their device after `resume`',
     ),
     (RobotVerb.HAND_BACK, False): Rule(
         Effect.DO, 'let the policy command {name} again: it may move at once', asks=True

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws line charts over time as self-contained SVG: no script, font or external file. Pure."""
+"""
+Draws line charts over local time as self-contained SVG: no script, font or external file. Reads
+the time zone; any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from html import escape
 import math
+
+from lerobot_serve.tools.output.local_time import format_local, local_offset_s
 
 # read on a white and on a dark page
 COLOURS = ('#2f81d8', '#d1701c', '#2f9e58', '#b455a0', '#858585', '#a08c00')
@@ -65,9 +69,10 @@ def line_chart(
     span_s: tuple[float, float] | None = None,
 ) -> str:
     """
-    Return a figure with one line for each name, and a legend; times are seconds since 1970 and
-    values 0 or above. `high` is the upper end of the value axis, by default a round number.
-    `marks` are times with a label; `span_s` is the plotted period, by default that of the lines.
+    Return a figure with one line for each name, and a legend with the day; times are seconds since
+    1970 and values 0 or above. `high` is the upper end of the value axis, by default a round
+    number. `marks` are times with a label; `span_s` is the plotted period, by default that of the
+    lines.
     """
     drawn = {name: points for name, points in series.items() if points}
     if not drawn:
@@ -90,7 +95,8 @@ def line_chart(
     parts += [_mark_line(frame, x, row) for x, _, row in placed]
     parts += [_mark_label(x, text, row) for x, text, row in placed]
     return (
-        f'<figure><figcaption>{escape(title)}{_legend(drawn)}</figcaption>'
+        f'<figure><figcaption>{escape(title)}, from '
+        f'{format_local(period[0], day=True, to="seconds")}{_legend(drawn)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT + frame.head}" role="img" class="chart" '
         f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
@@ -142,13 +148,14 @@ def value_ticks(high: float) -> list[float]:
 
 
 def time_ticks(first_s: float, last_s: float) -> list[float]:
-    """Return round times of day (UTC) within a period."""
+    """Return times that are round by local time within a period."""
     span_s = last_s - first_s
     step_s = next((each for each in TIMES_S if span_s <= each * TIME_TICKS), TIMES_S[-1])
     if not math.isfinite(span_s) or span_s > step_s * 10 * TIME_TICKS:
         return [first_s, last_s]
-    begin = math.ceil(first_s / step_s)
-    return [number * float(step_s) for number in range(begin, math.floor(last_s / step_s) + 1)]
+    ahead_s = local_offset_s(first_s)
+    begin, end = math.ceil((first_s + ahead_s) / step_s), math.floor((last_s + ahead_s) / step_s)
+    return [number * float(step_s) - ahead_s for number in range(begin, end + 1)]
 
 
 def _axes(frame: PlotArea) -> str:
@@ -163,7 +170,8 @@ def _axes(frame: PlotArea) -> str:
     is_long = frame.last_s - frame.first_s >= DAY_S
     for time_s in ticks:
         x = frame.x(time_s)
-        label = utc_text(time_s) if is_long else utc_time_of_day(time_s)
+        # month to minute; the legend has year and offset
+        label = format_local(time_s, day=True)[5:16] if is_long else format_local(time_s)[:8]
         parts.append(
             f'<line x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}" class="grid"/>'
             f'<text x="{x:.1f}" y="{frame.bottom + 20}" text-anchor="{_anchor(frame, x)}">'
@@ -202,16 +210,3 @@ def _mark_label(x: float, text: str, row: int) -> str:
         f'<text x="{label_span(x, text)[0]:.1f}" y="{ROW_HEIGHT * (row + 1) - 2}" class="mark">'
         f'{escape(text)}</text>'
     )
-
-
-def utc_time_of_day(time_s: float) -> str:
-    """Return hours, minutes and seconds, UTC."""
-    return utc_text(time_s).rpartition(' ')[2] if math.isfinite(time_s) else '?'
-
-
-def utc_text(time_s: float) -> str:
-    """Return date and time of day, UTC."""
-    try:
-        return f'{datetime.fromtimestamp(time_s, timezone.utc):%Y-%m-%d %H:%M:%S}'
-    except (ValueError, OverflowError, OSError):
-        return f'{time_s:.0f} s'

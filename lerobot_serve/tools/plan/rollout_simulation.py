@@ -18,9 +18,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from lerobot_serve.router.canary.evidence.failure_runs import PRIOR_FAILURES
 from lerobot_serve.router.canary.evidence.sequential_test import stakes
 from lerobot_serve.router.canary.evidence.trial import StepTrial
-from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent
+from lerobot_serve.router.canary.facts import ARMS, BEGUN, EpisodeEvent
 from lerobot_serve.router.canary.guards.rules import MIN_OUTCOMES
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -29,6 +30,8 @@ Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 # one-sided z-test at 5 %, valid for a single evaluation only
 NAIVE_Z = 1.645
+# of the fleet of simulate_rollout
+ROBOTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,19 @@ class RolloutResult:
 ComparisonTest = Callable[[Marks, Marks, Terms, int], tuple[int, int]]
 
 
-def sequential_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
-    """Apply the sequential test of the canary."""
-    gains, ends = block_gains(arms, goods, terms.block_episodes)
-    passes = first_reached(gains, terms.margin, terms.promotion_level)
-    losses, narrow_ends = block_gains(arms, goods, 1)
-    is_worse = first_reached(-losses, 0.0, terms.rollback_level(trials))
-    return [*ends, len(arms)][passes], [*narrow_ends, len(arms)][is_worse]
+def sequential_test(
+    arms: Marks, goods: Marks, terms: Terms, trials: int, robots: int = ROBOTS
+) -> tuple[int, int]:
+    """Apply the sequential test of the canary; the robots take turns."""
+    size = terms.block_episodes
+    promotion = evidence(arms, goods, size, terms.margin, sign=1) / factors(
+        arms, goods, size, robots
+    )
+    rollback = evidence(arms, goods, 1, 0.0, sign=-1) / factors(arms, goods, 1, robots)
+    return (
+        _first(promotion >= terms.promotion_level),
+        _first(rollback >= terms.rollback_level(trials)),
+    )
 
 
 def naive_z_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
@@ -102,10 +111,45 @@ def block_gains(arms: Marks, goods: Marks, size: int) -> tuple[Numbers, list[int
     return np.array(gains), ends
 
 
-def first_reached(gains: Numbers, margin: float, level: float) -> int:
-    """Return the first block at which log e reaches the level; the number of blocks if none."""
-    logs = np.log1p(np.array(stakes(margin))[:, None] * (gains + margin)).cumsum(axis=1)
-    return _first(np.logaddexp.reduce(logs, axis=0) - math.log(len(logs)) >= level)
+def evidence(arms: Marks, goods: Marks, size: int, margin: float, *, sign: int) -> Numbers:
+    """Return the largest log e so far after each episode, for blocks of a size."""
+    gains, ends = block_gains(arms, goods, size)
+    logs = np.log1p(np.array(stakes(margin))[:, None] * (sign * gains + margin)).cumsum(axis=1)
+    best = np.zeros(len(arms))
+    best[ends] = np.logaddexp.reduce(logs, axis=0) - math.log(len(logs))
+    largest: Numbers = np.maximum.accumulate(best)
+    return largest
+
+
+def factors(arms: Marks, goods: Marks, assumed_run: int, robots: int = ROBOTS) -> Numbers:
+    """Return the factor of runs after each episode; see evidence/failure_runs.py."""
+    counts = [np.cumsum(mine, dtype=np.float64) for mine in (~arms, arms)]
+    champion, candidate = (
+        _arm_factors(mine, goods, count, assumed, robots)
+        for mine, count, assumed in zip((~arms, arms), counts, (1, assumed_run), strict=True)
+    )
+    its, own = counts[0] + 1, counts[1] + 1
+    common: Numbers = (candidate * its + champion * own) / (its + own)
+    return common
+
+
+def _arm_factors(
+    mine: Marks, goods: Marks, counts: Numbers, assumed_run: int, robots: int
+) -> Numbers:
+    own = np.flatnonzero(mine)
+    # by robot; of each robot in its order
+    own = own[np.argsort(own % robots, kind='stable')]
+    number, robot = np.arange(len(own)), own % robots
+    is_first = np.diff(robot, prepend=-1) != 0
+    ended = np.where(goods[own], number, np.where(is_first, number - 1, -1))
+    run = number - np.maximum.accumulate(ended)
+    squares = np.zeros(len(mine))
+    squares[own] = np.where(run > 0, 2 * run - 1, 0)
+    failures = np.cumsum(mine & ~goods)
+    mean_run = (np.cumsum(squares) + PRIOR_FAILURES * assumed_run) / (failures + PRIOR_FAILURES)
+    share = (failures + 1) / (counts + 2)
+    limited: Numbers = np.maximum(1.0, mean_run * (1 - share) / (1 + share))
+    return limited
 
 
 def simulate_rollout(
@@ -159,6 +203,9 @@ class ArmBehavior:
     moved       share of episodes that move to the other arm
     unreported  share of episodes without an outcome
     run         number of consecutive episodes with the same result
+    robot_run   the same, of the episodes of one robot
+    slip        number of consecutive episodes of a robot that fail for one more reason, a camera
+                that slipped; `slipped` is their share
     """
 
     success: float
@@ -166,6 +213,9 @@ class ArmBehavior:
     moved: float = 0.0
     unreported: float = 0.0
     run: int = 1
+    robot_run: int = 1
+    slip: int = 0
+    slipped: float = 0.0
     success_s: float = 30.0
     failure_s: float = 30.0
     success_verdict_s: float = 0.0
@@ -183,8 +233,8 @@ class SimulatedFleet:
     episodes: int = 1200
     check_period_s: float = 60.0
 
-    def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> CanaryPhase:
-        """Return PROMOTED, ROLLED_BACK or, without a decision, UNDECIDED."""
+    def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> RolloutResult:
+        """Return the result of one step: the first promotion or the rollback ends it."""
         trial, next_check_s = StepTrial(terms.margin, terms.block_episodes), 0.0
         waiting: list[EpisodeEvent] = []
         for time_s, event in self._events(rng):
@@ -193,42 +243,60 @@ class SimulatedFleet:
                 waiting, next_check_s = [], time_s + self.check_period_s
                 promotion, rollback, _ = trial.evidence
                 if rollback >= terms.rollback_level(trials):
-                    return CanaryPhase.ROLLED_BACK
+                    return _result(CanaryPhase.ROLLED_BACK, trial)
                 if promotion >= terms.promotion_level:
-                    return CanaryPhase.PROMOTED
+                    return _result(CanaryPhase.PROMOTED, trial)
             waiting.append(event)
-        return CanaryPhase.UNDECIDED
+        return _result(CanaryPhase.UNDECIDED, trial)
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
         arms = (rng.random(self.episodes) < self.share_percent / 100).tolist()
-        successes = {
-            arm: iter(_draw_successes(rng, self._of(arm), self.episodes).tolist())
-            for arm in (True, False)
-        }
+        successes = {arm: self._successes(rng, self._of(arm)) for arm in (True, False)}
         draws = rng.random((self.episodes, 2)).tolist()
-        # time, order, event; None: a robot starts an episode
-        heap: list[tuple[float, int, EpisodeEvent | None]] = [
-            (float(start), -1 - robot, None)
+        # time, order, event; a number: this robot starts an episode
+        heap: list[tuple[float, int, EpisodeEvent | int]] = [
+            (float(start), -1 - robot, robot)
             for robot, start in enumerate(rng.random(self.robots) * 30.0)
         ]
         heapq.heapify(heap)
         number = 0
         while heap:
             time_s, _, event = heapq.heappop(heap)
-            if event is not None:
+            if isinstance(event, EpisodeEvent):
                 yield time_s, event
                 continue
             if number == self.episodes:
                 continue
             arm, name = arms[number], str(number)
-            behavior, is_good = self._of(arm), next(successes[arm])
-            yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
+            behavior, is_good = self._of(arm), next(successes[arm][event])
+            yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm], f'robot {event}')
             end_s = time_s + (behavior.success_s if is_good else behavior.failure_s)
-            heapq.heappush(heap, (end_s, number, None))
+            heapq.heappush(heap, (end_s, number, event))
             what, delay_s = _end(behavior, is_good, *draws[number])
             end = EpisodeEvent(name, what, _NAMES[arm])
             heapq.heappush(heap, (end_s + delay_s, self.episodes + number, end))
             number += 1
+
+    def _successes(self, rng: np.random.Generator, behavior: ArmBehavior) -> list[Iterator[bool]]:
+        """Return the results of each robot; they share those of runs over all robots."""
+        if behavior.robot_run == 1 and not behavior.slip:
+            fleet = iter(_draw_successes(rng, behavior.success, behavior.run, self.episodes))
+            return [fleet] * self.robots
+        return [iter(_robot_results(rng, behavior, self.episodes)) for _ in range(self.robots)]
+
+    def draw(self, rng: np.random.Generator) -> tuple[Marks, Marks]:
+        """
+        Return the arm of each episode and whether it succeeds, with all outcomes at once, for
+        robots that take turns.
+        """
+        arms = rng.random(self.episodes) < self.share_percent / 100
+        goods = np.zeros(self.episodes, dtype=np.bool_)
+        for robot in range(self.robots):
+            turns = np.arange(robot, self.episodes, self.robots)
+            for arm in (True, False):
+                own = turns[arms[turns] == arm]
+                goods[own] = _robot_results(rng, self._of(arm), len(own))
+        return arms, goods
 
     def _of(self, is_candidate: bool) -> ArmBehavior:
         return self.candidate if is_candidate else self.champion
@@ -237,9 +305,28 @@ class SimulatedFleet:
 _NAMES = {True: 'candidate', False: 'champion'}
 
 
-def _draw_successes(rng: np.random.Generator, behavior: ArmBehavior, count: int) -> Marks:
-    runs = rng.random(count // behavior.run + 1) < behavior.success
-    return np.repeat(runs, behavior.run)[:count]
+def _result(state: CanaryPhase, trial: StepTrial) -> RolloutResult:
+    candidate, champion = (trial.totals[arm].begun for arm in ARMS)
+    promoted = candidate if state is CanaryPhase.PROMOTED else None
+    return RolloutResult(state, promoted, candidate, candidate + champion)
+
+
+def _draw_successes(rng: np.random.Generator, success: float, run: int, count: int) -> list[bool]:
+    results: list[bool] = np.repeat(rng.random(count // run + 1) < success, run)[:count].tolist()
+    return results
+
+
+def _robot_results(rng: np.random.Generator, behavior: ArmBehavior, count: int) -> list[bool]:
+    results = _draw_successes(rng, behavior.success, behavior.robot_run, count)
+    if behavior.slip:
+        share, length = behavior.slipped, behavior.slip
+        chance = share / (1 - share) / length
+        left = int(rng.integers(1, length + 1)) if rng.random() < share else 0
+        for at, draw in enumerate(rng.random(count).tolist()):
+            left = left or length * (draw < chance)
+            if left:
+                results[at], left = False, left - 1
+    return results
 
 
 def _end(

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import contextlib
 from pathlib import Path
 import signal
-import subprocess
 import time
 from typing import IO
 
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
+from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -28,13 +28,13 @@ SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
 
 def start_executable(
     executable: str, arguments: list[str], environment: dict[str, str], log: IO[str]
-) -> subprocess.Popen[bytes]:
+) -> Process[bytes]:
     """Start one executable of the package; main thread. Raises UserError."""
-    return subprocess.Popen(
+    return start(
         end_with_parent([str(executable_path(executable)), *arguments]),
         stdout=log,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
+        stderr=STDOUT,
+        stdin=DEVNULL,
         env=environment,
     )
 
@@ -46,10 +46,10 @@ class NodeProcesses:
         self,
         folder: Path,
         environment: dict[str, str],
-        start: Callable[..., subprocess.Popen[bytes]] = start_executable,
+        start: Callable[..., Process[bytes]] = start_executable,
     ) -> None:
         self._folder, self.environment, self._start = folder, environment, start
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Process[bytes]] = {}
         self._logs: list[IO[str]] = []
 
     def start(
@@ -60,7 +60,7 @@ class NodeProcesses:
         namespace: str = '',
         params_file: Path | None = None,
         **parameters: object,
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process[bytes]:
         """
         Start one executable with its output in NAME.log. `parameters` take precedence over the
         file.
@@ -103,7 +103,7 @@ class NodeProcesses:
         for process in self.processes.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 process.kill()
                 process.wait()
         for log in self._logs:
@@ -115,7 +115,7 @@ class NodeProcesses:
 def node_processes(
     folder: Path,
     environment: dict[str, str],
-    start: Callable[..., subprocess.Popen[bytes]] = start_executable,
+    start: Callable[..., Process[bytes]] = start_executable,
 ) -> Iterator[NodeProcesses]:
     """Yield the processes and end them on every exit."""
     started = NodeProcesses(folder, environment, start)

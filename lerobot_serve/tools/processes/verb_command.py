@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import sys
 
+from lerobot_serve.child_process import python
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 RUN_VERB = (
@@ -15,4 +15,4 @@ RUN_VERB = (
 
 def verb_command(words: Sequence[str]) -> list[str]:
     """Return the command of a verb, which the kernel ends with the thread that starts it."""
-    return end_with_parent([sys.executable, '-c', RUN_VERB, *words])
+    return end_with_parent(python('-c', RUN_VERB, *words))

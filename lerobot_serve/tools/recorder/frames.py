@@ -17,9 +17,9 @@ import threading
 import numpy as np
 import simplejpeg
 
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
-from lerobot_serve.wire.errors import Malformed
 
 RAW_TYPE, COMPRESSED_TYPE = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
 SUFFIX = '/compressed'

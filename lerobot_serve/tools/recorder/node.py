@@ -18,8 +18,7 @@ from rclpy.duration import Duration
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.bags.message import BagError, BagMessage
-from lerobot_serve.tools.bags.message_decoding import STATE_TYPE
+from lerobot_serve.tools.bags.message import BagError, BagMessage, EDGE_STATE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.node import (
     connect_to_zenoh,
@@ -132,9 +131,9 @@ class RecorderNode(TopicRecorderNode):
     # executor thread
 
     def deposit(self, message: ReceivedMessage, kind: str) -> None:
-        if kind == STATE_TYPE or is_robot_file(message.topic, kind):
+        if kind == EDGE_STATE or is_robot_file(message.topic, kind):
             self._heard.learn(BagMessage(message.topic, kind, message.received_ns, message.data))
-        if kind == STATE_TYPE:
+        if kind == EDGE_STATE:
             self._on_state(message.topic)
         if self._compressor and kind == RAW_TYPE:
             self._compressor.put(message)

@@ -54,9 +54,9 @@ def canary_diagram() -> str:
 
 
 def learner_diagram() -> str:
-    """Return the states of a learner, without STOP and events that change no state."""
+    """Return the states of a learner, without events that change no state."""
     changing = {key: after for key, after in learner.TRANSITIONS.items() if key[0] is not after}
-    return state_diagram(learner.Phase.WAITING, changing, frozenset({learner.Event.STOP}))
+    return state_diagram(learner.Phase.WAITING, changing)
 
 
 DIAGRAMS: dict[str, Callable[[], str]] = {

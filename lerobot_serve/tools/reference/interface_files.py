@@ -19,7 +19,7 @@ from lerobot_serve.tools.reference.node_endpoints import (
 )
 
 LICENCE = re.compile(r'\A# SPDX-License-Identifier: .*\n+')
-LINE = re.compile(r'([\w/]+)(?:<=(\d+))?(\[(?:<=)?\d*\])?\s+(\w+)(?:\s*=\s*(\S+))?')
+LINE = re.compile(r'([\w/]+)(?:<=(\d+))?(\[(?:<=)?\d*\])?\s+(\w+)(?:\s*=\s*(\S+)|\s+(\d+))?')
 VALUES = re.compile(r'(?:values|bits) of (\w+):? ?(.*)')
 # folder -> heading, and titles of the parts of a file, which lines --- separate
 KINDS = {
@@ -35,10 +35,18 @@ class Entry:
 
     name: str
     type: str
-    bound: str = ''
+    # bytes of a text; 0 for what has no limit
+    limit: int = 0
     text: str = ''
     value: str = ''
     of: str = ''
+    default: str = ''
+
+    @property
+    def bound(self) -> str:
+        """The limit in words."""
+        each = 'each ' if '[' in self.type else ''
+        return f'{each}at most {self.limit} bytes' if self.limit else ''
 
 
 @dataclass(slots=True)
@@ -107,11 +115,16 @@ def _entry(line: str, text: str, of: str) -> Entry:
     match = LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError(f'not a line of an interface: {line!r}')
-    kind, limit, many, name, value = match.groups()
-    bound = f'at most {limit} bytes' if limit else ''
-    if many:
-        bound = f'each {bound}' if bound else ''
-    return Entry(name, f'{kind}{many or ""}', bound, text, value or '', of if value else '')
+    kind, limit, many, name, value, default = match.groups()
+    return Entry(
+        name,
+        f'{kind}{many or ""}',
+        int(limit or 0),
+        text,
+        value or '',
+        of if value else '',
+        default or '',
+    )
 
 
 def _words(lines: list[str]) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Generates docs/parameters.md and docs/messages.md from parameters and interface files.
+Generates the reference pages of docs/ from the code and the interface files.
 
 One thread; `messages` reads the installed interfaces.
 """
@@ -20,7 +20,9 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.tools.reference import interface_files
+from lerobot_serve.tools.reference.durable_state import durable_state
 from lerobot_serve.tools.reference.node_endpoints import INTERFACE_PACKAGE
+from lerobot_serve.tools.reference.record_source import records_source
 
 NODES = {
     'policy_server': ServerParameters,
@@ -63,14 +65,27 @@ def reference() -> str:
 
 def messages() -> str:
     """Return the page on messages, from the installed interface files."""
-    folder = Path(get_package_share_directory(INTERFACE_PACKAGE))
-    return f'{MESSAGES}\n{interface_files.reference(folder)}'
+    return f'{MESSAGES}\n{interface_files.reference(_interfaces())}'
+
+
+def message_classes() -> str:
+    """Return the module with a class for each message, from the installed interface files."""
+    return records_source(_interfaces())
+
+
+def _interfaces() -> Path:
+    return Path(get_package_share_directory(INTERFACE_PACKAGE))
 
 
 # page -> its generator
-PAGES = {'parameters.md': reference, 'messages.md': messages}
+PAGES = {
+    'parameters.md': reference,
+    'messages.md': messages,
+    'durable_state.md': durable_state,
+}
 
 
+CLASSES = Path('lerobot_serve') / 'contract' / 'records.py'
 # files whose comments are generated
 PARAMETER_FILES = tuple(
     Path('config') / name

@@ -10,8 +10,8 @@ from math import inf
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Float64Array
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Flag, Status
 
 # exceeds the effect of another order of float32 sums: docs/bags.md
 TOLERANCE = 1e-4
@@ -96,4 +96,4 @@ def lost_state(chunk: Chunk) -> bool:
 
 def status_name(status: int) -> str:
     """Return the name of a status, also of an unknown one."""
-    return Status(status).name.lower() if status in tuple(Status) else f'status {status}'
+    return Status(status).word

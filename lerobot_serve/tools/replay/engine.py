@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, StateClass, Status
 from lerobot_serve.tools.replay.compare import (
     compare_replies,
     divergence,
@@ -26,10 +30,6 @@ from lerobot_serve.tools.replay.compare import (
 )
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import ReplayRequest, ReplaySource
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 # replies without inference
 NOT_FROM_POLICY = (

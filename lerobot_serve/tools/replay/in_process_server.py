@@ -11,6 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.data_path.observation import check_type, read_queue_remaining
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import StateClass, Status
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -18,11 +24,6 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.tools.replay.sources import ReplayError
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.observation import check_type, read_queue_remaining
-from lerobot_serve.wire.schema import StateClass, Status
-from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 REPLY_TOPIC = '/replay/replies/none'
 # session id of requests without a session

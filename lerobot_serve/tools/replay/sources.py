@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lerobot_serve.contract.data_path.chunk import read_reply_summary
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
@@ -19,9 +22,6 @@ from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.record_views import DamagedRecord, DropRecord, RequestRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
-from lerobot_serve.wire.chunk import read_reply_summary
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
 
 NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
 ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'

@@ -8,8 +8,9 @@ Executor and writing thread; each set is replaced as a whole.
 
 from __future__ import annotations
 
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
-from lerobot_serve.tools.bags.message_decoding import decode_state, EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
@@ -17,11 +18,9 @@ from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
     OF_NODES,
     OF_ROBOTS,
 )
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.names import node_name
 
 # few messages, whatever the fleet
-OF_ALL = frozenset({*OF_ROBOTS, *OF_NODES, OPEN_SESSION}) - {EXECUTED_TYPE}
+OF_ALL = frozenset({*OF_ROBOTS, *OF_NODES, OPEN_SESSION}) - {EXECUTED}
 
 
 class LiveTopics:
@@ -39,12 +38,12 @@ class LiveTopics:
             return True
         if kind == CHUNK and not is_robot_reply_topic(topic):
             return False
-        if kind not in (EXECUTED_TYPE, CHUNK, OBSERVATION):
+        if kind not in (EXECUTED, CHUNK, OBSERVATION):
             return False
         if self._mapping.shows_all:
             return True
         node = _parent(topic)
-        if kind == EXECUTED_TYPE:
+        if kind == EXECUTED:
             return node in self._edges
         if kind == CHUNK:
             # of the node over ROS 2, of the robot over Zenoh, or ~/no_session of its server
@@ -53,10 +52,10 @@ class LiveTopics:
 
     def learn(self, message: BagMessage) -> None:
         """Note where the robot and its server are. Writing thread."""
-        if message.type != STATE_TYPE:
+        if message.type != EDGE_STATE:
             return
         try:
-            state = decode_state(message.data)
+            state = message.record()
         except Malformed:
             return
         if self._mapping.is_wanted(state.client_id):

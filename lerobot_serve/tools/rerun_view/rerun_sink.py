@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import rerun as rr
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
 from lerobot_serve.tools.rerun_view.curve_batches import CurveBatch, CurveBatches, CurveKey
 from lerobot_serve.tools.rerun_view.layout import Layout
@@ -28,9 +31,6 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     Times,
 )
 from lerobot_serve.tools.rerun_view.styles import curve_style, state_colors
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 APPLICATION = 'lerobot_serve'
 # depth images have millimetres

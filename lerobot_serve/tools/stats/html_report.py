@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats aggregated traces as one HTML file without links. Pure functions; any thread."""
+"""Formats aggregated traces as one HTML file without links. Reads the time zone; any thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def html_report(stats: TraceStats) -> str:
         '<meta name="viewport" content="width=device-width">'
         f'<title>Traces of lerobot_serve</title><style>{STYLE}</style></head><body>'
         f'<h1>Traces</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
-        f'Times are UTC.</p>{"".join(charts)}{"".join(tables)}</body></html>\n'
+        f'Times are local.</p>{"".join(charts)}{"".join(tables)}</body></html>\n'
     )
 
 

@@ -9,9 +9,18 @@ Only this module names the fields of records; mypy checks the code that reads th
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lerobot_serve.tools.traces.fields import is_number, Record
+
+# of the reasons of the edge and the cage for a hold without a known state
+STATE_UNKNOWN_WORDS = ('state is missing', 'state was missing', 'position unknown')
+# the reason of a router that hears nothing of the servers of the episode's slot, which it names
+# first: of the request, or of the server at all
+SILENT_SERVER = re.compile(
+    r'no eligible slot \(slot [^:]+: (no reply within|[^ ]+: server unavailable)'
+)
 
 
 class _Field:
@@ -182,6 +191,13 @@ class ExecutedRecord(RecordView):
         return self.rung == 'policy'
 
     @property
+    def is_held_for_state(self) -> bool:
+        """Whether the cage held the command because the state of the robot was not known."""
+        return self.cage_result == 'held' and any(
+            words in self.reason for words in STATE_UNKNOWN_WORDS
+        )
+
+    @property
     def is_by_person(self) -> bool:
         """Whether a person who has taken over commands."""
         return self.rung == 'person'
@@ -211,6 +227,11 @@ class RequestRecord(RecordView):
         """The slot that the request was routed to."""
         slot = self.routing.get('slot')
         return slot if type(slot) is str else ''
+
+    @property
+    def is_from_silent_server(self) -> bool:
+        """Whether a router refused the request because it heard nothing of its server."""
+        return SILENT_SERVER.match(self.reason) is not None
 
 
 class PlacementRecord(RecordView):

@@ -2,7 +2,9 @@
 """
 Detects stalls: unintended gaps between executed actions of a policy. Plain; one thread.
 
-It uses the rung of each command and the changes of rungs; either alone suffices.
+It uses the rung of each command and the changes of rungs; either alone suffices. On request
+commands that the cage holds, gaps without a command, and a queue that stays empty after the end of
+an episode are stalls, too.
 """
 
 from __future__ import annotations
@@ -10,15 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 import heapq
 
-from lerobot_serve.tools.traces.record_views import ExecutedRecord, RecordView, StateRecord
+from lerobot_serve.tools.traces.record_views import (
+    ExecutedRecord,
+    IncidentRecord,
+    RecordView,
+    StateRecord,
+)
 
 # number of longest stalls kept
 STALLS_KEPT = 200
 # suffixes of the reason of an intended end of execution
+CLEARED = 'cleared'
 INTENDED_ENDS = (
-    *('paused', 'no_episode', 'given_up', 'cleared'),
+    *('paused', 'no_episode', 'given_up', CLEARED),
     *('person_lost', 'latched', 'stopped'),
 )
+# a pause between two actions of a policy that is longer than both is a stall: in seconds, and in
+# intervals of those before
+GAP_S, GAP_INTERVALS = 0.3, 3
+HELD = 'held'
 # a person who commands ends a stall as a policy does
 PLAYING_RUNGS = ('policy', 'person')
 
@@ -43,12 +55,15 @@ class Stall:
 class StallDetector:
     """
     Tracks one client in one run: `count` and `total_s` of all stalls, and the `kept` longest ones.
-    `is_playing`: the last command was an action of a chunk, or of a person.
+    `is_playing`: the last command was an action of a chunk, or of a person. `with_holds`: actions
+    that the cage holds and gaps between commands count, which the counter of an edge leaves out.
     """
 
-    def __init__(self, kept: int = STALLS_KEPT) -> None:
+    def __init__(self, kept: int = STALLS_KEPT, *, with_holds: bool = False) -> None:
         self.count, self.total_s = 0, 0.0
-        self._limit = kept
+        self._limit, self._with_holds = kept, with_holds
+        self._commanded_s: float | None = None
+        self._interval_s = float('inf')
         self._kept: list[tuple[float, float, Stall]] = []
         self.is_playing = False
         self._begin_s: float | None = None
@@ -59,9 +74,13 @@ class StallDetector:
         """Process a record of the client; return whether a stall begins with it."""
         is_begin = False
         if isinstance(record, ExecutedRecord):
-            is_begin = self._on_rung(time_s, record.rung, record.reason)
+            self._note_gap(time_s)
+            is_held = self._with_holds and record.cage_result == HELD
+            is_begin = self._on_rung(time_s, HELD if is_held else record.rung, record.reason)
         elif isinstance(record, StateRecord) and record.component == 'rung':
             is_begin = self._on_rung(time_s, record.after, record.reason)
+        elif isinstance(record, IncidentRecord) and record.name == 'stalled':
+            is_begin = self._on_stalled(time_s, record.reason)
         self._time_s = time_s
         return is_begin
 
@@ -79,13 +98,35 @@ class StallDetector:
         if not rung:
             return False
         was_playing, self.is_playing = self.is_playing, rung in PLAYING_RUNGS
-        if self.is_playing or reason.endswith(INTENDED_ENDS):
-            if self._begin_s is not None:
-                self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))
+        is_intended = reason.endswith(INTENDED_ENDS)
+        # a queue that was cleared before a stall is no end of it
+        is_end = is_intended and not (self._with_holds and reason.endswith(CLEARED))
+        if self._begin_s is not None and (self.is_playing or is_end):
+            self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))
+        if self.is_playing or is_intended:
             return False
         if was_playing:
             self._begin_s, self._reason = time_s, reason
         return was_playing
+
+    def _on_stalled(self, time_s: float, reason: str) -> bool:
+        """Begin a stall of which the rungs show no begin: an episode ended, and no chunk came."""
+        if not self._with_holds or self.is_playing or self._begin_s is not None:
+            return False
+        self._begin_s, self._reason = time_s, reason
+        return True
+
+    def _note_gap(self, time_s: float) -> None:
+        """Begin a stall at the last command, if the one of now comes much later."""
+        before_s, self._commanded_s = self._commanded_s, time_s
+        if before_s is None:
+            return
+        interval_s = time_s - before_s
+        if interval_s <= max(GAP_S, GAP_INTERVALS * self._interval_s):
+            self._interval_s = interval_s
+        elif self._with_holds and self.is_playing:
+            self._begin_s, self._reason = before_s, 'no command was sent'
+            self.is_playing = False
 
     def _add(self, stall: Stall) -> None:
         self._begin_s = None

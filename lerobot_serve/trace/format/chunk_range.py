@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag
 
 
 def repeated_rows(request: Observation) -> int:

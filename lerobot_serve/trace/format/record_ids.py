@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lerobot_serve.wire.names import session_name
+from lerobot_serve.contract.names import session_name
 
 
 class RecordIds(NamedTuple):

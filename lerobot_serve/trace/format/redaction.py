@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.contract.data_path.message_parts import Image
 
 LEVELS = ('full', 'hash', 'none')
 # node parameters that contain an instruction

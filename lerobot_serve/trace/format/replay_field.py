@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.trace.format.records import Record
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
 
 # the field of the record
 REPLAY_FIELD = 'replay'

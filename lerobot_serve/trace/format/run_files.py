@@ -14,7 +14,7 @@ from itertools import count, takewhile
 from pathlib import Path
 import re
 
-from lerobot_serve.wire.names import file_name
+from lerobot_serve.contract.names import file_name
 
 PART = re.compile(r'(?P<stem>[^.]+)(?:\.(?P<number>[1-9][0-9]*))?\.jsonl')
 

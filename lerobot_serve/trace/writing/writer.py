@@ -17,13 +17,15 @@ from typing import Any
 
 from lerobot_serve.trace.format.encoding import encode, UnencodableRecord
 from lerobot_serve.trace.format.records import clock as clock_record
-from lerobot_serve.trace.format.records import drop, footer, wall_text
+from lerobot_serve.trace.format.records import drop, footer, state, wall_text
 from lerobot_serve.trace.format.schema import LINE_LIMIT
 from lerobot_serve.trace.writing.record_queue import LossCounter, record_kind, RecordQueue
 from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
 from lerobot_serve.trace.writing.time_of_day import TimeOfDay
 
 FLUSH_S = 0.05
+# a wait that is longer by this shows that the process did not run
+STOOD_STILL_NS = 500_000_000
 RETRY_NS = 30_000_000_000
 # a hanging disk must not block the exit of the process
 CLOSE_S = 2.0
@@ -77,12 +79,25 @@ class TraceWriter:
             self._losses.add('trace_unwritable', record_kind(record))
 
     def run(self, stop: threading.Event) -> None:
-        """Write until `stop` is set and `wake` is called; the body of a thread."""
+        """
+        Write until `stop` is set and `wake` is called; the body of a thread. A wait that lasts too
+        long is recorded: the process was stopped, or had no CPU.
+        """
         while not stop.is_set():
             self.drain()
+            began_ns = self._clock()
             if self._wake.wait(FLUSH_S):
                 self._wake.clear()
+            self._note_wait(self._clock() - began_ns)
         self.drain()
+
+    def _note_wait(self, waited_ns: int) -> None:
+        if waited_ns >= STOOD_STILL_NS:
+            # `reason` is the length, which readers need
+            record = state(
+                self._clock(), 'process', 'still', 'runs', reason=f'{waited_ns / 1e9:.3f} s'
+            )
+            self.write(record)
 
     def wake(self) -> None:
         """End the current wait; any thread."""

@@ -3,7 +3,7 @@
 A read-only HTTP server of a store: GET and HEAD of versions.json, manifests, and files by range.
 
 Only files that a manifest names are read. A bounded number of connections has a daemon thread
-each; one above the bound gets 503. Any thread starts and closes it.
+each (`places`); one above the bound gets 503. Any thread starts and closes it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import re
 import socket
 import ssl
 import threading
+import time
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from lerobot_serve.access.token_file import Tokens
+from lerobot_serve.access.wrong_tokens import WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.versions.errors import StoreError, VersionError
 from lerobot_serve.versions.file_hash import open_regular
@@ -32,10 +34,11 @@ from lerobot_serve.versions.manifest import ID, MANIFEST_FILE
 from lerobot_serve.versions.manifest_parser import read_manifest
 from lerobot_serve.versions.store import Store
 from lerobot_serve.versions.transfer.http_files import LIST_PATH
+from lerobot_serve.versions.transfer.places import Places
 
 CONNECTIONS = 16
 # of one read, and of sending one block
-TIMEOUT_S, HEAD_LIMIT_S = 30.0, 30.0
+TIMEOUT_S, HEAD_LIMIT_S = 30.0, 10.0
 SEND_BYTES = 256 << 10
 # how soon close() is noticed
 POLL_S = 0.1
@@ -94,8 +97,9 @@ class StoreHttpServer:
         return f'{"https" if self._is_encrypted else "http"}://{name}:{port}'
 
     def close(self) -> None:
-        """Stop to accept; connections that run end with the process."""
+        """Stop to accept; connections that were let in end with the process."""
         self._server.shutdown()
+        self._server.places.close()
         self._server.server_close()
         self._thread.join()
 
@@ -107,7 +111,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, store: Store, settings: HttpSettings, log: Callable[[str], object]) -> None:
         self.store, self.tokens, self.log = store, settings.tokens, log
         self._tls = settings.tls
-        self._free = threading.BoundedSemaphore(settings.connections)
+        self.places = Places(settings.connections)
+        self.wrong_tokens, self.wrong_tokens_lock = WrongTokens(), threading.Lock()
         if ':' in settings.address:
             self.address_family = socket.AF_INET6
         super().__init__((settings.address, settings.port), _Handler)
@@ -124,7 +129,7 @@ class _Server(ThreadingHTTPServer):
         )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self.places.take(request):
             super().process_request(request, client_address)
             return
         with contextlib.suppress(OSError):
@@ -137,7 +142,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self.places.give_back(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log nothing: a client that leaves is no fault of this server."""
@@ -223,8 +228,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         if not self._is_allowed():
-            self._reply_empty(HTTPStatus.UNAUTHORIZED, [('WWW-Authenticate', 'Bearer')])
+            if self._wait_after_wrong_token():
+                self._reply_empty(HTTPStatus.UNAUTHORIZED, [('WWW-Authenticate', 'Bearer')])
             return
+        self.server.places.let_in(self.connection)
         try:
             with self._content() as content:
                 self._send(content, with_body=with_body)
@@ -237,6 +244,14 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         scheme, _, token = self.headers.get('Authorization', '').partition(' ')
         return scheme == 'Bearer' and bool(tokens.name_of(token.strip()))
+
+    def _wait_after_wrong_token(self) -> bool:
+        """Wait longer each time; return whether the connection is still open then."""
+        server, address, now_s = self.server, self.client_address[0], time.monotonic()
+        with server.wrong_tokens_lock:
+            server.wrong_tokens.note(address, now_s)
+            delay_s = server.wrong_tokens.delay_s(address, now_s)
+        return not server.places.wait_until_closed(self.connection, delay_s)
 
     @contextlib.contextmanager
     def _content(self) -> Iterator[_Content]:

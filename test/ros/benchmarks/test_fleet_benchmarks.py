@@ -11,7 +11,7 @@ from benchmarks.harness.router_process import picture, POLICY
 from benchmarks.peers import fleet_results
 from benchmarks.peers.peer_process import ImageSet
 from benchmarks.round_trip import peers
-from lerobot_serve.wire.schema import Codec
+from lerobot_serve.contract.schema import Codec
 
 ROBOTS = 2
 SMALL = ImageSet(2, 24, 32)
@@ -22,6 +22,7 @@ def without_peers(monkeypatch):
     monkeypatch.setattr(peers, 'PEERS', {})
 
 
+@pytest.mark.slow
 def test_many_robots_ask_over_ros_and_over_zenoh(monkeypatch, tmp_path):
     short = {'COUNTS': (ROBOTS,), 'BLOCKS': 1, 'LEAST_S': 0.5, 'WARM_UP_S': 0.1, 'SIZE': SMALL}
     for name, value in short.items():

@@ -75,6 +75,7 @@ def test_a_relay_that_ended_is_told():
         Link(relay)
 
 
+@pytest.mark.slow
 def test_a_large_request_goes_over_a_slow_link_once_and_not_in_copies(tmp_path):
     """
     Where the profile lets readers ask for pieces that are still under way, each is sent three or

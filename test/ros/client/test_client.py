@@ -20,7 +20,7 @@ from lerobot_serve.client import (
     SessionRejected,
     TooLate,
 )
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.contract.schema import Refusal
 
 SHAPE = 'joints=6,chunk=30,cameras=front:48x64+wrist:48x64,fps=30'
 STATE = np.linspace(-1, 1, 6)

@@ -20,7 +20,7 @@ from lerobot_serve.client import (
     SessionRejected,
     TooLate,
 )
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.contract.schema import Refusal
 
 ROUTER = '/policy_router'
 STATE = np.linspace(-1, 1, 6)
@@ -54,6 +54,7 @@ def connect(server: str, **changes) -> PolicyClient:
     return PolicyClient.connect(server, **{'timeout_s': LIMIT_S, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('link', ['zenoh'])
 def test_a_chunk_is_the_one_over_zenoh(router_rig, gateway, link):
     router_rig.slots(split_percent=50, **CALM)
@@ -113,6 +114,7 @@ def test_errors_streams_and_a_gateway_that_is_killed(router_rig, gateway, link):
         assert url in str(caught.value) and caught.value.may_retry
 
 
+@pytest.mark.slow
 def test_many_sessions_of_one_loop_and_a_router_that_restarts(router_rig, gateway):
     router_rig.slots(**CALM)
     url = gateway()

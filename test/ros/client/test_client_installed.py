@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .[client]` into an environment of its own, without ROS, against a real server."""
+"""`pip install .` into an environment of its own, without ROS: its commands, and a real server."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def extras() -> list[str]:
-    """Return what setup.py lists for the client."""
-    (listed,) = re.findall(r"'client': \[([^\]]*)\]", (REPOSITORY / 'setup.py').read_text())
+def requirements() -> list[str]:
+    """Return what setup.py requires."""
+    (listed,) = re.findall(r'install_requires=\[([^\]]*)\]', (REPOSITORY / 'setup.py').read_text())
     return re.findall(r"'([^']+)'", listed)
 
 
@@ -75,7 +75,7 @@ def python(tmp_path) -> Path:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f'no virtual environment can be made here: {error}')
     found = tmp_path / 'venv' / 'bin' / 'python'
-    needs = pip(found, 'setuptools>=70', *extras())
+    needs = pip(found, 'setuptools>=70', *requirements())
     if needs.returncode:
         pytest.skip(f'pip reaches no package index: {needs.stderr.strip().splitlines()[-1]}')
     # pip builds in the folder that it installs
@@ -86,23 +86,35 @@ def python(tmp_path) -> Path:
         )
     for name in ('setup.py', 'setup.cfg', 'package.xml'):
         shutil.copy(REPOSITORY / name, source)
-    made = pip(found, '--no-build-isolation', '--no-index', f'{source}[client]')
+    made = pip(found, '--no-build-isolation', '--no-index', str(source))
     assert made.returncode == 0, made.stderr
     return found
 
 
-def test_it_is_installed_alone_and_predicts(rig, python):
-    rig.start(policy_kind='null', policy_path=SHAPE)
-    endpoint = rig.fleet.links.endpoint('/policy_server')
-    ran = subprocess.run(
-        [python, '-c', CODE, endpoint],
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
         capture_output=True,
         text=True,
         timeout=RUN_LIMIT_S,
         env=alone(),
-        cwd=python.parent,
+        cwd=command[0].parent,
         check=False,
     )
+
+
+def test_it_is_installed_alone_and_predicts(rig, python):
+    own = {
+        file.name for file in python.parent.iterdir() if 'lerobot_serve' in file.read_text('l1')
+    }
+    assert own == {'lerobot-serve'}
+    for verb, remedy in (('robots', '`make shell` in a clone'), ('doctor', 'pip install PyYAML')):
+        ran = run(python.parent / 'lerobot-serve', verb)
+        assert ran.returncode == 1
+        assert remedy in ran.stderr
+    rig.start(policy_kind='null', policy_path=SHAPE)
+    endpoint = rig.fleet.links.endpoint('/policy_server')
+    ran = run(python, '-c', CODE, endpoint)
     assert ran.returncode == 0, ran.stderr
     shown = json.loads(ran.stdout)
     assert shown['shape'] == [30, 6]

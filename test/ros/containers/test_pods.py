@@ -27,7 +27,7 @@ from lerobot_serve.tools.keys.identity import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
 from lerobot_serve.tools.processes.node_processes import executable_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.limit_s(300)]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(300)]
 
 ROBOT, SITES = 'robot', ('north', 'south')
 TOKEN = 'a-token-of-a-test'

@@ -16,7 +16,7 @@ pytest.importorskip('lerobot', reason='LeRobot writes the dataset')
 
 # eleven minutes on two idle cores; trainings have the lowest priority and wait for all others
 LIMIT_S = 3000.0
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.limit_s(LIMIT_S)]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(LIMIT_S)]
 LEFT_S = 60.0
 
 

@@ -7,20 +7,24 @@ import json
 from pathlib import Path
 import re
 import socket
+from types import SimpleNamespace
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 import pytest
+from support.zenoh.access_rig import Keys
 import yaml
 
+from lerobot_serve.contract.records import CanaryState
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.router.canary.states import CanaryPhase as CanaryState
+from lerobot_serve.router.monitoring.metrics import shared_state_metrics
+from lerobot_serve.telemetry.metric_families import keys_expiry
 
-ASKED = re.compile(r'(lerobot_serve_\w+)(?:\{([^}]*)\})?')
+ASKED = re.compile(r'(lerobot_serve_([a-z]+)_\w+)(?:\{([^}]*)\})?')
 SUFFIXES = {'counter': ('_total',), 'histogram': ('_bucket', '_sum', '_count')}
 CHOICES = {
     'lerobot_serve_edge_connection_state': {state.name.lower() for state in ConnectionState},
-    'lerobot_serve_router_canary_state': {state.value for state in CanaryState},
+    'lerobot_serve_router_canary_state': {state.word for state in CanaryState.State},
 }
 
 
@@ -45,12 +49,15 @@ def expressions(repository: Path) -> list[str]:
 
 
 def asked(repository: Path) -> set[tuple[str, str, str]]:
-    """Return the job, the name and the labels of every figure that is asked for."""
+    """
+    Return the kind of node, the name and the labels of every figure that is asked for: no job,
+    which each configuration of Prometheus names as it likes.
+    """
     found = set()
     for expression in expressions(repository):
-        for name, labels in ASKED.findall(expression):
+        for name, kind, labels in ASKED.findall(expression):
             given = dict(re.findall(r'(\w+)=~?"([^"]*)"', labels))
-            found.add((given.pop('job', ''), name, json.dumps(given, sort_keys=True)))
+            found.add((kind, name, json.dumps(given, sort_keys=True)))
     return found
 
 
@@ -69,8 +76,8 @@ def served(port: int) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.fixture
-def figures(router_rig, sim_arm_yaml) -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Return what each kind of node serves, by the name of its job."""
+def figures(router_rig, sim_arm_yaml, tmp_path) -> dict[str, dict[str, list[dict[str, str]]]]:
+    """Return what each kind of node serves, and a router with a shared state beside it."""
     ports = dict(zip(('router', 'server', 'edge'), free_ports(3), strict=True))
     router_rig.server('a', 'a', metrics_port=ports['server'])
     router_rig.server('b', 'b')
@@ -84,7 +91,12 @@ def figures(router_rig, sim_arm_yaml) -> dict[str, dict[str, list[dict[str, str]
     )
     router_rig.wait_for_health('healthy')
     router_rig.wait(lambda: is_served(ports['edge']), 'the figures of the edge')
-    return {job: served(port) for job, port in ports.items()}
+    found = {kind: served(port) for kind, port in ports.items()}
+    shared = shared_state_metrics(SimpleNamespace(routers=2, leads=True, is_away=False))
+    found['router'] |= {family.name: [{}] for family in shared}
+    # of every kind of node that has keys
+    found['keys'] = {keys_expiry(str(Keys(tmp_path / 'keys').add('robot', 'r'))).name: [{}]}
+    return found
 
 
 def is_served(port: int) -> bool:
@@ -97,15 +109,13 @@ def is_served(port: int) -> bool:
 def test_every_figure_that_is_asked_for_is_served(repository, figures):
     wanted = asked(repository)
     assert len(wanted) > 20
-    for job, name, labels in wanted:
-        jobs = [job] if job else list(figures)
-        assert all(each in figures for each in jobs), f'{name}: there is no job {job}'
-        there = [figures[each][name] for each in jobs if name in figures[each]]
-        assert there, f'{name} is not served by {" or ".join(jobs)}'
-        known = {key for series in there for each in series for key in each}
+    for kind, name, labels in wanted:
+        assert name in figures[kind], f'{name} is not served'
+        series = figures[kind][name]
+        known = {key for each in series for key in each}
         for key, value in json.loads(labels).items():
             # a series that has not begun has no labels yet
-            assert key in known or not any(there), f'{name} has no label {key}'
+            assert key in known or not series, f'{name} has no label {key}'
             assert name not in CHOICES or value in CHOICES[name], f'{name}: {key} {value}'
 
 
@@ -119,8 +129,9 @@ def test_the_alerts_are_described(repository):
             assert rule['labels']['severity'] in ('page', 'warning')
 
 
-def test_the_jobs_of_the_example_are_those_that_are_asked_for(repository):
+def test_the_jobs_of_the_example_are_those_of_the_alert(repository):
     config = yaml.safe_load((repository / 'config' / 'prometheus' / 'prometheus.yaml').read_text())
-    jobs = {each['job_name'] for each in config['scrape_configs']}
-    assert jobs == {job for job, _, _ in asked(repository)} - {''}
-    assert config['rule_files'] == ['alerts.yaml']
+    (jobs,) = {
+        jobs for text in expressions(repository) for jobs in re.findall(r'job=~"(.*)"', text)
+    }
+    assert {each['job_name'] for each in config['scrape_configs']} == {*jobs.split('|')}

@@ -18,6 +18,10 @@ def test_what_is_made_from_the_code_is_up_to_date(name, repository):
     assert page == pages.PAGES[name](), 'run `make docs`'
 
 
+def test_the_classes_of_messages_are_those_of_the_interface_files(repository):
+    assert (repository / pages.CLASSES).read_text() == pages.message_classes(), 'run `make docs`'
+
+
 def test_every_interface_is_in_the_reference_with_where_it_is_met(repository):
     page = (repository / 'docs' / 'messages.md').read_text()
     chapters = {part.split('\n')[0]: part for part in page.split('\n### ')[1:]}

@@ -18,7 +18,7 @@ pytest.importorskip('lerobot', reason='LeRobot writes the dataset')
 
 # with others beside it, the training takes three times as long as alone
 LIMIT_S = 2400.0
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.limit_s(LIMIT_S)]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(LIMIT_S)]
 START_S, ROUND_S, STEP_S, END_S = 120.0, 1200.0, 400.0, 90.0
 HOME_TRACES = '~/.ros/lerobot_serve/traces/loop'
 # exit statuses of `audit`: all that could be judged holds

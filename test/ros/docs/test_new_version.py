@@ -12,7 +12,7 @@ from support.docs.walk import Walk
 from support.paths import REPOSITORY
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 pytest.importorskip('torch', reason='the shipped policies run on torch')
 SECTION = 'Walk through it'
 START_S, END_S = 120.0, 90.0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.nodes.fake_server import FakeServer
 
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.observation import Observation
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.observation import Observation
 
 ROBOT = '/robot_1'
 CAMERAS = ('observation.images.front', 'observation.images.wrist')

@@ -7,14 +7,14 @@ robot drives, over ROS 2, and the site again from the next episode on.
 from __future__ import annotations
 
 import pytest
-from support.nodes.edge_rig import sessions, without_gaps
+from support.nodes.edge_rig import BUFFERED, sessions, without_gaps
 from support.nodes.played_robot import FPS
 
 from lerobot_serve_interfaces.msg import EdgeState
 
 SITE, LOCAL = '/site/policy_server', '/robot_1/policy_server'
-LARGE = {'policy_path': 'joints=6,chunk=90,cameras=,fps=30'}
-SMALL = {'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}
+LARGE = {'policy_path': 'joints=6,chunk=240,cameras=,fps=30'}
+SMALL = {'policy_path': 'joints=6,chunk=210,cameras=,fps=30'}
 
 
 @pytest.fixture
@@ -23,6 +23,7 @@ def link() -> str:
     return 'ros'
 
 
+@pytest.mark.slow
 def test_it_drives_while_the_site_is_away(edge_rig, endpoint):
     seen = edge_rig.seen
     site = edge_rig.start_server('/site', zenoh_listen=[endpoint], **LARGE)
@@ -33,8 +34,8 @@ def test_it_drives_while_the_site_is_away(edge_rig, endpoint):
         link='zenoh',
         servers=[SITE, f'ros:{LOCAL}'],
         zenoh_connect=[endpoint],
-        request_threshold_s=1.0,
         request_timeout_s=4.0,
+        **BUFFERED,
     )
     edge_rig.wait_for_play(int(FPS))
     if seen.last.server == LOCAL:

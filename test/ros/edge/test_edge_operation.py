@@ -103,6 +103,7 @@ def test_the_step_after_a_cancel_is_no_play_and_a_second_goal_is_refused(idle):
     assert again.cancel()
 
 
+@pytest.mark.slow
 def test_a_run_on_a_robot_that_is_given_up_ends_as_dead(edge_rig):
     server = edge_rig.start_server()
     edge_rig.start(run_on_start=False, max_offline_s=1.0)

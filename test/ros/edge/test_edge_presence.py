@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from support.nodes.edge_rig import EdgeRig, LEFT, RIGHT, SAME, sessions, without_gaps
+from support.nodes.edge_rig import CALM, EdgeRig, LEFT, RIGHT, SAME, sessions, without_gaps
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.long
 
 # as an operator has it who sets nothing: FAST of the rig is for other tests
 DEFAULTS = {
+    **CALM,
     'request_timeout_s': 5.0,
     'reconnect_initial_backoff_s': 0.5,
     'reconnect_max_backoff_s': 10.0,

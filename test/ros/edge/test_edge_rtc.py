@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.ros import qos
-from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve_interfaces.msg import Observation
 
 # two seconds: a busy machine has one for an answer before the robot runs dry
@@ -33,6 +33,7 @@ def prefixes(steering) -> list[int]:
     return told if len(told) >= 4 else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('horizon', [0, 4])
 def test_the_next_request_carries_what_is_left_of_the_last_chunk(
     horizon, edge_rig, steering, requests
@@ -63,6 +64,7 @@ def test_the_next_request_carries_what_is_left_of_the_last_chunk(
     edge_rig.wait(lambda: heard() & set(told[1:]), 'a request of the edge is one of the policy')
 
 
+@pytest.mark.slow
 def test_a_policy_that_takes_no_prefix_is_sent_none(edge_rig, steering, requests):
     edge_rig.start_server(policy_kind='steered', policy_path=steering.path(chunk=ROWS))
     edge_rig.start(rtc=True)

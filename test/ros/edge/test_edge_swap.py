@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import pytest
+from support.nodes.edge_rig import BUFFERED
 from support.nodes.steering import Steering
 from support.nodes.swapping import Swapper
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve_interfaces.msg import EdgeState
 
-# four seconds a chunk; a busy machine is slow
+# four seconds a chunk
 ROWS = 120
-PATIENT = {'request_threshold_s': 2.5, 'request_timeout_s': 10.0, 'max_action_age_s': 6.0}
+PATIENT = {**BUFFERED, 'request_threshold_s': 2.5, 'request_timeout_s': 10.0}
 
 
 @pytest.fixture

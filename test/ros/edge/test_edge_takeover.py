@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
-from support.nodes.edge_rig import EDGE, EdgeRig
+from support.nodes.edge_rig import CALM, EDGE, EdgeRig
 from support.nodes.person import DEVICE, LEADER, Person, POSE
 from support.nodes.played_robot import HOME, JOINTS
 from support.nodes.service_asking import ask as ask_service
@@ -23,7 +23,7 @@ def person(edge_rig) -> Person:
     edge_rig.robot += DEVICE
     edge_rig.start_server()
     made = Person(edge_rig)
-    edge_rig.start()
+    edge_rig.start(**CALM)
     edge_rig.wait_for_play()
     return made
 
@@ -136,7 +136,7 @@ def test_a_takeover_survives_the_process(edge_rig, person):
     edge_rig.kill(process)
     begin = len(edge_rig.seen.executed)
     edge_rig.start()
-    said = 'a person had taken over before this start'
+    said = 'taken over before this start'
     edge_rig.wait(lambda: said in edge_rig.log(), 'it says so')
     # from here on, states are those of the new process
     edge_rig.seen.states.clear()
@@ -155,27 +155,53 @@ def test_a_takeover_survives_the_process(edge_rig, person):
     edge_rig.wait_for_play()
 
 
-def test_a_pause_survives_the_process(edge_rig):
-    edge_rig.start_server()
-    process = edge_rig.start()
-    edge_rig.wait_for_play()
+def test_a_pause_stops_a_person_until_the_resume(edge_rig, person):
+    call(edge_rig, 'take_over')
+    edge_rig.wait_for_rung(EdgeState.RUNG_PERSON)
     done, text = call(edge_rig, 'pause')
-    assert (done, text) == (True, 'Paused. The robot slows down to rest')
-    edge_rig.kill(process)
-    edge_rig.start()
-    edge_rig.wait(lambda: 'paused before this start' in edge_rig.log(), 'it says so')
-    edge_rig.seen.states.clear()
-    edge_rig.seen.executed.clear()
-    # two seconds: without the pause it plays within half of one
-    edge_rig.wait(
-        lambda: edge_rig.seen.states and edge_rig.seen.last.control_steps > 60,
-        'it could have been driven again',
+    assert (done, text) == (
+        True,
+        'Paused. The robot slows down to rest. It follows the person again after ~/resume',
     )
-    assert edge_rig.seen.last.paused
-    assert not edge_rig.seen.played
+    # the person goes on, far away
+    person.pose = tuple(position - 0.6 for position in HOME)
+    edge_rig.wait_for_rung(EdgeState.RUNG_HOLD)
+    begin = len(edge_rig.seen.executed)
+    edge_rig.wait_for_ticks()
+    held = edge_rig.seen.executed[begin:]
+    assert {each.source for each in held} == {ExecutedAction.SOURCE_OPERATOR}
+    assert len({tuple(each.commanded) for each in held}) == 1
+    assert edge_rig.seen.last.intervention == EdgeState.INTERVENTION_LOST
+    assert edge_rig.seen.last.reason == 'paused; taken over by a person'
+    done, text = call(edge_rig, 'take_over')
+    assert (
+        done,
+        text.startswith('Already taken over. Paused until ~/resume. Then: The robot'),
+    ) == (
+        True,
+        True,
+    )
     done, text = call(edge_rig, 'resume')
-    assert done, text
-    edge_rig.wait_for_play()
+    assert (done, text.startswith('Resumed. The robot follows leader while')) == (True, True)
+    wait_for_pose(edge_rig, person.pose)
+    assert_no_jump(edge_rig)
+
+
+def test_a_second_robot_in_the_state_folder_is_refused_with_the_first(edge_rig):
+    """Or a resume of one would end the pause of the other."""
+    folder = edge_rig.folder / 'shared'
+    first = edge_rig.start(state_folder=folder)
+    edge_rig.wait_for_ticks(1)
+    second = edge_rig.start(namespace='/robot_2', state_folder=folder)
+    assert second.wait(60) == 1
+    assert (
+        f'{folder} is in use by /robot_1/edge_controller (process {first.pid} on '
+        in edge_rig.log('edge_robot_2')
+    )
+    # the lock ends with its process
+    edge_rig.kill(first)
+    edge_rig.start(namespace='/robot_2', state_folder=folder)
+    edge_rig.wait(lambda: 'edge controller robot_2' in edge_rig.log('edge_robot_2'), 'it starts')
 
 
 def test_a_robot_without_a_device_says_how_to_get_one(edge_rig):

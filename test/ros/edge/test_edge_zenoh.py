@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.names import KEY_ROOT
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ServerStatus

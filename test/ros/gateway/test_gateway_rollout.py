@@ -81,6 +81,7 @@ def test_outcomes_of_callers_promote_a_candidate_and_the_trace_is_audited(router
     assert (found.uncaged.callers, found.episodes) == (3, episodes)
 
 
+@pytest.mark.slow
 def test_outcomes_of_callers_roll_a_candidate_back(router_rig, gateway):
     callers = canary(router_rig, gateway)
     state = callers.play_until(CanaryState.ROLLED_BACK, {'a': True, 'b': False})

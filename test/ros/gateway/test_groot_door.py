@@ -43,6 +43,7 @@ def first_row(action: dict[str, np.ndarray]) -> list[float]:
     return action['actions'][0, 0].tolist()
 
 
+@pytest.mark.slow
 @both_links
 def test_two_clients_at_once_are_driven_through_a_router(router_rig, doors, connect):
     router_rig.slots(split_percent=50)
@@ -62,6 +63,7 @@ def test_two_clients_at_once_are_driven_through_a_router(router_rig, doors, conn
     assert sum(map(len, predicted)) == 6
 
 
+@pytest.mark.slow
 def test_nan_and_a_router_without_servers_are_errors_in_words(router_rig, doors, connect):
     router_rig.slots(split_percent=100, slot_unhealthy_threshold=1000)
     rig = doors('groot', request_timeout_s=2.0)

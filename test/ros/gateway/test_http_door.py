@@ -15,6 +15,7 @@ SERVER = '/a/policy_server'
 STATE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
 
+@pytest.mark.slow
 @both_links
 def test_each_episode_keeps_its_slot_and_says_it(router_rig, doors):
     router_rig.slots(split_percent=50)

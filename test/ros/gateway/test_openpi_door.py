@@ -13,7 +13,7 @@ from support.nodes.zenoh_links import both_links
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 
 SERVER = '/a/policy_server'
-KEY = 'observation/state'
+KEY = 'observation.state'
 STATE = np.linspace(-1, 1, 6)
 
 
@@ -37,21 +37,15 @@ def connect(tmp_path):
 @pytest.fixture
 def mapping(tmp_path):
     file = tmp_path / 'mapping.yaml'
-    file.write_text(f'state: [{KEY}]\ncameras: {{observation/image: observation.images.front}}\n')
+    file.write_text('cameras: {observation/image: observation.images.front}\n')
     return str(file)
 
 
-@pytest.fixture
-def plain(tmp_path):
-    file = tmp_path / 'plain.yaml'
-    file.write_text(f'state: [{KEY}]\n')
-    return str(file)
-
-
+@pytest.mark.slow
 @both_links
-def test_two_clients_at_once_are_both_driven(router_rig, doors, connect, plain):
+def test_two_clients_at_once_are_both_driven(router_rig, doors, connect):
     router_rig.slots(split_percent=50)
-    rig = doors('openpi', openpi__mapping=plain)
+    rig = doors('openpi')
     clients = [connect(rig), connect(rig)]
     names = [router_rig.episode(slot, owner='127.0.0.1/') for slot in ('a', 'b')]
     with ThreadPoolExecutor(2) as pool:
@@ -70,9 +64,9 @@ def test_two_clients_at_once_are_both_driven(router_rig, doors, connect, plain):
     assert rig.counters.requests == {('openpi', 'ok'): 6}
 
 
-def test_a_client_that_leaves_ends_its_session(router_rig, doors, connect, plain):
+def test_a_client_that_leaves_ends_its_session(router_rig, doors, connect):
     router_rig.server('a', 'prod', max_sessions=1)
-    rig = doors('openpi', server=SERVER, openpi__mapping=plain)
+    rig = doors('openpi', server=SERVER)
     first = connect(rig)
     first.infer({KEY: STATE})
     with pytest.raises(Exception, match='429'):

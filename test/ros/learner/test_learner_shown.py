@@ -31,6 +31,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_a_learner_that_waits_is_heard_of_and_one_that_hangs_is_silent(learner_rig):
     rig = learner_rig
     process = rig.start()
@@ -73,7 +74,6 @@ def watched() -> Iterator[Iterator[dict[str, Any]]]:
             process.kill()
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.limit_s(900)
 def test_rollout_watch_shows_the_progress_of_a_training_and_its_version(

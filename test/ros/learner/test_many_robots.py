@@ -18,7 +18,7 @@ from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.rounds.states import Phase
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 ROBOTS, EPISODES_EACH, LONGEST_STEPS, LIMIT_S = 8, 6, 20, 120.0
 NO_ROUND = 10_000

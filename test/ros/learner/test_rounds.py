@@ -17,7 +17,7 @@ from lerobot_serve.versions.manifest_parser import read_manifest
 pytest.importorskip('lerobot')
 pytest.importorskip('torch')
 # each round imports LeRobot and torch in processes of the lowest priority
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.long, pytest.mark.limit_s(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.limit_s(900)]
 
 
 def test_announced_episodes_become_a_version_with_its_files_and_sources(learner_rig):

@@ -39,6 +39,7 @@ def nodes(node) -> set[str]:
     return {name for name, _ in node.get_node_names_and_namespaces()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('number', SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize('name', START)
 def test_a_signal_ends_it_with_status_0(name, number, processes, node, wait_until, log_of):

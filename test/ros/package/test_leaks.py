@@ -40,9 +40,10 @@ def test_it():
 def inner(pytester, repository):
     """A test session with our conftest and a short grace."""
     pytester.mkpydir('support')
-    for name in ('conftest.py', 'support/leaks.py'):
-        text = (repository / 'test' / name).read_text()
-        pytester.path.joinpath(name).write_text(text.replace('GRACE_S = 5.0', 'GRACE_S = 0.2'))
+    tests = repository / 'test'
+    for path in [tests / 'conftest.py', *tests.glob('support/*.py')]:
+        text = path.read_text().replace('GRACE_S = 5.0', 'GRACE_S = 0.2')
+        pytester.path.joinpath(path.relative_to(tests)).write_text(text)
 
     def run(source: str):
         pytester.makepyfile(source)

@@ -45,6 +45,7 @@ def subscribed(runtime: NodeRuntime) -> list[int]:
     return heard
 
 
+@pytest.mark.slow
 def test_a_node_that_a_killed_sender_made_deaf_hears_again(runtime, sender, capfd, monkeypatch):
     checks = threading.Event()
     check = PortGuard.check

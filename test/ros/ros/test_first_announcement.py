@@ -59,6 +59,7 @@ def environment(tmp_path) -> dict[str, str]:
     return {**os.environ, **module_environment(), profile_variable(): str(file)}
 
 
+@pytest.mark.slow
 def test_a_new_node_finds_the_others_at_once(environment):
     with subprocess.Popen(
         end_with_parent([sys.executable, '-c', WAITS]),

@@ -82,6 +82,7 @@ def test_it_starts_again_and_its_manager_hears_of_it(tmp_path):
     assert 'Fast-DDS#6502' in errors
 
 
+@pytest.mark.slow
 def test_it_ends_when_that_does_not_help():
     with running(100) as node:
         printed, errors = node.communicate(timeout=2 * END_S)

@@ -109,6 +109,7 @@ def deaf(request):
         running.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('deaf', [2], indirect=True)
 def test_a_process_that_would_hear_nothing_starts_again(deaf):
     lines = [deaf.stdout.readline() for _ in range(4)]

@@ -9,14 +9,14 @@ import queue
 import pytest
 from rclpy.node import Node
 from rclpy.qos import ReliabilityPolicy
+from support.contract.wire_examples import an_observation
 from support.nodes.small_client import SmallClient
-from support.wire.wire_examples import an_observation
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import ResetEpisode
 

@@ -125,6 +125,7 @@ def test_a_node_reports_that_it_runs_goes_on_and_stops(manager, executable):
         assert manager.states[0] == 'READY=1'
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_reports_no_more_and_then_again(manager):
     with service(manager, [sys.executable, '-c', HANGS]) as process:
         manager.wait_for('WATCHDOG=1')
@@ -136,6 +137,7 @@ def test_a_process_that_is_stopped_reports_no_more_and_then_again(manager):
         manager.wait_for('WATCHDOG=1')
 
 
+@pytest.mark.slow
 def test_a_tick_that_hangs_withholds_the_report_while_the_rest_goes_on(manager):
     with service(manager, [sys.executable, '-c', HANGS]) as process:
         manager.wait_for('WATCHDOG=1')
@@ -158,6 +160,7 @@ def test_a_tick_that_hangs_withholds_the_report_while_the_rest_goes_on(manager):
     assert 'in tick' in printed
 
 
+@pytest.mark.slow
 def test_a_tick_that_hangs_fails_the_probe_of_a_kubelet_until_it_goes_on():
     process = subprocess.Popen([sys.executable, '-c', HANGS], stdout=subprocess.PIPE, text=True)
     try:

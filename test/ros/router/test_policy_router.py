@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.ros import qos
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, RouterState, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 

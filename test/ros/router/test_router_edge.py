@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from support.nodes.edge_rig import EdgeRig
+from support.nodes.edge_rig import BUFFERED, EdgeRig
 from support.nodes.router_rig import ROUTER, RouterRig
 from support.nodes.swapping import Swapper
 from support.nodes.zenoh_links import both_links
@@ -15,15 +15,10 @@ from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 pytestmark = pytest.mark.long
 
-# seven seconds a chunk, of which the next is asked for after two; a busy machine is slow
+# seven seconds a chunk, of which the next is asked for after two
 LONG = '&chunk=210&rtc=1'
 QUICK = {'reply_timeout_s': 1.2}
-PATIENT = {
-    'rtc': True,
-    'request_threshold_s': 5.0,
-    'request_timeout_s': 4.0,
-    'max_action_age_s': 9.0,
-}
+PATIENT = {**BUFFERED, 'rtc': True, 'request_timeout_s': 4.0}
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,7 @@ def cell(node, router_rig, tmp_path) -> Cell:
     edge.end()
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_killed_in_an_episode_is_not_felt(cell):
     rig = cell.router
     for name in ('one', 'two'):
@@ -97,6 +93,25 @@ def test_a_replica_that_is_killed_in_an_episode_is_not_felt(cell):
     cell.edge.wait_for_play()
     cell.assert_smooth()
     assert {a.episode_id for a in cell.played} == {episode}
+
+
+@pytest.mark.slow
+def test_a_stall_ends_with_that_of_the_only_server(cell):
+    """The robot would wait for a minute for a request that the router gave up."""
+    rig, edge = cell.router, cell.edge
+    rig.server('one', 'prod')
+    rig.router(slot_prod=['one'], reply_timeout_s=0.5)
+    rig.wait_for_health('healthy')
+    edge.start(servers=[ROUTER], **{**PATIENT, 'rtc': False, 'request_timeout_s': 60.0})
+    edge.wait_for_play()
+    rig.hang('one')
+    edge.wait(lambda: edge.seen.last.stalls, 'the robot stalls')
+    rig.wait_for_drop('timeout')
+    edge.wait(lambda: 'no_slot' in edge.seen.drops(), 'the robot hears of it')
+    rig.go_on('one')
+    edge.wait_for_play()
+    # not by its own time limit
+    assert 'request_timeout' not in edge.seen.drops()
 
 
 def ready(rig, name: str) -> bool:

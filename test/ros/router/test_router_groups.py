@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from support.nodes.small_client import SmallClient
 
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Status
 
 CELLS = ('cell_1', 'cell_2')
 
@@ -23,6 +24,7 @@ def chunks_of_both_slots(client: SmallClient) -> list[Chunk]:
     return chunks if {chunk.slot for chunk in chunks} == {*'ab'} else []
 
 
+@pytest.mark.slow
 def test_two_groups_in_one_domain_know_nothing_of_each_other(router_rig):
     fleet = router_rig.fleet
     for cell in CELLS:

@@ -15,15 +15,15 @@ from support.nodes.router_manager import Manager
 from support.nodes.router_rig import LIMIT_S, ROUTER
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.names import ros_token
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.names import ros_token
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 pytestmark = pytest.mark.long
@@ -171,6 +171,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
     router_rig.wait(lambda: manager.sessions_at('a') == 1, 'one session is left')
 
 
+@pytest.mark.slow
 def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'], session_grace_s=2.0)

@@ -12,9 +12,9 @@ import pytest
 from support.nodes.router_manager import assert_well_ended, Manager
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 
 pytestmark = pytest.mark.long
@@ -35,6 +35,7 @@ def refusal(rig, name: str = 'early') -> SessionRefused:
     return refused.value
 
 
+@pytest.mark.slow
 def test_a_manager_takes_it_through_its_transitions(router_rig, manager):
     for name, slot in (('a', 'a'), ('b', 'b'), ('other', 'a')):
         router_rig.server(name, slot)
@@ -141,6 +142,7 @@ def test_six_times_around_leaves_nothing_behind(router_rig, manager):
     assert 'Traceback' not in router_rig.log('router')
 
 
+@pytest.mark.slow
 def test_it_ends_well_at_any_time(router_rig, manager):
     """Several at once, each with its own moment and its own signal."""
     router_rig.server('a', 'prod')
@@ -182,6 +184,7 @@ def holds_signals_back(pid: int) -> bool:
     return bool(int(blocked.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
+@pytest.mark.slow
 def test_servers_that_hang_do_not_keep_it_from_ending(router_rig):
     router_rig.slots(standby_replicas=0, reply_timeout_s=30.0)
     client = router_rig.robot()

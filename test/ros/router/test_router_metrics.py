@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 import pytest
 
-from lerobot_serve.wire.execution_report import encode, ExecutionReport
+from lerobot_serve.contract.data_path.execution_report import encode, ExecutionReport
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 SLOTS = ('a', 'b')

@@ -6,27 +6,23 @@ Quotas at a router, over both links: a flood gets its status and time, others ge
 from __future__ import annotations
 
 import pytest
-from support.nodes.edge_rig import EdgeRig
+from support.nodes.edge_rig import BUFFERED, EdgeRig
 from support.nodes.predict_chunk_rig import answered, refused
 from support.nodes.router_rig import ROUTER
 from support.nodes.server_rig import ServerRig
 from support.nodes.zenoh_links import both_links
 
-from lerobot_serve.wire.chunk import RETRY_AFTER, retry_after_s
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.data_path.chunk import RETRY_AFTER, retry_after_s
+from lerobot_serve.contract.schema import Status
 from lerobot_serve_interfaces.msg import EdgeState
 
 FLOOD = 40
 # seven seconds a chunk, of which the next is asked for after two
 LONG = '&chunk=210&rtc=1'
-PATIENT = {
-    'rtc': True,
-    'request_threshold_s': 5.0,
-    'request_timeout_s': 4.0,
-    'max_action_age_s': 9.0,
-}
+PATIENT = {**BUFFERED, 'rtc': True, 'request_timeout_s': 4.0}
 
 
+@pytest.mark.slow
 @both_links
 def test_a_flood_is_refused_with_a_time_and_others_are_served(router_rig):
     router_rig.slots(quotas=['robot flood: 1 requests/s', 'robot *: 1000 requests/s'])

@@ -9,7 +9,7 @@ import pytest
 from support.nodes.router_rig import QUICK, ROUTER
 from support.nodes.small_client import SmallClient
 
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ReplicaState
@@ -58,26 +58,27 @@ def test_a_replica_of_one_link_takes_over_from_one_of_the_other(router_rig, endp
     over_zenoh, _ = endpoints
     router_rig.server('a1', 'prod', policy='a', zenoh_listen=[over_zenoh])
     router_rig.server('a2', 'prod', policy='a')
+    servers = {'a1': 'zenoh:/a1/policy_server', 'a2': '/a2/policy_server'}
     router_rig.fleet.start(
         'router',
         'policy_router',
-        slot_prod="['zenoh:/a1/policy_server', '/a2/policy_server']",
+        # the first one is asked first
+        slot_prod=sorted(servers.values(), key=servers[lost].__ne__),
         zenoh_connect=[over_zenoh],
-        **QUICK,
+        **{**QUICK, 'reply_timeout_s': 2.0},
     )
     router_rig.wait_for_health('healthy')
-    robot = router_rig.robot()
-
-    def served(number: int) -> None:
-        chunk = robot.round_trip(episode_id=f'episode-{number}')
-        assert (chunk.status, chunk.slot) == (Status.OK, 'prod')
-
-    for number in range(10):
-        served(number)
+    robot, turns = router_rig.robot(), router_rig.steering('a').turns
+    turns.close_gate()
+    robot.request(episode_id='episode')
+    assert router_rig.wait_for_decision('episode').server == servers[lost]
     router_rig.kill(lost)
-    # no request without a chunk, before and after the router knows
-    for number in range(10):
-        served(number)
+    # the limit of the request that waits is that of its start; the other replica has time
+    assert not router_rig.set(reply_timeout_s=20.0)
+    turns.open_gate()
+    chunks = [robot.take(), *(robot.round_trip(episode_id='episode') for _ in range(10))]
+    assert {(chunk.status, chunk.slot) for chunk in chunks} == {(Status.OK, 'prod')}
+    router_rig.wait_for_drop('failed_over')
 
     def is_given_up() -> bool:
         (slot,) = router_rig.state.slots
@@ -88,7 +89,6 @@ def test_a_replica_of_one_link_takes_over_from_one_of_the_other(router_rig, endp
 
     router_rig.wait(is_given_up, 'it is given up')
     assert router_rig.state.health == 'healthy'
-    served(0)
 
 
 def test_robots_of_both_links_are_one_fleet(router_rig, endpoints):

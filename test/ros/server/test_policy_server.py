@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_codec import encode as encode_image
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Codec, Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.ros import qos
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.image_codec import encode as encode_image
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import ResetEpisode
 
@@ -90,7 +91,7 @@ BAD = {
     'jpeg_cut': (
         {'images': (replace(images(Codec.JPEG)[0], data=images(Codec.JPEG)[0].data[:200]),)},
         'bad_jpeg',
-        'incomplete JPEG',
+        'no complete header',
     ),
     'raw_short': ({'images': (replace(images()[0], data=b'123'),)}, 'wrong_shape', '3 bytes'),
     'zero_size': ({'images': (replace(images()[0], height=0),)}, 'wrong_shape', '0x64'),

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from support.processes.stopped_process import halt
 
+from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.server.node import REPLIES_UNACKNOWLEDGED
 from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve_interfaces.msg import Observation
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -152,6 +152,7 @@ def test_a_policy_that_hangs_is_not_waited_for_longer_than_agreed(rig, log_of_ri
     assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_policy_that_hangs_at_the_end_is_abandoned(rig, log_of_rig):
     rig.steering.turns.close_gate()
     process = rig.start(policy_kind='steered', drain_timeout_s=0.1)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.image_codec import encode
-from lerobot_serve.wire.schema import Codec, Status
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.image_codec import encode
+from lerobot_serve.contract.schema import Codec, Status
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
 TROUBLES = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 from lifecycle_msgs.msg import Transition
 import pytest
 
-from lerobot_serve.wire.schema import Refusal, Status
+from lerobot_serve.contract.schema import Refusal, Status
 
 IDLE = {'autostart': False, 'policy_kind': 'steered', 'until': 'unconfigured'}
 

@@ -10,8 +10,8 @@ import pytest
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import Steering
 
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.policies.resources.memory import host_memory, MB
-from lerobot_serve.wire.schema import Status
 
 WAITS = 'waiting for it to finish loading'
 

@@ -7,11 +7,11 @@ from action_msgs.msg import GoalStatus
 import numpy as np
 import pytest
 
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_codec import encode as encode_image
+from lerobot_serve.contract.schema import Codec, Refusal, Status
 from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.wire.image_codec import encode as encode_image
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Refusal, Status
 from lerobot_serve_interfaces.msg import Observation
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -58,6 +58,7 @@ def test_the_place_in_the_queue_is_feedback(rig):
     assert places == [0] * (before + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('codec', tuple(Codec), ids=lambda codec: codec.name)
 def test_the_builtin_policy_answers_with_its_cameras(rig, codec):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')

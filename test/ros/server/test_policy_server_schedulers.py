@@ -9,8 +9,8 @@ import queue
 import numpy as np
 import pytest
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.schema import Status
 
 ROBOTS = 8
 TURNS = 320

@@ -12,8 +12,8 @@ import pytest
 from support.nodes.zenoh_links import both_links
 from support.paths import module_environment
 
+from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.wire.schema import Refusal, Status
 
 
 @both_links

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.nodes.server_rig import ServerRig
 
-from lerobot_serve.wire.schema import Flag, StateClass, Status
+from lerobot_serve.contract.schema import Flag, StateClass, Status
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 RECURRENT = {'policy_kind': 'recurrent', 'policy_path': 'joints=6,chunk=5,cameras=,fps=30'}

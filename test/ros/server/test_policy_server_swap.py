@@ -11,11 +11,11 @@ from support.nodes.steering import Steering
 from support.nodes.swapping import DONE, FAILED, LOADING, Swapper
 from support.versions.version_rig import damage
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.versions.errors import VersionInUse
 from lerobot_serve.versions.store import Store
-from lerobot_serve.wire.schema import Flag, Status
 
 CHANGED = Flag.POLICY_CHANGED
 
@@ -210,6 +210,7 @@ def test_a_damaged_version_is_not_swapped_in(rig, swapper, store):
     assert 'is damaged: model.safetensors has another SHA-256' in status.swap_text
 
 
+@pytest.mark.slow
 def test_the_version_that_is_served_is_done_already(rig, swapper, store):
     first, _ = store.layout.ids()
     rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))

@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 import pytest
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.schema import Codec, Status
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.incident_file import read_incident
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Codec, Status
 
 FRAME = image_codec.encode('front', np.zeros((4, 6, 3), np.uint8), Codec.RAW)
 

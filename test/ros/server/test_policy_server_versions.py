@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support.versions.version_rig import check_whole, damage
 
+from lerobot_serve.contract.image_codec import encode as encode_image
+from lerobot_serve.contract.schema import Codec, Status
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.versions.errors import VersionInUse
 from lerobot_serve.versions.store import Store
-from lerobot_serve.wire.image_codec import encode as encode_image
-from lerobot_serve.wire.schema import Codec, Status
 
 REACH = shared_file('config/policies/reach')
 COMMAND = [sys.executable, '-c', 'from lerobot_serve.tools.cli.main import main; exit(main())']
@@ -42,6 +42,7 @@ def fetched(tmp_path):
     return Store.open(store)
 
 
+@pytest.mark.slow
 def test_a_fetched_version_answers_and_is_kept_while_it_is_served(rig, fetched):
     (version_id,) = check_whole(fetched)
     process = rig.start(policy_path=str(fetched.path(version_id)))

@@ -62,6 +62,7 @@ def change(node):
     return change
 
 
+@pytest.mark.slow
 def test_the_person_corrects_an_attempt_and_hands_back_at_its_end(
     processes, edge, change, wait_until
 ):

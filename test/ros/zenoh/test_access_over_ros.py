@@ -14,11 +14,11 @@ from support.nodes.small_client import SmallClient
 from support.waiting import wait_until
 from support.zenoh.access_rig import table
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.nodes.zenoh_links import free_endpoint
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.ros import qos
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 import json
+from pathlib import Path
 import re
+import signal
 import subprocess
 import sys
 
@@ -23,6 +25,8 @@ from support.waiting import wait_until
 
 from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.report import as_text
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 pytestmark = pytest.mark.slow
@@ -31,6 +35,8 @@ PAGE = REPOSITORY / 'docs' / 'several_machines.md'
 SECTION = re.compile(r'^### The (\w+), ([\d.]+)$(.*?)(?=^##)', re.MULTILINE | re.DOTALL)
 EDGE = '/robot_1/edge_controller'
 LIMIT_S = 60.0
+# both are a link that is cut, on the way there or back
+LOST = ('request_lost', 'reply_lost')
 # a robot on a radio, far away
 FAR = Conditions(rate_mbit_s=20, delay_ms=25, loss_percent=1, queue_ms=200)
 
@@ -91,11 +97,13 @@ def machines(tmp_path) -> Iterator[Machines]:
 
 
 @pytest.fixture
-def edge(machines) -> WatchedEdge:
+def edge(machines, tmp_path) -> WatchedEdge:
     """Everything of the page is started; the edge controller is watched."""
     for machine in MACHINES:
         for words in machine.starting('ros2', 'run', 'lerobot_serve'):
-            machines.start(words[3], machine.name, executable(words))
+            trace = ['-p', f'trace_folder:={tmp_path / "traces" / words[3]}']
+            has_trace = words[3] != 'sim_robot'
+            machines.start(words[3], machine.name, [*executable(words), *trace * has_trace])
     watch = [sys.executable, '-m', EDGE_WATCH, EDGE]
     return WatchedEdge(machines.open('edge_watch', ROBOT.name, watch))
 
@@ -111,7 +119,7 @@ def test_the_page_has_three_machines_that_only_zenoh_joins(machines):
     assert len({each['ROS_DOMAIN_ID'] for each in environments}) == len(nodes)
 
 
-def test_the_robot_is_driven_and_survives_its_link(machines, edge):
+def test_the_robot_is_driven_and_survives_its_link(machines, edge, tmp_path):
     driven = edge.wait_until_driven()
     assert driven['server'] == '/policy_router'
     (link,) = ROBOT.starting('lerobot-serve', 'link')
@@ -132,14 +140,26 @@ def test_the_robot_is_driven_and_survives_its_link(machines, edge):
     up, _ = machines.set_link(ROBOT.name)
     assert up['lost'] > 0
     edge.wait_until_driven()
+    check_named(machines, tmp_path / 'traces')
 
 
-def test_the_router_survives_the_link_of_its_server(machines, edge):
+def test_the_router_survives_the_link_of_its_server(machines, edge, tmp_path):
     edge.wait_until_driven()
     machines.set_link('server', CUT)
     edge.wait_until_fallen_back()
     machines.set_link('server')
     edge.wait_until_driven()
+    check_named(machines, tmp_path / 'traces')
+
+
+def check_named(machines: Machines, traces: Path) -> None:
+    """Check that `diagnose` names the lost link first for the longest stall."""
+    for name in ('edge_controller', 'policy_router', 'policy_server'):
+        machines.processes[name].send_signal(signal.SIGINT)
+        assert machines.processes[name].wait(LIMIT_S) == 0
+    found = diagnose([traces], 'robot_1')
+    print(as_text(found))
+    assert found.causes[0].rule.name in LOST
 
 
 def test_the_machines_end_with_the_process_that_made_them(tmp_path):

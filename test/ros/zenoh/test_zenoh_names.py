@@ -19,6 +19,7 @@ def link() -> str:
     return 'ros'
 
 
+@pytest.mark.slow
 def test_a_second_server_of_a_name_ends_with_one_sentence(edge_rig):
     endpoint = free_endpoint()
     edge_rig.start_server(zenoh_listen=[endpoint])
@@ -47,6 +48,7 @@ def test_a_robot_uses_none_of_two_servers_of_one_name(edge_rig):
     edge_rig.wait_for_play()
 
 
+@pytest.mark.slow
 def test_the_second_robot_of_a_name_waits_until_the_first_is_gone(edge_rig, node):
     endpoint = free_endpoint()
     edge_rig.start_server(zenoh_listen=[endpoint], session_grace_s=3.0, **SHORT)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from support.nodes.small_client import JOINTS
 
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.srv import OpenSession
 
 UNUSED = '@lerobot/default/policy_{node}/robot/{client}/0000000a/action_chunk'
@@ -43,6 +43,7 @@ def test_a_server_refuses_a_zenoh_key_over_ros(rig):
     assert victim.round_trip().status == Status.OK
 
 
+@pytest.mark.slow
 def test_a_router_refuses_a_zenoh_key_over_ros(router_rig):
     router_rig.slots()
     victim = router_rig.robot('victim')

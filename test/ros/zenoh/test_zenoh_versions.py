@@ -10,13 +10,18 @@ import pytest
 from support.nodes.small_client import JOINTS
 from support.nodes.zenoh_links import free_endpoint
 
+from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import write_envelope_fields
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.cdr import CdrWriter
-from lerobot_serve.wire.header import write_envelope_fields
-from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers

@@ -88,7 +88,7 @@ def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
         'step': 0,
         'step_count': 3,
         'share_percent': 25,
-        'plan': '25, 50, 100',
+        'plan': '25:2:600, 50:4:600, 100',
         'text': '37 of 30 episodes',
         'episodes_left': 12,
         'hours_left': 0.4,

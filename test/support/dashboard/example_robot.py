@@ -8,10 +8,11 @@ import math
 import cv2
 import numpy as np
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import Codec, MsgType
 from lerobot_serve.tools.dashboard.robot.window import Executed, Heard, Plan
-from lerobot_serve.wire import image_codec, observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Codec, MsgType
 from support.dashboard.example_fleet import V1 as POLICY
 
 JOINTS = ('shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll', 'gripper')

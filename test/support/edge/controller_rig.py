@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -18,6 +19,7 @@ from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.control.pose_tracker import PoseTracker
 from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
+from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.fallback.ladder import Ladder
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
@@ -26,6 +28,7 @@ from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.takeover.takeover import PersonCommand
+from lerobot_serve.edge.wiring import before_start
 
 STEP_S = 0.02
 STEP_NS = 20_000_000
@@ -86,9 +89,11 @@ class Bench:
         start_samples: int = 1,
         tolerance_share: float = inf,
         state_timeout_s: float = inf,
+        decisions: RobotDecisions | None = None,
     ) -> None:
         self.robot = robot or arm()
         self.queue, self.dries = ActionQueue(), 0
+        self.decisions = decisions or RobotDecisions()
         self.ladder = Ladder(
             ladder,
             self.robot,
@@ -96,6 +101,8 @@ class Bench:
             resume_rows=resume_rows,
             teardown=teardown,
             has_stop_service=has_stop_service,
+            stopped_by=before_start(self.decisions, Decision.STOPPED),
+            on_stop=partial(self.decisions.decide, Decision.STOPPED),
         )
         self.cage = Spy(
             self.robot.actions,
@@ -103,6 +110,8 @@ class Bench:
             ('level',),
             step_s=STEP_S,
             latch_after_trips=latch_after_trips,
+            latched_by=before_start(self.decisions, Decision.LATCHED),
+            on_latch=partial(self.decisions.decide, Decision.LATCHED),
         )
         start = StartPosition(
             self.cage.limits, samples=start_samples, tolerance_share=tolerance_share
@@ -114,7 +123,8 @@ class Bench:
             PoseTracker(
                 start,
                 ManualMoveDetector(self.cage.limits),
-                int(min(1e9 * state_timeout_s, 1e18)),
+                silence_ns=int(min(1e9 * state_timeout_s, 1e18)),
+                unseen_ns=int(min(1e9 * state_timeout_s, 1e18)),
             ),
             StepSettings(STEP_NS, is_silent_while_paused),
             alarm=ClampAlarm((), window_steps=0, window_s=0.0),

@@ -11,6 +11,11 @@ import numpy as np
 import simplejpeg
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.data_path.message_parts import Image as WireImage
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
@@ -26,10 +31,6 @@ from lerobot_serve.edge.robot.description import (
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.message_parts import Image as WireImage
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 ROBOT = RobotDescription(
     'arm',

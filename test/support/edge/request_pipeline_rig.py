@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import SCHEMA_VERSION
 from support.edge.requester_rig import Bench, CHUNK
 
 SERVER = '/policy_server'

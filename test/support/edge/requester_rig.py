@@ -15,6 +15,8 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
@@ -35,8 +37,6 @@ from lerobot_serve.edge.session.transport.fake_transport import (
     FakeTransport,
     reply_bytes,
 )
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.observation import Observation
 
 WAIT_S = 10.0
 MS = 1_000_000

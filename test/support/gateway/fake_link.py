@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import CameraSpec, ServerUnreachable, SessionRequest
 
 NAMES = ['a.pos', 'b.pos']
 CAMERA = CameraSpec('observation.images.front', 24, 32)

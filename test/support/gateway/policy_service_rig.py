@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import numpy as np
 
+from lerobot_serve.contract.services.policy_service import Action, Image, Observation, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.policy_service.door import MESSAGE_BYTES, PolicyServiceDoor
-from lerobot_serve.wire.services.policy_service import Action, Image, Observation, SERVICE
 from support.gateway.gateway_rig import GatewayRig
 
 LIMIT_S = 60.0

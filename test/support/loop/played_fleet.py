@@ -51,7 +51,7 @@ class Fleet:
     def observe(self) -> RolloutFacts:
         if not self.is_there:
             return RolloutFacts(text='no router')
-        phase = CanaryPhase(self.phase)
+        phase = CanaryPhase.named(self.phase)
         canary = CanaryView(
             phase,
             candidate=self.slots['b'],

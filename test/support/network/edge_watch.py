@@ -8,19 +8,15 @@ of JSON, and ends with it.
 
 from __future__ import annotations
 
-from itertools import takewhile
 import json
 import sys
 
 from rclpy.node import Node
+from rclpy.time import Time
 
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+from lerobot_serve_interfaces.msg import ExecutedAction
 from support.nodes.edge_rig import Seen
-
-
-def is_fallback(action: ExecutedAction) -> bool:
-    return action.rung != EdgeState.RUNG_POLICY
 
 
 def main(edge: str) -> None:
@@ -30,7 +26,8 @@ def main(edge: str) -> None:
     seen = Seen(node, edge)
     runtime.spin_in_background()
     for _ in sys.stdin:
-        last = seen.last
+        last, played = seen.last, seen.played or [ExecutedAction()]
+        policy_time = Time.from_msg(played[-1].stamp)
         found = {
             'state': last.state,
             'rung': last.rung,
@@ -39,8 +36,8 @@ def main(edge: str) -> None:
             'network_ms': last.network_ms,
             'stalls': last.stalls,
             'played': len(seen.played),
-            # commands since the last one of a policy
-            'without_policy': sum(1 for _ in takewhile(is_fallback, reversed(seen.executed))),
+            # also where the edge commands nothing meanwhile
+            'without_policy_s': (node.get_clock().now() - policy_time).nanoseconds / 1e9,
         }
         print(json.dumps(found), flush=True)
     runtime.close()

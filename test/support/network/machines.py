@@ -21,7 +21,7 @@ from lerobot_serve.tools.processes.node_processes import SHUTDOWN_LIMIT_S
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from support.network.switch import CABLE
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 CUT = Conditions(rate_mbit_s=1000, delay_ms=0, loss_percent=100, queue_ms=100)
 
 

@@ -13,8 +13,8 @@ from support.network.machines import line_of
 from support.waiting import wait_until
 
 LIMIT_S = 60.0
-# two seconds; between two attempts of the simulated robot there are fewer
-FALLBACK_COMMANDS = 60
+# between two attempts of the simulated robot there is less
+FALLBACK_S = 2.0
 FALLBACK_STATES = (EdgeState.STALLED, EdgeState.RECONNECTING)
 
 
@@ -54,8 +54,6 @@ class WatchedEdge:
     def wait_until_fallen_back(self) -> dict[str, Any]:
         """Wait until the robot says that it is cut off, and no policy has moved it for long."""
         return self.wait(
-            lambda now: (
-                now['state'] in FALLBACK_STATES and now['without_policy'] > FALLBACK_COMMANDS
-            ),
+            lambda now: (now['state'] in FALLBACK_STATES and now['without_policy_s'] > FALLBACK_S),
             'a fallback',
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.gate_record import ADMITTED, read_record, record_path
-from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.clock import NightClock
 from support.night.world import World

@@ -239,7 +239,7 @@ class NightLoop:
             return rollouts.finish(self._fleet, before, progress=LoadProgress(), **options).text
         (plan,) = [word.removeprefix('--plan=') for word in words if word.startswith('--plan=')]
         steps = rollouts.parsed_plan(plan)
-        checked(rollouts.start_rule(before, words[2], steps))
+        checked(rollouts.start_rule(before, words[2], steps, lambda: None))
         return rollouts.start(
             self._fleet, before, words[2], steps, progress=LoadProgress(), **options
         ).text

@@ -7,6 +7,7 @@ from pathlib import Path
 import random
 import shutil
 
+from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.loop import observing
@@ -14,7 +15,6 @@ from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.store import Store
-from lerobot_serve.wire.fingerprint import digest_of
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.checks import Checks
 from support.night.clock import NightClock

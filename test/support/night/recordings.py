@@ -13,16 +13,15 @@ import random
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.experience.recorded_episode import OUTCOMES, RecordedEpisode
-from lerobot_serve.tools.bags.fleet_decoding import OUTCOME_TYPE
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, OUTCOME
 from support.night.clock import NightClock, SECOND_NS
 from support.night.robots import EndedEpisode
 from support.tools.bag_rig import write_sqlite
@@ -83,7 +82,7 @@ class Recorder:
             found.append(BagMessage(f'/{ended.client_id}/chunk', CHUNK, stamp_ns + 1, answer))
             stamp_ns += SECOND_NS
         raw = outcome_message(ended.episode_id, OUTCOMES[ended.outcome])
-        found.append(BagMessage('/judge/episode_outcome', OUTCOME_TYPE, stamp_ns, raw))
+        found.append(BagMessage('/judge/episode_outcome', OUTCOME, stamp_ns, raw))
         return found
 
     def _exchange(self, ended: EndedEpisode, seq: int) -> tuple[bytes, bytes]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, MsgType
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from support.night.clock import NightClock
 from support.night.router_process import NightRouter
 from support.night.world import World

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from builtin_interfaces.msg import Time
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import CHAMPION
 from lerobot_serve.router.context import NodeContext
@@ -28,9 +31,6 @@ from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.message_views import router_view
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 from support.night.clock import NightClock
 from support.night.servers import NightServer

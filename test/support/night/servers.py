@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.locks import VersionLock
 from lerobot_serve.versions.verifying import is_version, lock_checked
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
 from support.router.replica_rig import FakeReplica
 from support.router.runtime_rig import status
 

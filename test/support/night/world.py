@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 import random
 
-from lerobot_serve.wire.fingerprint import digest_of
+from lerobot_serve.contract.fingerprint import digest_of
 
 FIRST_RATE, BETTER, BEST, WORSE_BY, FALLEN = 0.8, 0.07, 0.97, 0.4, 0.1
 

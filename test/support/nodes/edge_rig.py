@@ -42,6 +42,11 @@ FAST = {
     'reconnect_max_backoff_s': 0.5,
     'status_period_s': 0.02,
 }
+# no silence because a busy machine was slow: none of its waits is as long
+CALM = {'state_timeout_s': 5.0}
+# and no stall: of a chunk of seven seconds five are left when the next one is asked for, and both
+# together are never too old
+BUFFERED = {**CALM, 'request_threshold_s': 5.0, 'max_action_age_s': 15.0}
 SAME = {'policy_path': 'joints=6,chunk=90,cameras=,fps=30'}
 LEFT, RIGHT = '/left/policy_server', '/right/policy_server'
 

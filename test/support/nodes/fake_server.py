@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from rclpy.node import Node
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.ros import qos
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.observation import Observation
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 from lerobot_serve_interfaces.srv import OpenSession

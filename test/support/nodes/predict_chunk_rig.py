@@ -6,7 +6,7 @@ from __future__ import annotations
 from action_msgs.msg import GoalStatus
 import numpy as np
 
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.schema import Status
 from lerobot_serve_interfaces.msg import Observation
 from support.nodes.server_rig import ServerRig
 

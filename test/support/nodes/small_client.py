@@ -13,21 +13,21 @@ import numpy as np
 from rclpy.node import Node
 
 from benchmarks.harness.client import RETRYABLE_REFUSALS
-from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
-from lerobot_serve.wire.services.session import (
-    CameraSpec,
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Flag, MsgType
+from lerobot_serve.contract.services.session import (
     ServerUnreachable,
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -62,7 +62,10 @@ class SmallClient:
             (CameraSpec('observation.images.front'),),
             30.0,
         )
-        self.ask = replace(self.ask, **ask)
+        # cameras also as a server describes them
+        cameras = ask.pop('cameras', self.ask.cameras)
+        named = tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in cameras)
+        self.ask = replace(self.ask, cameras=named, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._sessions: SessionClient | ZenohSessionClient
         if link:

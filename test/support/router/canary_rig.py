@@ -14,9 +14,10 @@ from lerobot_serve.router.canary.record import CanaryEvent
 S = 1_000_000_000
 STEPS = ('5', '25', '50', '100')
 # decided by few episodes
-QUICK = Terms(margin=0.4, false_promotion=0.3, false_rollback=0.05)
+QUICK = Terms(margin=0.4, false_promotion=0.5, false_rollback=0.05)
 NEW, OLD = 'new@1', 'old@2'
 ANSWERS, COMMANDS = 20, 400
+ROBOTS = 7
 
 
 def whats(happenings: tuple[CanaryEvent, ...]) -> list[str]:
@@ -67,8 +68,9 @@ class World:
         return (*events, *later)
 
     def episode(self, arm: str, what: str) -> list[EpisodeEvent]:
-        name = f'episode {next(self.numbers)}'
-        begun = EpisodeEvent(name, BEGUN, arm)
+        number = next(self.numbers)
+        name = f'episode {number}'
+        begun = EpisodeEvent(name, BEGUN, arm, f'robot {number % ROBOTS}')
         return [begun] if what == 'open' else [begun, EpisodeEvent(name, what, arm)]
 
     def verdicts(self, arm: str, what: str) -> None:

@@ -13,6 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.header import Header, read_envelope
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import MsgType, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
@@ -26,15 +35,6 @@ from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot, SlotDrain
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header, read_envelope
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType, StateClass, Status
-from lerobot_serve.wire.services.session import SessionRequest
 from support.router.recording_transport import RecordingTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000

@@ -6,10 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.manager import SessionManager
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from support.router.contexts import make_context
 from support.router.dispatch_rig import policy_of, Rig
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lerobot_serve.contract.schema import StateClass
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
@@ -13,8 +15,6 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.services.session import SessionRequest
 from support.router.contexts import make_context
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica

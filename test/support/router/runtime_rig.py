@@ -6,12 +6,12 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
-from lerobot_serve.wire.chunk import Chunk
 from support.router.router_core_rig import RoutingRig
 
 LIMIT_S = 10.0

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections import Counter
 import contextlib
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, RequestPurpose
 from lerobot_serve.router.placement.episode_placement import ready_replicas
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.services.session import SessionRefused
 from support.router.dispatch_rig import answer_bytes, ask_of, MS, request_bytes, SECOND
 from support.router.replica_rig import ControlRig
 
@@ -37,7 +37,7 @@ MOODS = {
 ALL_MOODS = (*MOODS, 'silent', 'lossy')
 TIMES_NS = (MS, 6 * MS, 50 * MS, 400 * MS, 1100 * MS, 2500 * MS, 10 * SECOND)
 # how a request may end but by an answer or a failure chunk
-ENDS = ('superseded', 'timeout', 'session_over', 'episode_over')
+ENDS = ('superseded', 'session_over', 'episode_over')
 
 
 class Book:

@@ -11,18 +11,18 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk, read_reply_summary
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sampling import ShadowRules
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk, read_reply_summary
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import SessionRequest
 from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, request_bytes
 

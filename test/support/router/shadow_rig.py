@@ -10,14 +10,14 @@ import numpy as np
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.contract.data_path.header import Envelope, Header
+from lerobot_serve.contract.schema import MsgType, Status
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
-from lerobot_serve.wire.header import Envelope, Header
-from lerobot_serve.wire.schema import MsgType, Status
-from lerobot_serve.wire.services.session import SessionRequest
 
 MS = 1_000_000
 S = 1000 * MS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.trace.format.record_ids import RecordIds
@@ -61,7 +62,8 @@ class Site:
 
     def start(self, name: str = '', **parameters: object) -> SiteRouter:
         name = name or f'/router_{len(self.routers) + 1}'
-        router = SiteRouter(self._folder, self.url, name, **parameters)
+        folder = Path(mkdtemp(dir=self._folder))
+        router = SiteRouter(folder, self.url, name, **parameters)
         self.routers.append(router)
         return router
 

@@ -11,6 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
@@ -28,12 +36,6 @@ from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, SCHEMA_VERSION
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.rtc_parity.scene import (
     CAMERA,
     CHUNK_ROWS,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import threading
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType
-from lerobot_serve.wire.services.session import SessionRequest
 from support.server.fake_policy import JOINTS
 
 WAIT_S = 10.0

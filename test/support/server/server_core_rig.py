@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.session_rig import RULES
 from support.server.worker_rig import ASK as BARE_ASK
 from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION

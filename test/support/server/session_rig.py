@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lerobot_serve.contract.names import ros_token
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyCamera
 from lerobot_serve.server.sessions.session_table import SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
-from lerobot_serve.wire.names import ros_token
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'

@@ -8,12 +8,12 @@ from pathlib import Path
 import queue
 import threading
 
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.swap.policy_swap import PolicySwap
 from lerobot_serve.server.swap.swap_status import SwapState
-from lerobot_serve.wire.chunk import Chunk
 from support.server.fake_policy import FakePolicy
 from support.server.server_core_rig import request, Rig
 

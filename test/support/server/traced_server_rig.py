@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference import policy_loading
@@ -17,11 +23,6 @@ from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.observability.trace_recorder import make_trace_recorder
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 from support.server.worker_rig import JPEG, RAW
 from support.tools.replay_rig import request, SHAPE
 from support.tools.trace_rig import header, Trace

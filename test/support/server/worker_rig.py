@@ -9,19 +9,19 @@ from itertools import count
 
 import numpy as np
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header, read_envelope
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Codec, Flag, MsgType
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyRequest, Prediction
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header, read_envelope
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType
-from lerobot_serve.wire.services.session import SessionRequest
 from support.server.fake_policy import FakePolicy, JOINTS
 
 FRONT = 'observation.images.front'
@@ -89,7 +89,7 @@ def gives(model: object, robot: object = None) -> Callable[[PolicyRequest], Pred
     return lambda _: Prediction(model, model if robot is None else robot)
 
 
-def raises(error: Exception) -> Callable[[PolicyRequest], Prediction]:
+def raises(error: BaseException) -> Callable[[PolicyRequest], Prediction]:
     def predict(_: PolicyRequest) -> Prediction:
         raise error
 

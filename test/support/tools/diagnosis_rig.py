@@ -23,7 +23,18 @@ ROLES = {'robot_1': 'edge', 'robot_2': 'edge', 'router': 'router', 'server': 'se
 # what the own clock of each machine counts from, and how far its wall clock is off
 BOOTED_S = {'robot_1': 0.0, 'robot_2': 500.0, 'router': 77.0, 'server': 9000.0}
 OFF_S = {'robot_1': 0.0, 'robot_2': 0.0, 'router': -2.5, 'server': 3.75}
-PARAMETERS = {'request_threshold_s': 0.4, 'request_timeout_s': 1.0, 'max_action_age_s': 3.0}
+PARAMETERS = {
+    'fps': 10.0,
+    'request_threshold_s': 0.4,
+    'request_timeout_s': 1.0,
+    'max_action_age_s': 3.0,
+}
+HELD = {
+    'cage': ('clamped', 'pan: max_step'),
+    'stale_state': ('held', 'state is missing or stale'),
+}
+# of a process, which notes it when it runs again
+STILL_S = 24.5, 26.6
 
 
 @dataclass
@@ -73,20 +84,23 @@ def scene(trouble: str = '') -> Scene:
         decision = records.placement(
             0, ids, slot='b', bucket=1, split_percent=50, moved=True, reason='slot a is down'
         )
-        made.add('router', ROUGH_S[0], decision)
+        made.add('router', STALL_S[0], decision)
     if trouble == 'session_lost':
-        change = records.state(
-            0,
-            'connection',
-            'streaming',
-            'reconnecting',
-            reason='session_lost',
-            ids=RecordIds('robot_1'),
-        )
-        made.add('robot_1', ROUGH_S[0], change)
+        _connection(made, ROUGH_S[0], 'reconnecting')
+        _connection(made, STALL_S[1], 'streaming')
+    if trouble in ('server_stopped', 'router_stopped'):
+        length = f'{STILL_S[1] - STILL_S[0]:.3f} s'
+        noted = records.state(0, 'process', 'still', 'runs', reason=length)
+        made.add(trouble.removesuffix('_stopped'), STILL_S[1], noted)
     for told in made.told.values():
         told.sort(key=lambda record: record['mono_ns'])
     return made
+
+
+def _connection(made: Scene, time_s: float, after: str) -> None:
+    robot = RecordIds('robot_1')
+    change = records.state(0, 'connection', 'streaming', after, reason='session_lost', ids=robot)
+    made.add('robot_1', time_s, change)
 
 
 def _request(made: Scene, client: str, number: int) -> None:
@@ -106,43 +120,52 @@ def _request(made: Scene, client: str, number: int) -> None:
     refused = {'policy_failed': 'not_finite', 'quota_used_up': 'quota'}
     status = refused.get(trouble, 'ok') if is_his else 'ok'
     lost = is_his and trouble in ('superseded_requests', 'request_lost', 'reply_lost')
+    is_still = is_his and trouble in ('server_stopped', 'router_stopped')
+    lost |= is_still and STILL_S[0] <= sent_s < STILL_S[1]
     if lost:
         ended = records.request(0, ids, status='timed_out', reason='request_timeout')
         made.add(client, sent_s + PARAMETERS['request_timeout_s'], ended)
     else:
         told = records.request(0, ids, status=status, round_trip_ms=whole_ms, **parts)
         made.add(client, end_s, told)
-    if lost and trouble == 'request_lost':
+    if lost and (is_still or trouble == 'request_lost'):
         return
     if lost and trouble == 'superseded_requests':
         made.add('server', end_s, records.request(0, ids, status='superseded', queue_wait_ms=2.0))
         return
     made.add('server', end_s - way_ms / 2e3, records.request(0, ids, status=status, **parts))
     if not lost:
+        is_moved = trouble == 'router' and is_his and sent_s >= STALL_S[0]
+        replica = '/other' if is_moved else '/server'
         passed = records.request(
-            0, ids, status=status, server='/server', round_trip_ms=whole_ms - way_ms / 2, **parts
+            0, ids, status=status, server=replica, round_trip_ms=whole_ms - way_ms / 2, **parts
         )
         made.add('router', end_s - way_ms / 4e3, passed)
 
 
 def _commands(made: Scene, client: str) -> None:
     trouble = made.trouble if client == 'robot_1' else ''
+    control_step = 0
     for tick in range(int(LENGTH_S / STEP_S)):
         time_s = tick * STEP_S
+        # a cage that clamps stops no robot, and a state that is missing stops it by itself
         is_stall = client == 'robot_1' and STALL_S[0] <= time_s < STALL_S[1]
+        is_stall &= trouble not in HELD
         is_rough = ROUGH_S[0] <= time_s < ROUGH_S[1]
         if trouble == 'control_steps_missed' and is_rough and not is_stall and tick % 4:
+            # no step that is missed has a number
             continue
-        verdict = 'held' if trouble == 'cage' and is_rough else 'pass'
+        control_step += 1
         rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('policy', '')
+        verdict, reason = HELD.get(trouble, ('pass', '')) if is_rough else ('pass', '')
         command = records.executed(
             0,
             RecordIds(client),
-            control_step=tick,
+            control_step=control_step,
             cage_result=verdict,
             rung=rung,
             raw=None,
             commanded=None,
-            reason=why,
+            reason='; '.join(filter(None, (reason, why))),
         )
         made.add(client, time_s, command)

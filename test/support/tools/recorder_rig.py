@@ -6,27 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lerobot_serve.tools.bags.fleet_decoding import OUTCOME_TYPE, OUTCOMES
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.message_decoding import (
-    CAGE_RESULTS,
-    EDGE_COUNTS,
-    EDGE_FLAGS,
-    EDGE_TIMES,
-    EXECUTED_HEAD,
-    EXECUTED_TYPE,
-    INTERVENTIONS,
-    SOURCES,
-    STAMP,
-    STATE_TYPE,
-    STATES,
-)
+from lerobot_serve.contract import records
+from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.types import Time
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
 from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
-from lerobot_serve.wire.cdr import CdrWriter
 
 EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
 SECOND_NS = 10**9
@@ -65,14 +54,20 @@ def executed(
     client_id: str = ROBOT,
     policy: str = 'p@1',
 ) -> bytes:
-    writer = CdrWriter()
-    numbers = (step, 1, 1, 1, 0, 0.0, CAGE_RESULTS.index(cage_result), 0, SOURCES.index(source))
-    writer.pack(EXECUTED_HEAD, *divmod(stamp_ns, SECOND_NS), *numbers, align=8)
-    for each in (client_id, episode_id, 'prod', policy, ''):
-        writer.string(each, 256)
-    for _ in range(4):
-        writer.count(0, 1, 'nothing')
-    return writer.finish()
+    action = records.ExecutedAction(
+        Time.of_ns(stamp_ns),
+        step,
+        1,
+        1,
+        1,
+        cage_result=records.ExecutedAction.CageResult.named(cage_result),
+        source=records.ExecutedAction.Source.named(source),
+        client_id=client_id,
+        episode_id=episode_id,
+        slot='prod',
+        policy=policy,
+    )
+    return encode(action)
 
 
 def state(
@@ -84,27 +79,24 @@ def state(
     stamp_ns: int = 0,
     client_id: str = ROBOT,
 ) -> bytes:
-    writer = CdrWriter()
-    writer.pack(STAMP, *divmod(stamp_ns, SECOND_NS), align=4)
-    for each in (client_id, '/policy_server', episode_id, 'reach', 'prod', 'p@1'):
-        writer.string(each, 256)
-    writer.pack(EDGE_FLAGS, STATES.index(state), 0, 0, INTERVENTIONS.index(intervention), align=1)
-    writer.string('', 256)
-    writer.pack(EDGE_TIMES, 0.0, 0.0, 0.0, 0.0, align=4)
-    writer.pack(EDGE_COUNTS, 0, 0, 0, 0, 0, stalls, 0, align=8)
-    writer.count(0, 1, 'dropped')
-    return writer.finish()
+    message = records.EdgeState(
+        Time.of_ns(stamp_ns),
+        client_id,
+        '/policy_server',
+        episode_id,
+        'reach',
+        'prod',
+        'p@1',
+        records.EdgeState.State.named(state),
+        intervention=records.EdgeState.Intervention.named(intervention),
+        stalls=stalls,
+    )
+    return encode(message)
 
 
 def outcome(episode_id: str, result: str, client_id: str = ROBOT) -> bytes:
-    writer = CdrWriter()
-    writer.pack(STAMP, 1, 0, align=4)
-    writer.string(client_id, 128)
-    writer.string(episode_id, 128)
-    writer._append(bytes([OUTCOMES.index(result)]), 1)
-    writer.pack(STAMP, 0, 0, align=4)
-    writer.string('', 1024)
-    return writer.finish()
+    number = records.EpisodeOutcome.Outcome.named(result)
+    return encode(records.EpisodeOutcome(Time(1), client_id, episode_id, number))
 
 
 class RecorderRig:
@@ -145,15 +137,15 @@ class RecorderRig:
 
     def report(self, episode_id: str, edge: str = EDGE, **fields: object) -> None:
         raw = state(episode_id, **{'stamp_ns': self.stamp_ns, **fields})
-        self.send(f'{edge}/state', STATE_TYPE, raw, is_latched=True)
+        self.send(f'{edge}/state', EDGE_STATE, raw, is_latched=True)
 
     def act(self, episode_id: str, edge: str = EDGE, **fields: object) -> None:
         self.step += 1
         raw = executed(episode_id, self.step, **{'stamp_ns': self.stamp_ns, **fields})
-        self.send(f'{edge}/executed_action', EXECUTED_TYPE, raw)
+        self.send(f'{edge}/executed_action', EXECUTED, raw)
 
     def judge(self, episode_id: str, result: str = 'success', **fields: object) -> None:
-        self.send('/arm/episode_outcome', OUTCOME_TYPE, outcome(episode_id, result, **fields))
+        self.send('/arm/episode_outcome', OUTCOME, outcome(episode_id, result, **fields))
 
     def joints(self, data: bytes = b'joints') -> None:
         self.send(JOINTS, JOINTS_TYPE, data)

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
@@ -15,11 +20,6 @@ from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import Replay, ReplayResult
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import open_source
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
 from support.tools.bag_rig import write
 
 OTHER_SHAPE = 'joints=3,chunk=7,cameras=,fps=30'

@@ -8,27 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.tools.bags import fleet_decoding, message_decoding
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.contract import records
+from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.codec import encode, write
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import MsgType
+from lerobot_serve.contract.types import Time
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, INTERFACES, OBSERVATION
 from lerobot_serve.tools.bags.service_events import (
     BYTE,
-    FLOAT32,
     OPEN_SESSION,
     REQUEST_RECEIVED,
-    SIZE,
     STAMP_AND_CALLER,
-    UINT16,
-    UINT32,
     UINT64,
 )
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.cdr import CdrWriter
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION
 
 ROBOT = 'robot_7'
 JOINTS = ('shoulder_pan.pos', 'gripper.pos')
@@ -37,6 +36,7 @@ BEGIN_NS = 1_780_000_000_000_000_000
 # the clock of the robot is another one
 CLOCK_AHEAD_NS = 3600 * 10**9
 STEP_NS = 100_000_000
+Rung = records.EdgeState.Rung
 
 
 @dataclass
@@ -71,30 +71,33 @@ class Scene:
         reason: str = '',
     ) -> BagMessage:
         self.control_step += 1
-        writer = CdrWriter()
-        cage_result = message_decoding.CAGE_RESULTS.index(cage)
-        numbers = (self.control_step, seq, 1, 1, row, 0.25)
-        writer.pack(
-            message_decoding.EXECUTED_HEAD,
-            *stamp(self.now_ns + STEP_NS + CLOCK_AHEAD_NS),
-            *numbers,
-            cage_result,
-            message_decoding.RUNGS.index(rung),
-            message_decoding.SOURCES.index('policy' if rung == 'policy' else 'ladder'),
-            align=8,
+        source = records.ExecutedAction.Source
+        action = records.ExecutedAction(
+            self.stamp(),
+            self.control_step,
+            seq,
+            1,
+            1,
+            row,
+            0.25,
+            records.ExecutedAction.CageResult.named(cage),
+            Rung.named(rung),
+            source.POLICY if rung == 'policy' else source.LADDER,
+            self.robot,
+            'ep',
+            slot,
+            policy,
+            reason,
+            np.array(wanted, np.float32),
+            np.array(wanted if commanded is None else commanded, np.float32),
         )
-        for text in (self.robot, 'ep', slot, policy, reason):
-            writer.string(text, 4096)
-        for values in (wanted, wanted if commanded is None else commanded):
-            writer.floats(np.array(values, np.float32), 4096, 'values')
-        # no policy_action, no input_ids
-        for _ in range(2):
-            writer.floats(np.zeros(0, np.float32), 0, 'empty')
-        return self.tell(
-            f'/{self.robot}/edge_controller/executed_action',
-            message_decoding.EXECUTED_TYPE,
-            writer.finish(),
-        )
+        return self.send(f'/{self.robot}/edge_controller/executed_action', action)
+
+    def send(self, topic: str, record: Any) -> BagMessage:
+        return self.tell(topic, f'{INTERFACES}/{type(record).__name__}', encode(record))
+
+    def stamp(self) -> Time:
+        return Time.of_ns(self.now_ns + STEP_NS + CLOCK_AHEAD_NS)
 
     def state(
         self,
@@ -107,34 +110,42 @@ class Scene:
         stalls: int = 0,
         dropped: dict[str, int] | None = None,
     ) -> BagMessage:
-        writer = CdrWriter()
-        writer.pack(
-            message_decoding.STAMP, *stamp(self.now_ns + STEP_NS + CLOCK_AHEAD_NS), align=4
+        state = records.EdgeState(
+            self.stamp(),
+            self.robot,
+            '/policy_server',
+            episode,
+            'task',
+            'prod',
+            'reach@1',
+            records.EdgeState.State.named(connection),
+            Rung.named(rung),
+            paused,
+            reason=reason,
+            queue_remaining_s=0.5,
+            action_age_s=0.1,
+            round_trip_ms=20.0,
+            network_ms=5.0,
+            stalls=stalls,
+            dropped=tuple(records.DropCount(*each) for each in (dropped or {}).items()),
         )
-        for text in (self.robot, '/policy_server', episode, 'task', 'prod', 'reach@1'):
-            writer.string(text, 4096)
-        number = message_decoding.STATES.index(connection)
-        rung_number = message_decoding.RUNGS.index(rung)
-        writer.pack(message_decoding.EDGE_FLAGS, number, rung_number, paused, 0, align=1)
-        writer.string(reason, 1024)
-        writer.pack(message_decoding.EDGE_TIMES, 0.5, 0.1, 20.0, 5.0, align=4)
-        writer.pack(message_decoding.EDGE_COUNTS, 0, 0, 0, 0, 0, stalls, 0, align=8)
-        write_drops(writer, dropped or {})
-        topic = f'/{self.robot}/edge_controller/state'
-        return self.tell(topic, message_decoding.STATE_TYPE, writer.finish())
+        return self.send(f'/{self.robot}/edge_controller/state', state)
 
     def decide(self, slot: str, *, moved: bool = False, split_version: int = 0) -> BagMessage:
-        writer = CdrWriter()
-        writer.pack(message_decoding.STAMP, *stamp(self.now_ns), align=4)
-        for text in (self.robot, 'ep', 'ep'):
-            writer.string(text, 160)
-        writer.pack(message_decoding.PLACE, 7, 80, align=1)
-        for text in (slot, 'reach@1', '/policy_server'):
-            writer.string(text, 256)
-        writer.pack(message_decoding.FLAGS, False, False, moved, align=1)
-        writer.string('', 1024)
-        writer.pack(message_decoding.VERSION, split_version, align=8)
-        return self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
+        decision = records.RoutingDecision(
+            Time.of_ns(self.now_ns),
+            self.robot,
+            'ep',
+            'ep',
+            7,
+            80,
+            slot,
+            'reach@1',
+            '/policy_server',
+            moved=moved,
+            split_version=split_version,
+        )
+        return self.send('/policy_router/routing', decision)
 
     def observe(
         self,
@@ -166,68 +177,41 @@ class Scene:
         return self.tell(where, CHUNK, wire_chunk.encode(chunk))
 
     def canary(self, state: str, text: str = '') -> BagMessage:
-        writer = CdrWriter()
-        writer.pack(message_decoding.STAMP, 1, 0, align=4)
-        writer.pack(BYTE, fleet_decoding.CANARY_STATES.index(state), align=1)
-        for name in ('b', 'new@2', 'old@1'):
-            writer.string(name, 256)
-        writer.pack(fleet_decoding.STEPS, 1, 3, align=4)
-        writer.pack(BYTE, 25, align=1)
-        writer.string(text, 1024)
-        writer.pack(fleet_decoding.REMAINING, -1, align=4)
-        writer.pack(fleet_decoding.EVIDENCE, 1, 2, 3, 4, 1.5, 0.5, 9.0, align=8)
-        return self.tell('/policy_router/canary', fleet_decoding.CANARY_TYPE, writer.finish())
+        canary = records.CanaryState(
+            Time(1),
+            records.CanaryState.State.named(state),
+            'b',
+            'new@2',
+            'old@1',
+            1,
+            3,
+            25,
+            text,
+            log10_evidence_not_worse=1.5,
+            log10_evidence_worse=0.5,
+        )
+        return self.send('/policy_router/canary', canary)
 
     def router(
         self, slots: dict[str, tuple[str, str, int]], health: str = 'healthy'
     ) -> BagMessage:
         """Tell the state of a router; slots have policy, state and share."""
-        writer = CdrWriter()
-        writer.pack(message_decoding.STAMP, 1, 0, align=4)
-        for text in ('/policy_router', health, 'words'):
-            writer.string(text, 1024)
-        writer.pack(BYTE, 50, align=1)
-        writer.pack(UINT32, 2, align=4)
-        writer.count(len(slots), 16, 'slots')
-        for slot, (policy, state, share) in slots.items():
-            writer.string(slot, 16)
-            writer.string(policy, 256)
-            writer.pack(BYTE, fleet_decoding.SLOT_STATES.index(state), align=1)
-            writer.string('why', 1024)
-            writer.pack(BYTE, share, align=1)
-            writer.pack(UINT32, 0, align=4)
-            writer.pack(fleet_decoding.SLOT_COUNTS, *range(9), align=8)
-            writer.count(0, 16, 'replicas')
-        for count in (1, 2, 3):
-            writer.pack(UINT64, count, align=8)
-        write_drops(writer, {})
-        return self.tell('/policy_router/state', fleet_decoding.ROUTER_TYPE, writer.finish())
+        state_of = records.SlotState.State.named
+        found = tuple(
+            records.SlotState(slot, policy, state_of(state), 'why', share)
+            for slot, (policy, state, share) in slots.items()
+        )
+        state = records.RouterState(Time(1), '/policy_router', health, 'words', 50, 2, found, 1)
+        return self.send('/policy_router/state', state)
 
     def outcome(self, episode: str, outcome: str, topic: str = '') -> BagMessage:
-        writer = CdrWriter()
-        writer.pack(message_decoding.STAMP, 1, 0, align=4)
-        writer.string(self.robot, 128)
-        writer.string(episode, 128)
-        writer.pack(BYTE, fleet_decoding.OUTCOMES.index(outcome), align=1)
-        writer.pack(fleet_decoding.SCORE, 1.5, 0.5, align=4)
-        writer.string('', 1024)
-        where = topic or f'/{self.robot}/episode_outcome'
-        return self.tell(where, fleet_decoding.OUTCOME_TYPE, writer.finish())
+        number = records.EpisodeOutcome.Outcome.named(outcome)
+        message = records.EpisodeOutcome(Time(1), self.robot, episode, number, 1.5, 0.5)
+        return self.send(topic or f'/{self.robot}/episode_outcome', message)
 
 
 def header(seq: int, msg_type: MsgType) -> Header:
     return Header(seq, 0, 1, 1, SCHEMA_VERSION, msg_type)
-
-
-def stamp(time_ns: int) -> tuple[int, int]:
-    return divmod(time_ns, 10**9)
-
-
-def write_drops(writer: CdrWriter, dropped: dict[str, int]) -> None:
-    writer.count(len(dropped), 1024, 'dropped')
-    for reason, count in dropped.items():
-        writer.string(reason, 64)
-        writer.pack(message_decoding.COUNT, count, align=8)
 
 
 def open_session(robot: str, names: tuple[str, ...], fps: float) -> bytes:
@@ -237,25 +221,16 @@ def open_session(robot: str, names: tuple[str, ...], fps: float) -> bytes:
     writer.pack(STAMP_AND_CALLER, 0, 0, bytes(16), align=4)
     writer.pack(UINT64, 0, align=8)
     writer.count(1, 1, 'request')
-    writer.pack(UINT16, SCHEMA_VERSION, align=2)
-    writer.string(robot, 4096)
-    writer.pack(UINT64, 7, align=8)
-    writer.pack(UINT32, 1, align=4)
-    for text in ('/reply', 'so101', ''):
-        writer.string(text, 256)
-    writer.pack(FLOAT32, fps, align=4)
-    for _ in ('state', 'actions'):
-        writer.count(len(names), 4096, 'names')
-        for name in names:
-            writer.string(name, 128)
-    writer.count(1, 16, 'cameras')
-    writer.string('front', 128)
-    writer.pack(SIZE, 8, 8, 3, align=4)
-    writer.string('task', 4096)
-    writer.pack(BYTE, 0, align=1)
-    writer.pack(UINT32, 10, align=4)
-    writer.pack(BYTE, 0, align=1)
-    writer.pack(FLOAT32, 0.0, align=4)
-    for what in ('tags', 'extensions'):
-        writer.count(0, 16, what)
+    request = records.OpenSessionRequest(
+        client_id=robot,
+        session_epoch=1,
+        robot_type='so101',
+        fps=fps,
+        state_names=names,
+        action_names=names,
+        cameras=(records.CameraSpec('front', 8, 8),),
+        task='task',
+        rtc_execution_horizon=10,
+    )
+    write(writer, request)
     return writer.finish()

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.harness import client
 from benchmarks.harness.client import open_when_ready
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 LOADING = SessionRefused(Refusal.NOT_READY, 'loading the policy')
 

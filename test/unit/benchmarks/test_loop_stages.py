@@ -21,14 +21,14 @@ from benchmarks.loop_fleet.stages import (
     VerbFollower,
     WAITING,
 )
+from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.header import Envelope, Header
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import DONE, entry_text, GATE_RESULTS
 from lerobot_serve.tools.loop.decisions import Step
 from lerobot_serve.tools.loop.journal import GATE_HELD
-from lerobot_serve.wire.chunk import ReplySummary
-from lerobot_serve.wire.header import Envelope, Header
-from lerobot_serve.wire.schema import Flag, Status
 
 V1, V2 = 'reach@0000000000000001', 'reach@0000000000000002'
 

@@ -69,7 +69,10 @@ def test_a_peer_is_installed_once(pip, tmp_path):
     (command,) = commands
     assert command[0] == sys.executable
     assert '--no-deps' in command
-    assert set(pinned_packages.pins_of('openpi')).issubset(command)
+    assert '--require-hashes' in command
+    lines = [line.split() for line in Path(command[-1]).read_text().splitlines()]
+    assert [pin for pin, *_ in lines] == pinned_packages.pins_of('openpi')
+    assert all(hashes for _, *hashes in lines)
 
 
 def test_other_pins_are_installed_anew(pip, tmp_path, monkeypatch):
@@ -78,7 +81,7 @@ def test_other_pins_are_installed_anew(pip, tmp_path, monkeypatch):
     monkeypatch.setattr(pinned_packages, 'pins_of', lambda peer: ['openpi-client==9'])
     assert pinned_packages.installed('openpi', tmp_path) is None
     pinned_packages.install('openpi', tmp_path)
-    assert 'openpi-client==9' in commands[1]
+    assert Path(commands[1][-1]).read_text() == 'openpi-client==9\n'
 
 
 def test_what_pip_cannot_install_is_left_out_in_its_words(pip, tmp_path):

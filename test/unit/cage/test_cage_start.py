@@ -91,18 +91,6 @@ def test_it_begins_at_the_newest_sample_and_at_rest():
     assert not last.velocity.any()
 
 
-def test_the_same_message_again_is_no_new_sample():
-    made = start()
-    for arrived_ns in ((5, 5), (5, 5), (6, 5), (6, 6), (7, 7)):
-        made.add_sample(np.array(HERE), arrived_ns)
-        counted = made.blocked_reason()
-    assert counted == ''
-    made = start()
-    for _ in range(9):
-        made.add_sample(np.array(HERE), (5, 5))
-    assert made.blocked_reason() == NOT_YET
-
-
 @pytest.mark.parametrize(('place', 'begins'), [(1.97, True), (1.99, False), (-1.97, True)])
 def test_a_little_outside_its_limits_it_may_stand(place, begins):
     made = after(*[[place, 0.0]] * 3)

@@ -35,11 +35,11 @@ from lerobot_serve.client import (
 )
 from lerobot_serve.client.plan_runner import THREADS
 from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
-from lerobot_serve.wire.schema import Refusal
 
 NAMES, FRONT = EXAMPLE_CONTRACT.state_names, 'observation.images.front'
 STATE = (0.0, 0.5, 1.0)

@@ -27,9 +27,9 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer, NAMES
-from lerobot_serve.wire.chunk import retry_after
-from lerobot_serve.wire.schema import Codec, Flag, Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.data_path.chunk import retry_after
+from lerobot_serve.contract.schema import Codec, Flag, Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 
 FRONT = CAMERAS[0].name
 STATE = (0.25, -0.5)

@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.client import ClientClosed, NotFinite, PolicyClient, PolicySession, TooLate
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.schema import Status
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 

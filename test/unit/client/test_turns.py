@@ -11,8 +11,8 @@ import pytest
 
 from lerobot_serve.client.session.turns import RequestId, RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, run_plan
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(['enter', 'send', 'reply', 'leave', 'end']), st.integers(0, 9))

@@ -50,6 +50,14 @@ def value_of(words: list[str], option: str) -> str:
 TARGETS = ['edge', 'router', 'server', 'server-cuda']
 
 
+def test_the_context_of_a_build_is_what_the_images_copy():
+    copied = [rest.split() for name, rest in instructions() if name == 'COPY' and '--' not in rest]
+    listed = (REPOSITORY / '.dockerignore').read_text().split()
+    assert {line[1:] for line in listed if line[0] == '!'} == {
+        each for words in copied for each in words[:-1]
+    }
+
+
 def test_a_stage_is_made_of_stages_before_it():
     known = ['${BASE}']
     for stage, (base, found) in stages().items():

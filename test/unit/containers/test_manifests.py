@@ -6,6 +6,8 @@ that the nodes take, names that find each other, and pods that the profile `rest
 
 from __future__ import annotations
 
+import re
+from typing import Any
 from xml.etree import ElementTree
 
 import kubernetes_validate
@@ -88,6 +90,7 @@ def node_name(pod: Pod) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('release', RELEASES)
 def test_the_schemas_of_kubernetes_accept_each_document(documents, release: str):
     assert documents
@@ -373,6 +376,43 @@ def test_routers_of_a_site_alone_reach_the_database(
     labels = {'app.kubernetes.io/name': source}
     is_open = may_leave(documents, labels, {}, 'database', port)
     assert is_open is (is_allowed and overlay in SITES)
+
+
+JOBS = {'serve': 'server', 'router': 'router', 'gateway': 'gateway'}
+
+
+def targets_of(pod: Pod) -> list[dict[str, str]]:
+    """Return the labels that Prometheus finds for each port of a pod (role `pod`)."""
+    labels = {re.sub(r'\W', '_', name): value for name, value in pod.labels.items()}
+    found = {f'__meta_kubernetes_pod_label_{name}': value for name, value in labels.items()}
+    found['__meta_kubernetes_pod_name'] = pod.name
+    ports = [port['name'] for port in pod.container['ports']]
+    return [found | {'__meta_kubernetes_pod_container_port_name': name} for name in ports]
+
+
+def relabelled(rules: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, str] | None:
+    """Return the labels of a target after the rules of Prometheus, None for one left out."""
+    for rule in rules:
+        value = ';'.join(labels.get(name, '') for name in rule['source_labels'])
+        match = re.fullmatch(rule.get('regex', '(.*)'), value)
+        if rule.get('action') == 'keep':
+            if not match:
+                return None
+        elif match:
+            labels = labels | {rule['target_label']: match[1]}
+    return labels
+
+
+def test_prometheus_finds_the_metrics_of_each_pod_with_the_job_of_the_alert(documents):
+    folder = REPOSITORY / 'config' / 'prometheus'
+    (scraped,) = yaml.safe_load((folder / 'kubernetes.yaml').read_text())['scrape_configs']
+    (jobs,) = re.findall(r'up\{job=~"(.*)"\}', (folder / 'alerts.yaml').read_text())
+    for pod in pods(documents):
+        found = [relabelled(scraped['relabel_configs'], each) for each in targets_of(pod)]
+        (target,) = (each for each in found if each)
+        assert target['job'] == JOBS[pod.arguments[0]]
+        assert re.fullmatch(jobs, target['job'])
+        assert target['pod'] == pod.name
 
 
 def test_only_keys_open_the_router_to_robots_outside(documents, overlay):

@@ -8,6 +8,7 @@ import json
 
 import pytest
 from support.demo.parts import a_run, PROOF
+from support.time_zone import time_zone
 
 from lerobot_serve.demo.results.report import event_marks, html_report
 from lerobot_serve.demo.results.run_records import RunRecords
@@ -94,7 +95,8 @@ def test_a_run_that_saw_nothing_has_a_summary_and_a_report():
 @pytest.fixture
 def page(board, records) -> str:
     run = a_run()
-    return html_report(board, run, records, summarize_run(board, run, records, PROOF))
+    with time_zone('Asia/Kathmandu'):
+        return html_report(board, run, records, summarize_run(board, run, records, PROOF))
 
 
 def test_the_report_has_the_story_in_order_with_what_was_typed(page):
@@ -112,7 +114,8 @@ def test_the_report_has_the_pictures_and_escapes_what_it_holds(page):
     assert page.count('<svg') == 3 and 'The arm under' not in page
     # in each of the three plots that have data
     assert page.count('>a1 killed</text>') == 3
-    assert '00:01:43' in page and 'class="mark"' in page
+    assert '05:31:43' in page and 'class="mark"' in page
+    assert 'from 1970-01-01 05:31:' in page and 'Times are local.' in page
     assert '&lt;rolled back&gt;' in page
     for raw in ('<hard>', '<now>', '<rolled'):
         assert raw not in page

@@ -17,7 +17,7 @@ LINE_LENGTH = 100
 DOCS = REPOSITORY / 'docs'
 PAGES = sorted(page.name for page in DOCS.glob('*.md'))
 # tables with a row for each parameter or field
-GENERATED = {'parameters.md', 'messages.md'}
+GENERATED = {'parameters.md', 'messages.md', 'durable_state.md'}
 # rows of tables that cannot be broken; fewer are welcome
 LONG_ROWS = {'decisions.md': 13}
 # what a diagram begins with
@@ -113,6 +113,8 @@ def test_the_site_has_every_page_and_is_strict():
     # names of Python objects are for mkdocs
     config = yaml.safe_load(text.replace('!!python/name:', ''))
     assert config['strict'] is True
+    # without `offline` the search of out/site/index.html has no index
+    assert config['plugins'] == ['search', 'offline']
     assert set(config['validation'].values()) == {'warn'}
     listed = [page for group in config['nav'] for page in flat(next(iter(group.values())))]
     assert len(listed) == len(set(listed))
@@ -123,9 +125,10 @@ def test_the_site_has_every_page_and_is_strict():
     assert tops - {'INDEX.md'} <= {file.name for file in REPOSITORY.glob('*.md')}
 
 
-def test_what_draws_the_diagrams_of_the_site_is_pinned():
+@pytest.mark.parametrize('script', ['@mermaid-js/tiny', 'iframe-worker'])
+def test_the_scripts_of_the_site_are_pinned(script):
     pins = (REPOSITORY / 'requirements.txt').read_text().partition('# [docs]')[2]
-    assert re.search(r'^# npm: @mermaid-js/tiny@\d+\.\d+\.\d+$', pins, re.MULTILINE)
+    assert re.search(rf'^# npm: {script}@\d+\.\d+\.\d+$', pins, re.MULTILINE)
 
 
 def flat(pages: str | list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import shlex
 
 import pytest
 from support.paths import REPOSITORY
+from support.time_zone import time_zone
 
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import main
@@ -42,7 +43,9 @@ def is_shown(printed: list[str], shown: list[str]) -> bool:
 @pytest.mark.parametrize(('command', 'shown'), SHOWN, ids=[command for command, _ in SHOWN])
 def test_what_is_shown_is_what_is_printed(command, shown, capsys, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    assert main(arguments(command)) == 0
+    # the machine of the page
+    with time_zone('UTC'):
+        assert main(arguments(command)) == 0
     printed = capsys.readouterr().out.replace(f'{os.getcwd()}/', '').splitlines()
     assert is_shown(printed, shown), '\n'.join(printed)
 

@@ -11,9 +11,12 @@ import pytest
 
 from lerobot_serve.cage.description import Interlock
 from lerobot_serve.cage.limits_encoding import decode_limits
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import OperatingConditions
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -29,8 +32,6 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.edge.wiring import request_settings, resolve_client_id
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
 
 CAMERAS = ('observation.images.front', 'observation.images.wrist')
 
@@ -141,7 +142,7 @@ class Made:
         self.parameters = EdgeParameters(**parameters)
         self.queue, self.dries = ActionQueue(), []
         self.controller = wiring.make_controller(
-            self.parameters, robot, self.queue, lambda: self.dries.append(1)
+            self.parameters, robot, RobotDecisions(), self.queue, lambda: self.dries.append(1)
         )
         self.step_ns = int(1e9 * self.parameters.command_period_s(robot.fps))
         self.columns, self.now_ns = len(robot.actions), 0
@@ -266,18 +267,24 @@ def test_a_joint_may_stand_a_share_of_its_range_outside_its_limits(robot):
         assert (executed is not None) == begins
 
 
-def test_a_robot_that_is_not_measured_holds_after_a_while(robot):
-    made = Made(robot, state_timeout_s=0.2, max_action_age_s=3.0)
-    made.plan(*[0.01] * 30)
+@pytest.mark.parametrize(
+    ('timeout_s', 'max_age_s', 'steps'),
+    [(0.4, 0.25, 12), (0.2, 0.25, 7), (0.0, 0.001, 3), (0.2, 1.0, 30)],
+    ids=['timeout', 'what the file accepts', 'late ticks', 'a slow topic'],
+)
+def test_without_a_new_state_nothing_is_commanded_after_a_while(
+    robot, timeout_s, max_age_s, steps
+):
+    state = tuple(replace(source, max_age_s=max_age_s) for source in robot.state)
+    made = Made(replace(robot, state=state), state_timeout_s=timeout_s, max_action_age_s=3.0)
+    made.plan(*[0.01] * 80)
     made.step()
-    verdicts = []
-    for _ in range(10):
+    sent = 0
+    for _ in range(40):
         made.now_ns += made.step_ns
-        executed, _ = made.controller.step(made.now_ns, RobotState)
-        verdicts.append(executed.judgement.verdict)
-    assert verdicts == [Verdict.PASS] * 6 + [Verdict.HELD] * 4
-    assert executed.judgement.reason == 'state is missing or stale'
-    assert executed.judgement.command[0] == pytest.approx(0.01)
+        sent += made.controller.step(made.now_ns, RobotState)[0] is not None
+    assert sent == steps
+    assert made.controller.silence.startswith('no new state came')
 
 
 def test_a_robot_without_a_pose_cannot_be_torn_down_to_one(robot):

@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.experience.recorded_episode import (
     decode_recorded,
     encode_recorded,
     LAST_NS,
     OUTCOMES,
     RecordedEpisode,
+    word_of,
 )
-from lerobot_serve.tools.bags import fleet_decoding
-from lerobot_serve.wire.errors import Malformed
 
 EXAMPLE = RecordedEpisode(
     stamp_ns=1_700_000_000_123_456_789,
@@ -78,12 +79,12 @@ def test_an_outcome_that_is_not_known_is_malformed():
     at = raw.index(b'ep-1\0') + 5
     assert raw[at] == 1
     raw[at] = 4
-    with pytest.raises(Malformed, match=r"outcome must be one of .* got '4'"):
+    with pytest.raises(Malformed, match=r"outcome must be one of .* got 'unknown \(4\)'"):
         decode_recorded(bytes(raw))
 
 
 def test_the_names_of_outcomes_are_those_of_their_messages():
-    assert OUTCOMES == fleet_decoding.OUTCOMES
+    assert tuple(map(word_of, records.RecordedEpisode.Outcome)) == OUTCOMES
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from support.gateway.gateway_rig import GatewayRig, in_loop, request
 
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.names import is_printable
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.episode_names import (
     EPISODES_LIMIT,
@@ -15,8 +17,6 @@ from lerobot_serve.gateway.callers.episode_names import (
 )
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.http.callers import caller_of
-from lerobot_serve.wire.names import is_printable
-from lerobot_serve.wire.schema import ID_LIMIT
 
 HERE, AGAIN, THERE, NAMED = (
     Caller('openpi', '10.0.0.1:4000'),

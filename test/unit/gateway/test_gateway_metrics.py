@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
+import pytest
+from support.golden import listed
 
 from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.metrics import collect
@@ -37,6 +39,11 @@ def test_everything_counted_is_in_the_metrics():
         'lerobot_serve_gateway_request_seconds_sum{protocol="http"} 0.02',
     ):
         assert line in lines
+
+
+@pytest.mark.golden
+def test_the_metrics_are_what_was_agreed(golden):
+    golden.holds('metrics/gateway.txt', listed(collect(GatewayCounters())))
 
 
 def test_a_door_gets_its_own_parameters_by_their_short_names():

@@ -200,7 +200,7 @@ MISTAKES = [
     (changed('video', 'front', FRONT.astype(np.float32)), 'must be of uint8'),
     (changed('video', 'side', FRONT), "no camera 'side', only observation.images.front"),
     (changed('state', 'joint_1.pos', [[[1.0]]]), 'must be an array'),
-    (changed('state', 'joint_1.pos', np.full((1, 1, 1), np.nan, np.float32)), 'not_finite'),
+    (changed('state', 'joint_1.pos', np.full((1, 1, 1), np.nan, np.float32)), 'state[0] is nan'),
     (changed('state', 'joint_1.pos', np.zeros((1, 1, 2), np.float32)), 'state has 4 values'),
     (changed('state', 'joint_9.pos', np.zeros((1, 1, 1), np.float32)), 'no state joint_9.pos'),
     (changed('language', 'annotation.human.task_description', ['lift']), 'must be'),

@@ -74,6 +74,7 @@ def test_a_camera_without_a_partner_is_refused(images, text):
 @pytest.mark.parametrize(
     ('state', 'text'),
     [
+        ({}, 'the state lacks joint_1.pos, joint_2.pos, gripper.pos, got no numbers;'),
         ({'joint_1.pos': 1}, 'the state lacks joint_2.pos, gripper.pos, got joint_1.pos'),
         ({**STATE, 'wrist.pos': 1}, 'no state wrist.pos, only joint_1.pos'),
         ({**STATE, 'joint_1.pos': [1, 2]}, 'state has 4 values, the policy takes 3'),

@@ -14,6 +14,11 @@ import pytest
 from support.gateway.fake_link import CAMERA, failed, FakeLink, ok, policy_reply
 from support.gateway.gateway_rig import in_loop, RecordingLog, until
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.chunk import retry_after
+from lerobot_serve.contract.schema import Codec, Flag, Refusal
+from lerobot_serve.contract.schema import Status as ChunkStatus
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.router import availability
@@ -23,11 +28,6 @@ from lerobot_serve.gateway.router.outcomes import SessionLost
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.chunk import retry_after
-from lerobot_serve.wire.schema import Codec, Flag, Refusal
-from lerobot_serve.wire.schema import Status as ChunkStatus
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
 FRAME = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)

@@ -13,40 +13,48 @@ import pytest
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
-GROUND = {'arrays', 'wire', 'parameters', 'errors', 'trace', 'telemetry'}
-GROUND |= {'atomic_file', 'private_file', 'ros_home', 'state_folder'}
+GROUND = {'arrays', 'contract', 'parameters', 'picture_headers', 'errors', 'trace', 'telemetry'}
+GROUND |= {'atomic_file', 'child_process', 'private_file', 'ros_home', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
     'arrays': set(),
-    'wire': {'arrays'},
+    'picture_headers': {'arrays'},
+    'contract': {'arrays', 'picture_headers'},
     'parameters': set(),
     'errors': set(),
     'atomic_file': set(),
     'private_file': set(),
     'ros_home': set(),
-    'state_folder': {'ros_home', 'parameters', 'wire'},
+    'child_process': set(),
+    'state_folder': {'errors', 'ros_home', 'parameters', 'contract'},
     'shared_memory': set(),
     'quotas': {'parameters'},
     'requirements': set(),
     'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file', 'private_file'},
     'versions': {'errors', 'atomic_file', 'access'},
-    'experience': {'atomic_file', 'versions', 'wire'},
+    'experience': {'atomic_file', 'versions', 'contract'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
-    'policies': {'arrays', 'wire', 'peer_formats', 'private_file', 'requirements', 'versions'},
-    'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
-    'telemetry': {'parameters'},
-    'zenoh': {'wire', 'parameters', 'errors', 'private_file'},
+    'policies': {
+        *('arrays', 'child_process', 'contract', 'peer_formats', 'private_file', 'requirements'),
+        'versions',
+    },
+    'trace': {'arrays', 'contract', 'parameters', 'atomic_file'},
+    'telemetry': {'parameters', 'zenoh'},
+    'zenoh': {'contract', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone
-    'client': {'arrays', 'wire', 'errors', 'access', 'zenoh'},
+    'client': {'arrays', 'contract', 'errors', 'access', 'zenoh'},
     'server': {*GROUND, 'policies', 'quotas', 'versions', 'zenoh'},
     'edge': {*GROUND, 'cage', 'zenoh'},
     'router': {*GROUND, 'cage', 'quotas', 'requirements', 'zenoh'},
     'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
-    'sim': {'arrays', 'wire', 'parameters', 'errors'},
+    'sim': {'arrays', 'contract', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},
-    'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points', 'zenoh'},
+    'ros': {
+        *('arrays', 'child_process', 'contract', 'parameters', 'errors', 'shared_memory'),
+        *('entry_points', 'picture_headers', 'zenoh'),
+    },
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
         *(*GROUND, *NODES, 'access', 'cage', 'entry_points', 'policies', 'requirements', 'ros'),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The extras of setup.py are what the client needs: it runs with nothing else to import.
+The requirements and extras of setup.py are what the client and the verbs without ROS need: with
+nothing else to import they run.
 
 test_client_installed.py does so with pip, in an environment of its own.
 """
@@ -25,7 +26,8 @@ from support.gateway.door_thread import DoorThread
 from support.paths import REPOSITORY
 
 LIMIT_S = 60.0
-EXTRAS = ('client', 'client-grpc')
+CLIENT, EXTRAS = '', ('client-grpc', 'ops')
+TRACES = REPOSITORY / 'docs' / 'incidents' / 'stutter'
 # in the place of an environment in which only some packages are installed
 ONLY = """
 import json, sys
@@ -54,6 +56,23 @@ with PolicyClient.connect(sys.argv[2], timeout_s=20) as client:
     with client.open() as session:
         print(session.predict(numpy.zeros(3), images).actions.shape)
 """
+# what is printed is not compared: other tests do
+OPERATED = """
+from lerobot_serve.tools.cli.main import main
+traces, folder = sys.argv[2:]
+sys.stderr = sys.stdout
+for words in (
+    ['audit', traces],
+    ['diagnose', traces, '--client', 'robot_217'],
+    ['doctor'],
+    ['keys', 'init', '--site', 'lab', '--folder', folder],
+    ['plan', '--robots', '10', '--inference-ms', '20'],
+    ['route', '--split', '50', 'episode_1'],
+    ['stats', traces],
+    ['versions', 'list', '--store', folder],
+):
+    main(words)
+"""
 REFUSED = """
 from lerobot_serve.client import PolicyClient
 try:
@@ -79,16 +98,10 @@ def setup_arguments() -> dict[str, Any]:
 
 
 def requirements_of(extra: str) -> list[Requirement]:
-    """Return the packages of an extra, also through one that it names."""
-    found = []
-    for text in setup_arguments()['extras_require'][extra]:
-        requirement = Requirement(text)
-        if requirement.name == 'lerobot_serve':
-            for other in requirement.extras:
-                found += requirements_of(other)
-        else:
-            found.append(requirement)
-    return found
+    """Return the packages that come with an extra, or without one."""
+    given = setup_arguments()
+    texts = given['install_requires'] + (given['extras_require'][extra] if extra else [])
+    return [Requirement(text) for text in texts]
 
 
 def modules_of(extra: str) -> list[str]:
@@ -115,8 +128,8 @@ def run(extra: str, code: str, *words: str) -> str:
     return ran.stdout.strip()
 
 
-def test_the_client_runs_with_its_extra_alone():
-    assert run('client', OVER_ZENOH) == '(3, 2)'
+def test_the_client_runs_with_the_requirements_alone():
+    assert run(CLIENT, OVER_ZENOH) == '(3, 2)'
 
 
 @pytest.mark.usefixtures('grpc_thread')
@@ -128,8 +141,16 @@ def test_over_grpc_the_client_runs_with_its_extra_alone():
         door.close()
 
 
+def test_verbs_without_ros_run_with_their_extra_alone(tmp_path):
+    shown = run('ops', OPERATED, str(TRACES), str(tmp_path / 'keys'))
+    # of the doctor; each other verb has gone on to its end
+    assert shown.count('`make shell` in a clone') == 1
+    assert 'package cv2: is not installed here' in shown
+    assert 'the Python package' not in shown
+
+
 def test_without_the_extra_for_grpc_the_address_is_refused_with_the_command():
-    assert 'client-grpc' in run('client', REFUSED, 'grpc://127.0.0.1:1')
+    assert 'client-grpc' in run(CLIENT, REFUSED, 'grpc://127.0.0.1:1')
 
 
 @pytest.mark.parametrize('extra', EXTRAS)

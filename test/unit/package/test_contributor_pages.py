@@ -143,11 +143,11 @@ def test_a_file_that_a_path_names_exists(question):
 
 
 def test_a_name_that_is_not_there_is_found_out():
-    assert not occurs('NoSuchName', REPOSITORY / 'lerobot_serve' / 'wire')
-    assert not occurs('Cod', REPOSITORY / 'lerobot_serve' / 'wire')
-    assert occurs('Codec', REPOSITORY / 'lerobot_serve' / 'wire')
-    assert occurs('ImageCodecPool.encode_all', REPOSITORY / 'lerobot_serve' / 'wire')
-    assert not occurs('ImageCodecPool.decode_some', REPOSITORY / 'lerobot_serve' / 'wire')
+    assert not occurs('NoSuchName', REPOSITORY / 'lerobot_serve' / 'contract')
+    assert not occurs('Cod', REPOSITORY / 'lerobot_serve' / 'contract')
+    assert occurs('Codec', REPOSITORY / 'lerobot_serve' / 'contract')
+    assert occurs('ImageCodecPool.encode_all', REPOSITORY / 'lerobot_serve' / 'contract')
+    assert not occurs('ImageCodecPool.decode_some', REPOSITORY / 'lerobot_serve' / 'contract')
 
 
 @pytest.mark.parametrize('form', FORMS, ids=lambda form: form.stem)

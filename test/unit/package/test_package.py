@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import ast
 import functools
+from importlib import import_module
 import os
 import re
+import runpy
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import setuptools
 
-from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+from lerobot_serve.requirements import FROM_ROS, REQUIREMENTS
 
 LARGEST_BYTES = 1_000_000
 PAGE = 'lerobot_serve/tools/dashboard/page'
 TOP_LEVEL = {
     *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md', 'mkdocs.yml'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
-    *('.github', 'QUALITY_DECLARATION.md', 'examples'),
+    *('.dockerignore', '.github', 'QUALITY_DECLARATION.md', 'examples'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
     *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test', 'typings'),
 }
@@ -43,6 +46,7 @@ KEYS = {
     'mcap': None,
     'zstandard': None,
     'msgpack': None,
+    'msgspec': None,
     'psycopg': None,
     'zmq': None,
     'rerun': None,
@@ -145,16 +149,37 @@ def test_both_packages_have_the_same_version(repository):
     assert f"version='{lerobot_serve.__version__}'" in (repository / 'setup.py').read_text()
 
 
+NODES = {
+    *('policy_server', 'policy_router', 'edge_controller', 'gateway', 'learner', 'sim_robot'),
+}
+
+
 @pytest.mark.parametrize(
-    'name',
+    ('command', 'nodes'),
     [
-        *('policy_server', 'policy_router', 'edge_controller', 'gateway', 'learner'),
-        *('sim_robot', 'lerobot-serve'),
+        (['egg_info', 'build', 'install', '--record', 'log'], NODES),
+        (['develop', '--editable', '--no-deps'], NODES),
+        # so colcon reads which files to link
+        (['--dry-run'], NODES),
+        # pip, which puts what it gets on the PATH of an environment
+        (['dist_info', '--output-dir', 'out'], set()),
+        (['bdist_wheel'], set()),
+        (['editable_wheel'], set()),
     ],
 )
-def test_executables_are_declared(repository, name):
-    text = (repository / 'setup.py').read_text()
-    assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
+def test_commands_are_declared(repository, monkeypatch, command, nodes):
+    found = {}
+    monkeypatch.setattr(setuptools, 'setup', found.update)
+    monkeypatch.setattr(sys, 'argv', ['setup.py', *command])
+    monkeypatch.chdir(repository)
+    runpy.run_path('setup.py')
+    declared = dict(each.split(' = ') for each in found['entry_points']['console_scripts'])
+    assert set(declared) == {'lerobot-serve', *nodes}
+    for target in declared.values():
+        module, function = target.split(':')
+        assert callable(getattr(import_module(module), function))
+    # one file of a wheel, not two of one name
+    assert ('bin' in dict(found['data_files'])) == bool(nodes)
 
 
 def test_the_types_and_the_page_of_the_dashboard_are_installed(repository, tmp_path):

@@ -12,11 +12,10 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve import requirements
-from lerobot_serve.entry_points import missing_package_text
 from lerobot_serve.gateway.doors import DOORS
 from lerobot_serve.policies.lerobot.hub import download
 from lerobot_serve.policies.registry import _install_command
-from lerobot_serve.tools.doctor.environment import install_hint
+from lerobot_serve.requirements import FROM_ROS
 
 PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]
 # from 3.12 on they have other versions than before
@@ -58,8 +57,41 @@ def test_the_requirements_are_those_of_the_running_python():
 def test_the_remedy_of_a_missing_package_is_that_of_the_python(python, package):
     command = f'python3 -m pip install {pinned(python)[package.replace("_", "-")]}'
     text = f'the Python package {package} is missing; {command}'
-    assert missing_package_text(ModuleNotFoundError(name=f'{package}.part')) == text
-    assert install_hint(package) == text
+    error = ModuleNotFoundError(name=f'{package}.part')
+    assert requirements.missing_package_text(error) == text
+
+
+def missing(monkeypatch, *absent: str):
+    """Let packages be missing, and return the text of the first one."""
+    monkeypatch.setattr(requirements, '_is_importable', lambda name: name not in absent)
+    return requirements.missing_package_text(ModuleNotFoundError(name=absent[0]))
+
+
+def test_what_is_missing_together_is_named_in_one_run(monkeypatch):
+    text = missing(monkeypatch, 'yaml', 'cv2', 'lerobot', 'mcap')
+    command = requirements.install_command('yaml', 'cv2')
+    assert text == f'the Python packages yaml, cv2 are missing; {command}'
+    assert missing(monkeypatch, 'no_such_package').endswith(
+        'no_such_package is missing; install it'
+    )
+
+
+@pytest.mark.parametrize(
+    ('absent', 'said'),
+    [
+        # a plain environment of pip: whatever is imported first
+        (('ament_index_python', *FROM_ROS), '`make shell` in a clone'),
+        (('std_msgs', 'rclpy', 'lerobot_serve_interfaces'), '`make shell` in a clone'),
+        # a plain `colcon build`: a setup.bash was sourced
+        (('lerobot_serve_interfaces',), 'colcon build --base-paths . lerobot_serve_interfaces'),
+        (('nav_msgs', 'lerobot_serve_interfaces'), 'colcon build --base-paths .'),
+        (('nav_msgs', 'std_srvs'), 'nav_msgs, std_srvs of ROS 2 is not installed; in the folder'),
+    ],
+)
+def test_the_remedy_of_what_is_missing_from_ros_is_that_of_its_cause(monkeypatch, absent, said):
+    text = missing(monkeypatch, *absent)
+    assert said in text
+    assert ('of ROS 2 and of this workspace' in text) == ('rclpy' in absent)
 
 
 def test_each_package_that_changes_is_tried_above():

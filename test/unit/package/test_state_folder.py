@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a node keeps what it has to know when it is started again."""
+"""Where a node keeps what it has to know when it is started again, and that it alone does."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
+import signal
+import socket
+import stat
+import subprocess
+import sys
 
 import pytest
 
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.state_folder import state_folder
+from lerobot_serve.state_folder import FolderLock, OWNER_FILE, state_folder
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +72,118 @@ def test_one_that_cannot_be_made_is_refused_in_one_line(home, given, words):
     assert 'set a writable folder' in text
     assert '\n' not in text
     assert '\0' not in text
+
+
+# one owner
+
+
+def owned(folder: Path, node: str = '/b/edge_controller') -> FolderLock:
+    return FolderLock(folder, node, 'state_folder')
+
+
+def test_a_second_owner_is_refused_with_the_first_and_what_to_do(home):
+    lock = FolderLock(home / 'new', '/a/edge_controller', 'state_folder')
+    with pytest.raises(UserError) as refused:
+        owned(home / 'new')
+    owner = f'/a/edge_controller (process {os.getpid()} on {socket.gethostname()})'
+    assert str(refused.value) == (
+        f'{home / "new"} is in use by {owner}, and two nodes would undo what the other one keeps '
+        'there. Stop that one, or set another state_folder'
+    )
+    # as one that is deconfigured and configured again
+    lock.release()
+    lock.release()
+    again = owned(home / 'new')
+    assert (lock.fault, again.fault) == ('', '')
+    again.release()
+
+
+def test_a_kill_ends_a_lock_and_neither_a_child_nor_another_program_keeps_it(home):
+    """The owner starts a child, replaces itself as a node does that hears nothing, is killed."""
+    code = (
+        'import os, subprocess, sys; from pathlib import Path; '
+        'from lerobot_serve.state_folder import FolderLock; '
+        'lock = FolderLock(Path(sys.argv[1]), "/x", "state_folder"); '
+        'child = subprocess.Popen(["sleep", "60"], close_fds=False); '
+        'print(child.pid, flush=True); '
+        'os.read(0, 1); os.execvp("cat", ["cat"])'
+    )
+    with subprocess.Popen(
+        [sys.executable, '-c', code, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        child = int(process.stdout.readline())
+        try:
+            with pytest.raises(UserError, match=rf'/x \(process {process.pid} '):
+                owned(home)
+            process.stdin.write(b'\nreplaced\n')
+            process.stdin.flush()
+            assert process.stdout.readline() == b'replaced\n'
+            owned(home).release()
+        finally:
+            process.kill()
+            os.kill(child, signal.SIGKILL)
+    owned(home).release()
+
+
+@pytest.mark.parametrize(
+    'content',
+    [b'\xff\x00\x1b[2J', b'', b'x' * 100_000, None],
+    ids=['bytes', 'empty', 'long', 'pipe'],
+)
+def test_whatever_the_file_of_the_owner_holds_the_text_is_one_short_line(home, content):
+    lock = owned(home)
+    (home / OWNER_FILE).unlink()
+    if content is None:
+        os.mkfifo(home / OWNER_FILE)
+    else:
+        (home / OWNER_FILE).write_bytes(content)
+    with pytest.raises(UserError, match='in use by') as refused:
+        owned(home)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 600
+    lock.release()
+
+
+def test_a_folder_that_cannot_be_written_is_locked_all_the_same(home):
+    (home / OWNER_FILE).symlink_to(home / 'elsewhere')
+    lock = owned(home)
+    assert lock.fault.startswith(f'{home} cannot be written')
+    assert not (home / 'elsewhere').exists()
+    with pytest.raises(UserError, match='in use by another process'):
+        owned(home)
+    lock.release()
+
+
+def test_a_file_system_without_locks_is_said(home, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    lock = owned(home)
+    assert lock.fault == (
+        f'{home} cannot be locked (No locks available); no other node may use it'
+    )
+    lock.release()
+
+
+def test_where_no_folder_can_be_locked_as_on_nfs_a_file_in_it_is(home, monkeypatch):
+    flock = fcntl.flock
+
+    def of_files(handle: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, 'flock', of_files)
+    lock = owned(home)
+    assert not lock.fault
+    with pytest.raises(UserError, match=rf'in use by .* \(process {os.getpid()} on '):
+        owned(home)
+    lock.release()
+    owned(home).release()
+
+
+def test_a_folder_that_is_a_file_is_refused(home):
+    (home / 'file').touch()
+    with pytest.raises(UserError, match=r'cannot be opened: .*; set another state_folder'):
+        owned(home / 'file')

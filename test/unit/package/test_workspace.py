@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from pathlib import Path
 import re
 import shutil
 import subprocess
@@ -114,34 +115,56 @@ def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('torch', 'has_cpu_build', 'tried'),
+    ('torch', 'has_cpu_build', 'last'),
     [
-        ('cpu', True, ['torchvision==1.2+cpu']),
-        ('cpu', False, ['torchvision==1.2+cpu', 'torchvision==1.2', 'checked']),
-        ('cuda', False, ['torchvision==1.2']),
+        ('none', True, []),
+        ('cpu', True, ['torch+cpu', 'torchvision+cpu']),
+        ('cpu', False, ['torch+cpu', 'torchvision+cpu', 'torchvision', 'operators checked']),
+        ('cuda', True, []),
     ],
 )
-def test_torchvision_is_of_the_build_of_torch(
-    modules, monkeypatch, capsys, torch, has_cpu_build, tried
+def test_each_package_is_of_the_build_of_torch(
+    modules, monkeypatch, tmp_path, capsys, torch, has_cpu_build, last
 ):
     machine, workspace = modules
-    prepared = workspace.Workspace(sourced='', distro='jazzy', torch=torch)
     asked = []
 
-    def pip(what: str, arguments: list[str]) -> None:
-        asked.append(arguments[-1])
-        if arguments[-1].endswith('+cpu') and not has_cpu_build:
+    def step(made, name: str, command: list[object], blame: str) -> None:
+        asked.append(list(map(str, command)))
+        if asked[-1][-1].startswith('torchvision') and not has_cpu_build:
             raise machine.Problem('no such build')
 
-    monkeypatch.setattr(prepared, 'pip', pip)
-    monkeypatch.setattr(prepared, 'declare_operators', lambda: asked.append('checked'))
-    sections = {
-        'build': ['setuptools==1'],
-        'lerobot': ['lerobot==1', 'torchvision==1.2', 'xxhash==1'],
-    }
-    prepared.install_lerobot(sections)
-    assert asked == ['setuptools==1', *tried]
-    assert ('no CPU build of torchvision' in capsys.readouterr().err) is (len(tried) == 3)
+    monkeypatch.setattr(workspace, 'ROOT', tmp_path)
+    monkeypatch.setattr(machine, 'FREE_DISK_GB', {torch: 0})
+    monkeypatch.setattr(workspace.Workspace, 'step', step)
+    monkeypatch.setattr(
+        workspace.Workspace, 'declare_operators', lambda made: asked.append(['operators checked'])
+    )
+    prepared = workspace.Workspace(sourced='jazzy', distro='jazzy', torch=torch)
+    with prepared.lock():
+        prepared.install()
+    _, tools, packages, *rest = asked
+    assert [re.sub(r'==[^+]*', '', named(command)) for command in rest] == last
+    sections = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy', prepared.version)
+    assert listed(tools) == sections['build']
+    wanted = [*sections['run'], *sections['test']]
+    wanted += [] if torch == 'none' else [*sections['torch'], *sections['lerobot']]
+    wanted += sections['cuda'] if torch == 'cuda' else []
+    vision = [pin for pin in sections['lerobot'] if pin.startswith('torchvision==')]
+    alone = {sections['torch'][0], *vision} if torch == 'cpu' else set()
+    assert sorted(listed(packages)) == sorted(set(wanted) - alone)
+    assert ('no CPU build of torchvision' in capsys.readouterr().err) is not has_cpu_build
+    assert all('--no-deps' in command for command in (tools, packages, *rest[:2]))
+
+
+def named(command: list[str]) -> str:
+    """Return what a command installs: its last word, or the one pin of the file that it names."""
+    return command[-1] if '--requirement' not in command else listed(command)[0]
+
+
+def listed(command: list[str]) -> list[str]:
+    """Return the pins of the file of a command."""
+    return [line.split()[0] for line in Path(command[-1]).read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -171,12 +194,14 @@ def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
     jazzy, kilted = (workspace.pins.read(text, distro, '3.11') for distro in ('jazzy', 'kilted'))
-    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test', 'docs', 'bench'}
+    assert set(jazzy) == {
+        *('ros', 'build', 'run', 'torch', 'cuda', 'lerobot', 'test', 'docs', 'bench')
+    }
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
     assert jazzy['run'] == kilted['run']
-    assert {pin for pin in kilted['ros'] if 'ros-core' in pin}
-    assert len(kilted['ros']) == len(jazzy['ros']) + 1
+    assert 'ros-fastrtps==2.14.5' in {*jazzy['ros']} - {*kilted['ros']}
+    assert 'ros-fastdds==3.2.3' in {*kilted['ros']} - {*jazzy['ros']}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +227,7 @@ one==1.0    # kilted: 2.0
 two==1.0    # py3.12: 2.0
 both==1.0   # kilted: 2.0, py3.12: 3.0
 # kilted also: three==1.0
+# jazzy also: old==1.0
 # py3.12 also: four==1.0
 # a sentence about py3.12 and kilted
 """
@@ -210,10 +236,10 @@ both==1.0   # kilted: 2.0, py3.12: 3.0
 @pytest.mark.parametrize(
     ('distro', 'python', 'expected'),
     [
-        ('jazzy', '3.9', ['one==1.0', 'two==1.0', 'both==1.0']),
+        ('jazzy', '3.9', ['one==1.0', 'two==1.0', 'both==1.0', 'old==1.0']),
         ('kilted', '3.11', ['one==2.0', 'two==1.0', 'both==2.0', 'three==1.0']),
-        ('jazzy', '3.12', ['one==1.0', 'two==2.0', 'both==3.0', 'four==1.0']),
-        ('jazzy', '3.13', ['one==1.0', 'two==2.0', 'both==3.0', 'four==1.0']),
+        ('jazzy', '3.12', ['one==1.0', 'two==2.0', 'both==3.0', 'old==1.0', 'four==1.0']),
+        ('jazzy', '3.13', ['one==1.0', 'two==2.0', 'both==3.0', 'old==1.0', 'four==1.0']),
     ],
 )
 def test_a_comment_holds_for_its_distribution_or_from_its_python_on(
@@ -246,45 +272,16 @@ def test_each_package_is_pinned_once(modules, distro, python):
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize('torch', ['none', 'cpu', 'cuda'])
-def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
-    modules, monkeypatch, tmp_path, torch
-):
-    machine, workspace = modules
-    commands = []
-    monkeypatch.setattr(workspace, 'ROOT', tmp_path)
-    monkeypatch.setattr(machine, 'FREE_DISK_GB', {torch: 0})
-    monkeypatch.setattr(
-        workspace.Workspace, 'step', lambda self, name, command, blame: commands.append(command)
-    )
-    prepared = workspace.Workspace(sourced='jazzy', distro='jazzy', torch=torch)
-    with prepared.lock():
-        prepared.install()
-    pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy', prepared.version)
-    *_, lerobot, vision = ([str(word) for word in words] for words in commands)
-    # peers are brought by the benchmarks that measure them
-    ours = {pin for name, section in pins.items() if name != 'bench' for pin in section}
-    assert not (set(pins['bench']) - ours) & {str(word) for words in commands for word in words}
-    asked = [str(word) for words in commands for word in words]
-    assert any(word.startswith('torchvision==') for word in asked) == (torch != 'none')
-    if torch != 'none':
-        assert {pin.removesuffix('+cpu') for pin in (*lerobot, *vision)} >= set(pins['lerobot'])
-        assert '--no-deps' in lerobot
-        assert '--no-deps' in vision
-        assert vision[-1].endswith('+cpu') == (torch == 'cpu')
-        assert 'setuptools==70.3.0' in lerobot
-        assert not set(pins['torch']) & {*lerobot, *vision}
-        earlier = [str(word) for words in commands[:-2] for word in words]
-        assert any(pins['torch'][0] in word for word in earlier)
-
-
 def test_a_torch_that_the_index_lacks_has_a_remedy(modules, monkeypatch, tmp_path):
     machine, workspace = modules
     monkeypatch.setattr(workspace, 'ROOT', tmp_path)
     made = workspace.Workspace(sourced='', distro='jazzy', torch='cpu')
-    failing = 'print("ERROR: No matching distribution found for torch==9.9.9+cpu"); exit(1)'
+    failing = tmp_path / 'python'
+    failing.write_text('#!/bin/sh\necho "No matching distribution found for ${11}"; exit 1\n')
+    failing.chmod(0o755)
+    monkeypatch.setattr(made, 'bin', lambda name: failing)
     with made.lock(), pytest.raises(machine.Problem, match=r'torch==9\.9\.9\+cpu.*TORCH=cuda'):
-        made.step('pip install torch', [sys.executable, '-c', failing], 'pip could not install')
+        made.install_cpu_build('torch==9.9.9')
 
 
 def test_modules_are_compiled_once(modules, monkeypatch):
@@ -298,7 +295,7 @@ def test_modules_are_compiled_once(modules, monkeypatch):
 def test_an_image_leaves_out_what_only_tests_need(modules):
     machine, workspace = modules
     image = workspace.Workspace(sourced='', distro='jazzy', torch='none', tests='none')
-    assert image.sections == ['build', 'run']
+    assert image.sections == ['ros', 'run']
     assert image.folder.name.endswith('-torch-none-no-tests')
     with pytest.raises(machine.Problem, match="TESTS must be all or none, got 'some'"):
         workspace.Workspace(sourced='', distro='jazzy', torch='none', tests='some')

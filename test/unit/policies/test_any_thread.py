@@ -42,6 +42,7 @@ def loaded(kind: str, cpu_threads: int, folder):
     return exported.load(LoadOptions(path, cpu_threads=cpu_threads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('cpu_threads', [1, 2])
 @pytest.mark.parametrize('kind', KINDS)
 def test_only_with_one_cpu_thread_any_thread_may_predict(kind, cpu_threads, tmp_path):
@@ -49,6 +50,7 @@ def test_only_with_one_cpu_thread_any_thread_may_predict(kind, cpu_threads, tmp_
     assert policy.describe().any_thread == (cpu_threads == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
 def test_each_thread_gets_the_same_bits(kind, tmp_path):
     policy = loaded(kind, 1, tmp_path)

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HIGH_RAD, HOME_RAD, JOINT_NAMES, LOW_RAD
-from lerobot_serve.wire.schema import StateClass
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')

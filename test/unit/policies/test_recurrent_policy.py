@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.policies.synthetic.recurrent import load, RecurrentPolicy
-from lerobot_serve.wire.schema import StateClass
 
 SHAPE = 'joints=2,chunk=5,cameras=,fps=30'
 

@@ -31,6 +31,18 @@ def test_all_together_are_bounded_and_so_is_what_is_remembered():
     assert len(strangers._answered_ns) == MAX_SESSIONS
 
 
+def test_who_was_answered_last_is_remembered_longest():
+    strangers = NoSessionLimiter()
+    strangers.allows_reply('robot', 1, 0)
+    for number in range(MAX_SESSIONS - 1):
+        strangers.allows_reply(f'r{number}', 1, (1 + number) * S)
+    now = MAX_SESSIONS * S
+    assert strangers.allows_reply('robot', 1, now)
+    # now one is forgotten, and it is not this robot
+    strangers.allows_reply('another', 1, now)
+    assert not strangers.allows_reply('robot', 1, now + 1)
+
+
 def test_a_robot_with_a_new_session_in_each_request_leaves_replies_to_others():
     strangers, epoch = NoSessionLimiter(), 0
     for second in range(3):

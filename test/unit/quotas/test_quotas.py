@@ -137,6 +137,22 @@ def test_a_change_of_the_rules_begins_anew_and_the_same_ones_change_nothing():
     assert flood(quotas, 'robot', 1, 1000) == 1000
 
 
+@pytest.mark.parametrize('scope', ['robot', 'group'])
+def test_a_burst_that_is_set_live_holds_at_once(scope):
+    quotas = make(f'{scope} *: 10 requests/s', burst_s=1.0)
+    assert flood(quotas, 'robot', 0.5, 10_000) == pytest.approx(15, abs=1)
+    quotas.apply(quotas.settings[0], 5.0)
+    assert flood(quotas, 'robot', 0.5, 10_000, begin_s=1.0) == pytest.approx(55, abs=1)
+
+
+def test_a_robot_that_asks_is_not_forgotten_before_one_that_does_not(monkeypatch):
+    monkeypatch.setattr(quotas_module, 'ROBOTS_LIMIT', 3)
+    quotas = make('robot *: 10 requests/s')
+    for name in ('first', 'second', 'third', 'first', 'fourth'):
+        quotas.admit(name, 1, 0)
+    assert list(quotas._robots) == ['third', 'first', 'fourth']
+
+
 def test_budgets_of_many_robots_are_bounded(monkeypatch):
     monkeypatch.setattr(quotas_module, 'ROBOTS_LIMIT', 10)
     quotas = make(TEN)

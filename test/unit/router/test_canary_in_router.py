@@ -31,6 +31,7 @@ STEPS = replace(
     canary_plan=('5:10:60', '50:10:60', '100'),
     canary_margin=0.4,
     canary_false_promotion=0.3,
+    canary_block_episodes=1,
 )
 
 

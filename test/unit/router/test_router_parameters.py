@@ -119,7 +119,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would receive 60 %.*rolled back.*a test'):
         split(rig, 40)
-    rig.core.decisions.lift(rig.slots['b'])
+    rig.core.decisions.lift(rig.slots['b'], rig.slots['b'].policy)
     split(rig, 40)
 
 

@@ -8,11 +8,11 @@ from support.router.dispatch_rig import episode_in, request_bytes
 from support.router.router_core_rig import TWO_SLOTS
 from support.router.runtime_rig import RuntimeRig, status
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Status
 
 
 @pytest.fixture

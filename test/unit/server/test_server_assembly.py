@@ -11,6 +11,9 @@ from support.server.request_queue_rig import name_of, queued
 from support.server.server_core_rig import ask, request
 from support.server.worker_rig import raises, ROWS
 
+from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
@@ -19,8 +22,6 @@ from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 S = 1_000_000_000
 GIVEN = ServerParameters(
@@ -93,6 +94,10 @@ def test_all_that_the_operator_says_of_the_policy_reaches_its_loader(loaded):
     assert same == []
 
 
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
 @pytest.mark.parametrize(
     ('kind', 'path', 'expected'),
     [
@@ -127,6 +132,8 @@ def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded
     ('predict', 'words'),
     [
         (raises(RuntimeError('no kernel')), 'the policy raised RuntimeError: no kernel'),
+        # what a library in Rust raises when it panics
+        (raises(PanicException('regex')), 'the policy raised PanicException: regex'),
         (lambda _: Prediction(ROWS[:, :1], ROWS), 'the model chunk must be rows x 3'),
         (lambda _: Prediction(ROWS, ROWS * float('nan')), 'the robot chunk holds NaN'),
     ],

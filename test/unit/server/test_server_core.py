@@ -17,15 +17,15 @@ from support.server.server_core_rig import FIXED, request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, ROWS
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk, retry_after_s
+from lerobot_serve.contract.schema import MsgType, Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.core import bounded_ns
 from lerobot_serve.server.inference.reply_sender import ReplySender
 from lerobot_serve.server.inference.schedulers import LowestQueueFirst
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk, retry_after_s
-from lerobot_serve.wire.schema import MsgType, Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 

@@ -10,6 +10,10 @@ import pytest
 from support.server.server_core_rig import ask, request, Rig
 from support.server.session_rig import FRONT
 
+from lerobot_serve.contract.limits import REASON_LIMIT, TEXT_LIMIT
+from lerobot_serve.contract.schema import Refusal, StateClass
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.server.messages import (
     fill_accepted,
     fill_load,
@@ -19,10 +23,6 @@ from lerobot_serve.server.messages import (
     ServerState,
 )
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire.schema import Refusal, StateClass, TEXT_LIMIT
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.action_range import ActionRange
-from lerobot_serve.wire.services.responses import REASON_LIMIT
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 

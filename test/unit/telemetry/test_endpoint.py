@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+import re
 import socket
 import threading
 import time
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from prometheus_client.core import GaugeMetricFamily
 import pytest
+from support.network.ports import free_port
 from support.waiting import wait_until
+from support.zenoh.access_rig import Keys
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.telemetry import http_endpoint
-from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, start_endpoint
 
 LIMIT = http_endpoint.REQUESTS_LIMIT
 
@@ -52,6 +56,20 @@ def get(endpoint: HttpEndpoint, path: str) -> str:
 def test_metrics_are_read_when_asked_for(endpoint):
     assert 'robots 3.0' in get(endpoint, '/metrics')
     assert '# HELP robots here' in get(endpoint, '/metrics?name[]=robots')
+
+
+def test_the_end_of_the_keys_is_that_of_what_was_read(tmp_path):
+    keys = Keys(tmp_path / 'keys')
+    folder = keys.add('robot', 'robot_1')
+    parameters = SimpleNamespace(metrics_address='127.0.0.1', metrics_port=free_port())
+    endpoint = start_endpoint(
+        parameters, list, keys=str(folder), why_not_ready=str, why_not_alive=str
+    )
+    (folder / 'certificate.pem').unlink()
+    text = get(endpoint, '/metrics')
+    endpoint.close()
+    (expires_s,) = re.findall(r'^lerobot_serve_keys_expire_timestamp_seconds (.*)$', text, re.M)
+    assert float(expires_s) - time.time() == pytest.approx(365 * 86400, abs=3600)
 
 
 def test_alive_and_ready_are_two_things(endpoint, why_not):

@@ -10,10 +10,10 @@ import pytest
 from support.paths import REPOSITORY
 from support.tools.trace_rig import header, IDS, POLICIES, strict
 
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import RecordIds
-from lerobot_serve.wire.schema import Status
 
 DOCUMENT = REPOSITORY / 'docs' / 'trace.md'
 # how a record is made -> its kind
@@ -213,6 +213,16 @@ def test_a_decision_and_a_comparison():
         divergence_per_action={'joint_1.pos': float('nan')},
     )
     assert strict(encode(compared))['not_finite'] == ['divergence_per_action.joint_1.pos']
+
+
+@pytest.mark.golden
+def test_the_fields_of_each_kind_are_what_was_agreed(golden):
+    lines = sorted(
+        f'{make.__name__} {ELSEWHERE.get(name, name)}'
+        for make in KINDS
+        for name in inspect.signature(make).parameters
+    )
+    golden.holds('trace_records.txt', '\n'.join(lines) + '\n')
 
 
 @pytest.mark.parametrize('make', KINDS, ids=lambda make: make.__name__)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support.tools.trace_rig import IDS, strict
 
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.redaction import Redaction
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 IMAGES = (

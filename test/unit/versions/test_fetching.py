@@ -203,6 +203,20 @@ def test_an_attempt_with_progress_does_not_count(origin, store, wanted, monkeypa
     assert len(source.starts) == 4 * ATTEMPTS + 1
 
 
+def test_a_fetch_whose_progress_has_ended_gives_up(origin, store, wanted, monkeypatch):
+    monkeypatch.setattr(fetching, 'PROGRESS_BYTES', 500)
+    source, waits = Breaking(origin.layout.folder, at=700), []
+
+    def wait(duration_s: float) -> None:
+        source.at = 0
+        waits.append(duration_s)
+        assert len(waits) <= ATTEMPTS, 'it goes on for ever'
+
+    with pytest.raises(FetchError, match=f'{ATTEMPTS} attempts failed'):
+        Fetch(store, source, sleep=wait).run('act')
+    assert source.starts == [0, *[700] * ATTEMPTS]
+
+
 def test_a_leftover_that_is_damaged_is_fetched_again_once(origin, store, wanted):
     refused(store, Breaking(origin.layout.folder, at=700))
     (part,) = store.layout.incoming.rglob(WEIGHTS)

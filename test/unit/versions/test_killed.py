@@ -48,6 +48,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('what', ['publish', 'fetch', 'delete'])
 def test_killed_at_each_call_a_version_is_whole_or_not_there(tmp_path, what):
     command = [sys.executable, killed_at.__file__, what, str(tmp_path)]

@@ -140,10 +140,17 @@ def test_a_policy_that_changes_while_it_is_copied_is_refused(store, policy):
     assert nothing_is_left(store)
 
 
-def test_a_file_that_grows_while_it_is_read_is_refused(store, policy):
+@pytest.mark.parametrize('keeps_time', [False, True])
+def test_a_file_that_grows_while_it_is_read_is_refused(store, policy, keeps_time):
+    weights = policy / 'model.safetensors'
+    before = weights.stat()
+
     def append(_: int) -> None:
-        with (policy / 'model.safetensors').open('ab') as file:
+        with weights.open('ab') as file:
             file.write(b'more')
+        if keeps_time:
+            # as within one tick of the clock of a file system
+            os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     with pytest.raises(PublishError, match=r'model\.safetensors changed while it was read'):
         publish(store, policy, identify, Details(CREATED), append)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
 from urllib.parse import urlsplit
 
@@ -12,15 +13,18 @@ import pytest
 from support.versions.version_rig import version
 from support.waiting import wait_until
 
+from lerobot_serve.access import wrong_tokens
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.versions.errors import FetchError, StoreError, VersionInUse
 from lerobot_serve.versions.store import Store
 from lerobot_serve.versions.transfer import serving
 from lerobot_serve.versions.transfer.fetching import Fetch
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
+from lerobot_serve.versions.transfer.places import Places
 from lerobot_serve.versions.transfer.serving import HttpSettings, StoreHttpServer
 
 TOKEN = 't' * 32
+TOKENS = Tokens({'robot_1': TOKEN})
 
 
 @pytest.fixture
@@ -104,6 +108,12 @@ def test_what_no_manifest_names_is_not_found(ask, store, manifest, path):
     assert (status, body) == (404, b'')
 
 
+def test_a_version_under_a_name_that_is_no_id_is_not_found(ask, store, manifest):
+    shutil.copytree(store.path(manifest.id), store.layout.folder / 'backup')
+    for name in ('version.json', 'config.json'):
+        assert ask(f'/backup/{name}')[0] == 404
+
+
 def test_a_link_in_place_of_a_file_is_not_found(ask, store, manifest, tmp_path):
     file = store.path(manifest.id) / 'config.json'
     file.unlink()
@@ -145,7 +155,7 @@ def test_a_range_that_the_file_does_not_have_is_said(ask, manifest, given):
 
 
 def test_without_a_token_nothing_is_read(start, store, manifest, tmp_path):
-    url = start(tokens=Tokens({'robot_1': TOKEN})).url
+    url = start(tokens=TOKENS).url
     target = Store.make(tmp_path / 'store')
     for token, sentence in (('', 'wants a token'), ('w' * 32, 'does not know the token')):
         with pytest.raises(FetchError, match=sentence):
@@ -159,15 +169,66 @@ def test_a_port_that_is_not_encrypted_is_said(start):
         HttpSource(address).ids()
 
 
+def connected(server: StoreHttpServer) -> socket.socket:
+    address = urlsplit(server.url)
+    return socket.create_connection((address.hostname, address.port), 30)
+
+
+def test_silent_connections_keep_no_reader_out(start, manifest):
+    server = start(connections=2, tokens=TOKENS)
+    silent = [connected(server) for _ in range(2)]
+    try:
+        for _ in range(3):
+            assert HttpSource(ServerAddress(server.url, TOKEN)).ids() == [manifest.id]
+        # the oldest gave way
+        assert silent[0].recv(100) == b''
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_replies_to_wrong_tokens_wait_and_keep_no_reader_out(start, manifest, monkeypatch):
+    monkeypatch.setattr(wrong_tokens, 'FIRST_DELAY_S', 60.0)
+    monkeypatch.setattr(wrong_tokens, 'LONGEST_DELAY_S', 60.0)
+    server = start(connections=2, tokens=TOKENS)
+    request = b'GET /versions.json HTTP/1.1\r\nAuthorization: Bearer wrong\r\n\r\n'
+    wrong = [connected(server) for _ in range(2)]
+    try:
+        for each in wrong:
+            each.sendall(request)
+        assert HttpSource(ServerAddress(server.url, TOKEN)).ids() == [manifest.id]
+        # no reply to a guess, but the end of its connection
+        assert wrong[0].recv(100) == b''
+    finally:
+        for each in wrong:
+            each.close()
+
+
+def test_connections_that_were_let_in_keep_their_places():
+    places = Places(2)
+    one, two, three, four = (socket.socket() for _ in range(4))
+    try:
+        assert places.take(one)
+        places.let_in(one)
+        assert places.take(two)
+        assert places.take(three)
+        assert places.wait_until_closed(two, 0.0)
+        assert not places.wait_until_closed(one, 0.0)
+        places.let_in(three)
+        assert not places.take(four)
+        places.give_back(one)
+        assert places.take(four)
+    finally:
+        for each in (one, two, three, four):
+            each.close()
+
+
 def test_connections_are_bounded_and_idle_ones_end(start, manifest, monkeypatch):
     monkeypatch.setattr(serving, 'HEAD_LIMIT_S', 1.0)
     lines: list[str] = []
     server = start(lines.append, connections=2)
-    address = urlsplit(server.url)
-    idle = [socket.create_connection((address.hostname, address.port), 30) for _ in range(2)]
+    idle = [connected(server) for _ in range(2)]
     try:
-        with socket.create_connection((address.hostname, address.port), 30) as third:
-            assert third.recv(100).startswith(b'HTTP/1.1 503')
         for each in idle:
             assert each.recv(100) == b''
     finally:

@@ -11,11 +11,15 @@ import pytest
 from support.edge.edge_transport_rig import ROBOT
 from support.zenoh.fuzzing import altered, fuzz
 
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.replicas.replica import ReplicaReport
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused, SessionRequest
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -138,4 +142,4 @@ def test_a_changed_layout_is_named_with_its_remedy():
     raw = RESPONSE[:4] + b'\x01\x00\x00\x00\xff\xff\xff\xff' + RESPONSE[4:]
     with pytest.raises(ServerUnreachable, match=r'cannot be read.*the same version') as refused:
         client_of_server(raw).status(1.0)
-    assert 'service/get_status' in str(refused.value)
+    assert '/policy_server, get_status: ' in str(refused.value)

@@ -12,13 +12,13 @@ from hypothesis import strategies as some
 import numpy as np
 from support.zenoh.fuzzing import altered, fuzz, segments
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header, read_envelope
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import MsgType
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header, read_envelope
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys, WITHDRAWN
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import (

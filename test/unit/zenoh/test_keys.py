@@ -8,8 +8,8 @@ from hypothesis import strategies as some
 import pytest
 import zenoh
 
+from lerobot_serve.contract.names import is_own_reply_topic, is_reply_key, is_reply_topic
 from lerobot_serve.errors import UserError
-from lerobot_serve.wire.names import is_own_reply_topic, is_reply_key, is_reply_topic
 from lerobot_serve.zenoh.keys import check_site, client_of, Role, ServerKeys
 
 SERVER = ServerKeys('lab-3', '/slot_a/policy_server')

@@ -12,8 +12,8 @@ import time
 import pytest
 from support.nodes.zenoh_links import free_endpoint
 
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, ZenohLink
 from lerobot_serve.zenoh.settings import LEASE_MS, ZenohSettings
 
@@ -94,5 +94,5 @@ def test_a_peer_that_hangs_does_not_hold_up_the_end(peer):
 def test_a_call_over_a_link_that_another_thread_has_closed_is_unreachable():
     link = ZenohLink(ZenohSettings())
     link.close()
-    with pytest.raises(ServerUnreachable, match='test/service'):
-        link.call('test/service', b'', 1.0)
+    with pytest.raises(ServerUnreachable, match='/lab/policy_server, get_status: '):
+        link.call('@lerobot/site/lab.policy_server/robot/r/service/get_status', b'', 1.0)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from support.zenoh.fuzzing import fuzz
 
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.zenoh.keys import NOT_WITHDRAWN, Role, ServerKeys, WITHDRAWN
 from lerobot_serve.zenoh.predictions import Predictions
 

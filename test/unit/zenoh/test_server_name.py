@@ -19,9 +19,9 @@ from support.waiting import wait_until
 from support.zenoh.fuzzing import fuzz, segments
 from support.zenoh.regions import open_hub, open_in_region
 
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh import server_name
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink

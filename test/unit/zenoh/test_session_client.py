@@ -9,8 +9,8 @@ import pytest
 from support.nodes.zenoh_links import free_endpoint
 from support.waiting import wait_until
 
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
@@ -81,6 +81,23 @@ def test_a_reply_that_cannot_be_read_is_no_server(connect):
     with pytest.raises(ServerUnreachable, match='both ends need the same version'):
         client.status(LIMIT_S)
     assert 'no ResetEpisode_Response' in announced(client)
+
+
+@pytest.mark.parametrize(
+    ('is_there', 'why'), [(True, 'no reply within 0.3 s'), (False, 'not run')]
+)
+def test_a_server_that_does_not_reply_is_named_without_a_key(connect, links, is_there, why):
+    waiting = []
+    client = connect(waiting.append)
+    if not is_there:
+        links[0].close()
+        wait_until(lambda: not client.is_available(), 'the server has gone')
+    with pytest.raises(ServerUnreachable, match=why) as refused:
+        client.status(0.3)
+    assert str(refused.value).startswith('/policy_server, get_status: ')
+    assert '@lerobot' not in str(refused.value)
+    for query in waiting:
+        query.drop()
 
 
 def test_a_refusal_arrives_in_its_words(connect):

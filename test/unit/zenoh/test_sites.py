@@ -13,11 +13,11 @@ from support.waiting import wait_until
 from support.zenoh.regions import open_hub, open_in_region
 import zenoh
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.replies import ZenohReplies, ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import ServerEndpoint

@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.session.observation_encoder import RobotInputs
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION
-from lerobot_serve.wire.services.session import CameraSpec
 
 WAIT_S = 10.0
 

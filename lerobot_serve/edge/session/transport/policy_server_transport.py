@@ -12,19 +12,19 @@ import contextlib
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
 from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink, SessionReply
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.session import (
-    CameraSpec,
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0

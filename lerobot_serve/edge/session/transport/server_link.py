@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.session.servers.liveliness import Loss
-from lerobot_serve.wire.services.session import SessionRequest
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.wire.services.session import CameraSpec
+from lerobot_serve.contract.records import CameraSpec
 
 
 @dataclass(frozen=True, slots=True)

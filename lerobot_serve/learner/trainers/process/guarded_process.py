@@ -10,10 +10,9 @@ import contextlib
 import os
 from pathlib import Path
 import select
-import subprocess
-import sys
 from typing import IO
 
+from lerobot_serve.child_process import PIPE, python, start, STDOUT, TimeoutExpired
 from lerobot_serve.learner.trainers.process import guard
 
 READ_BYTES = 1 << 16
@@ -27,14 +26,14 @@ class GuardedProcess:
     def __init__(
         self, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]
     ) -> None:
-        """Start the words in a folder; `environment` is added to that of this process."""
-        self._process = subprocess.Popen(
-            [sys.executable, '-I', guard.__file__, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        """Start the words in a folder, with exactly this environment."""
+        self._process = start(
+            python('-I', guard.__file__, *words),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
             cwd=folder,
-            env={**os.environ, **environment},
+            env=environment,
             start_new_session=True,
         )
         self._output: IO[bytes] = _pipe(self._process.stdout)
@@ -47,7 +46,7 @@ class GuardedProcess:
         with contextlib.suppress(OSError):
             # its end is a kill
             self._signals.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutExpired):
             self._process.wait(KILLED_LIMIT_S)
         self._output.close()
 
@@ -72,7 +71,7 @@ class GuardedProcess:
         """
         try:
             return self._process.wait(KILLED_LIMIT_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             return guard.BY_SIGNAL + 9
 
 

@@ -17,6 +17,7 @@ from lerobot_serve.learner.trainers.base import TrainerError
 from lerobot_serve.learner.trainers.recorded.info import RecordedInfo, VIDEO
 from lerobot_serve.learner.trainers.recorded.rows import AGAIN, data_files, RecordedRows
 from lerobot_serve.learner.trainers.sampling import Int64Array
+from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 
 BATCH_ROWS = 64
 
@@ -82,8 +83,14 @@ def _row_pictures(
 
 
 def _decoded(cell: Any, place: str) -> Uint8Array:
-    data = (cell.as_py() or {}).get('bytes')
-    frame: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
+    data: bytes = (cell.as_py() or {}).get('bytes') or b''
+    if not data:
+        raise TrainerError(f'{place} has no picture; {AGAIN}')
+    try:
+        check_picture(data)
+    except UnreadablePicture as error:
+        raise TrainerError(f'{place} has a picture that {error}; {AGAIN}') from None
+    frame: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     if frame is None:
         raise TrainerError(f'{place} has no picture that can be decoded; {AGAIN}')
     return np.asarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.uint8)

@@ -16,10 +16,15 @@ from typing import Any
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.assets import Asset, asset_files, WEIGHTS_SUFFIX
 from lerobot_serve.policies.files.file_headers import read_json, tensor_headers
+from lerobot_serve.policies.files.policy_folder import check_folder
+from lerobot_serve.policies.lerobot.checkpoint.tokenizer_rules import (
+    check_tokenizer,
+    TOKENIZER_FILE,
+)
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_known
 
 VOCABULARY_LIMIT_BYTES, NUMBER_LIMIT, LAYER_LIMIT, DEPTH_LIMIT = 64 << 20, 1 << 20, 128, 8
-VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json')
+VOCABULARIES = ('vocab.json', 'added_tokens.json')
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILES = ('model.safetensors', 'model.safetensors.index.json')
 # with this file transformers reads another model, that of its base_model_name_or_path
@@ -28,6 +33,8 @@ SHARD = re.compile(r'[\w.-]+\.safetensors', re.ASCII)
 FORBIDDEN_KEYS = {'auto_map', 'custom_pipelines', 'quantization_config', 'custom_generate'}
 # keys that make transformers read other files than those of this folder
 OUTSIDE_KEYS = re.compile(r'\w+_file|init_inputs|audio_tokenizer\w*', re.ASCII)
+# keys that make transformers build a tokenizer from another file than tokenizer.json
+OTHER_TOKENIZER_KEYS = {'fast_tokenizer_files', 'from_slow'}
 MODELS = {'smolvlm', 'smolvlm_vision', 'idefics3', 'idefics3_vision', 'llama'}
 TOKENIZER_MODELS = MODELS | {'paligemma', 'gemma', 'bart', 'siglip_vision_model'}
 # the name that transformers 5 gives PreTrainedTokenizerFast
@@ -56,12 +63,18 @@ ALLOWED_VALUES = {
 
 def check_asset(asset: Asset) -> None:
     """Raise PolicyError for files that make transformers run code or read another model."""
+    check_folder(asset.folder)
     files = asset_files(asset.folder)
     names = {file.name for file in files}
     if ADAPTER_FILE in names:
         raise PolicyError(
             f'{asset.folder} holds {ADAPTER_FILE}, which names another model to load; use a '
             'complete tokenizer or model'
+        )
+    if TOKENIZER_FILE not in names and any(file.suffix == '.model' for file in files):
+        raise PolicyError(
+            f'{asset.folder} has a tokenizer, but no {TOKENIZER_FILE}, the only form that is '
+            'read; write it with save_pretrained of a fast tokenizer'
         )
     for file in files:
         if file.suffix == '.json':
@@ -79,6 +92,9 @@ def check_asset(asset: Asset) -> None:
 
 
 def _check_json(file: Path) -> None:
+    if file.name == TOKENIZER_FILE:
+        check_tokenizer(file)
+        return
     if file.name in VOCABULARIES:
         read_json(file, VOCABULARY_LIMIT_BYTES)
         return
@@ -99,6 +115,11 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
         raise PolicyError(
             f'{file} has {key!r}, which makes transformers run code of the folder or of another '
             'package; code from policy folders is not loaded: use a tokenizer or model without it'
+        )
+    if key in OTHER_TOKENIZER_KEYS and value:
+        raise PolicyError(
+            f'{file} has {key!r}, by which a tokenizer is built from another file than '
+            f'{TOKENIZER_FILE}; remove the key'
         )
     if OUTSIDE_KEYS.fullmatch(key) and value:
         raise PolicyError(

@@ -17,12 +17,14 @@ from typing import Any
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.files.assets import Asset, find_assets
 from lerobot_serve.policies.files.file_headers import read_json
+from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.version_folder import version_manifest, version_name
 from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import check_config, CONFIG_RULES
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import check_step, STEP_RULES
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_version
 from lerobot_serve.policies.lerobot.hub.repository import commit_of, HubPolicy, SHOWN_COMMIT
+from lerobot_serve.policies.lerobot.policy_types import check_not_refused
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
 ADAPTER_FILE = 'adapter_config.json'
@@ -88,17 +90,10 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
         raise PolicyError(
             f'the path of a LeRobot policy is its directory; {_not_a_directory(path)}'
         )
+    check_folder(folder)
     if (folder / ADAPTER_FILE).exists():
         raise _adapter_error(folder)
-    config = _read_object(_required_file(folder, CONFIG_FILE, 'copy the whole directory'))
-    if config.get('use_peft'):
-        raise _adapter_error(folder)
-    policy_type = config.get('type')
-    if not isinstance(policy_type, str):
-        raise PolicyError(
-            f"{folder / CONFIG_FILE} has no 'type', so it does not describe a LeRobot policy; "
-            "give the directory that LeRobot's training wrote, pretrained_model"
-        )
+    policy_type, config = read_config(folder)
     _required_file(folder, WEIGHTS_FILE, 'copy the whole directory')
     check_version(policy_type, config, str(folder / CONFIG_FILE))
     if policy_type in CONFIG_RULES:
@@ -111,6 +106,24 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
     for asset in assets:
         check_asset(asset)
     return Checkpoint(folder, policy_type, config, pre, post, tuple(assets))
+
+
+def read_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """
+    Return the type of a policy and its settings, from the one small file that has both. Raises
+    PolicyError, also for a type that is never served.
+    """
+    config = _read_object(_required_file(folder, CONFIG_FILE, 'copy the whole directory'))
+    if config.get('use_peft'):
+        raise _adapter_error(folder)
+    policy_type = config.get('type')
+    if not isinstance(policy_type, str):
+        raise PolicyError(
+            f"{folder / CONFIG_FILE} has no 'type', so it does not describe a LeRobot policy; "
+            "give the directory that LeRobot's training wrote, pretrained_model"
+        )
+    check_not_refused(policy_type)
+    return policy_type, config
 
 
 def hub_origin(folder: Path) -> HubPolicy | None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, ProcessorStepSpec
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, EMPTY_CAMERA, STATE
-from lerobot_serve.wire.services.action_range import ActionRange
 
 REQUIRED_STATISTICS = {
     'MEAN_STD': ('mean', 'std'),

@@ -9,6 +9,7 @@ one JSON object: `folder`, or `refused` (and `is_offline`). Ends with its parent
 
 from __future__ import annotations
 
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -19,14 +20,15 @@ import threading
 import time
 from typing import Any
 
+from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.files.assets import COMMIT, hub_cache
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import CONFIG_FILE, read_config
 from lerobot_serve.requirements import install_command
 
 REQUEST_LIMIT_S = 30.0
 PARENT_CHECK_S = 1.0
 FILE_LIMIT = 64
-CONFIG_FILE = 'config.json'
 # what the files of a policy are called; all else in a repository stays there
 POLICY_FILES = re.compile(
     r'config\.json|train_config\.json|adapter_config\.json|model\.safetensors|meta/info\.json'
@@ -95,7 +97,13 @@ def download(repository: str, revision: str) -> Path:
     check_files(wanted, sum(sizes[name] for name in wanted))
     if not COMMIT.fullmatch(info.sha or ''):
         raise Refused(f'the hub gave no commit of {revision!r}, but {info.sha!r:.60}')
-    return Path(snapshot_download(repository, revision=info.sha, allow_patterns=wanted))
+    fetch = partial(snapshot_download, repository, revision=info.sha)
+    try:
+        read_config(Path(fetch(allow_patterns=[CONFIG_FILE])))
+    except PolicyError as error:
+        # before gigabytes of weights follow
+        raise Refused(str(error)) from None
+    return Path(fetch(allow_patterns=wanted))
 
 
 def check_files(names: list[str], size_bytes: int) -> None:

@@ -14,9 +14,14 @@ import json
 import os
 from pathlib import Path
 import re
-import subprocess
-import sys
 
+from lerobot_serve.child_process import (
+    Limits,
+    reader_environment,
+    run_reader,
+    safe_environment,
+    TimeoutExpired,
+)
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.assets import cached_commit, COMMIT, HUB_ID
 from lerobot_serve.policies.lerobot.hardening import environment_before
@@ -25,6 +30,10 @@ POLICY_PATH = re.compile(rf'({HUB_ID.pattern})(?:@([\w][\w./-]{{0,127}}))?', re.
 DEFAULT_REVISION = 'main'
 DOWNLOAD_MODULE = 'lerobot_serve.policies.lerobot.hub.download'
 DOWNLOAD_LIMIT_S = 3600.0
+HUB_VARIABLES = re.compile(
+    r'HF_\w+|HUGGING_?FACE_\w+|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_\w+|(REQUESTS|CURL)_CA_BUNDLE',
+    re.IGNORECASE,
+)
 SHOWN_COMMIT = 12
 
 
@@ -70,17 +79,13 @@ def commit_of(folder: Path) -> HubPolicy | None:
 
 def _download(wanted: HubPolicy, limit_s: float) -> Path:
     arguments = [wanted.repository, wanted.revision, str(os.getpid())]
-    command = [sys.executable, '-m', DOWNLOAD_MODULE, *arguments]
     try:
-        done = subprocess.run(
-            command,
-            env=environment_before(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
+        done = run_reader(
+            ['-m', DOWNLOAD_MODULE, *arguments],
+            Limits(limit_s),
+            environment=_hub_environment(),
         )
-    except subprocess.TimeoutExpired as error:
+    except TimeoutExpired as error:
         raise PolicyError(
             f'{wanted} was not downloaded within {limit_s:g} s; {_advice(wanted)}'
         ) from error
@@ -94,11 +99,19 @@ def _download(wanted: HubPolicy, limit_s: float) -> Path:
             f'{wanted.repository} is not a folder on this machine, and the Hugging Face hub, '
             f'where it may be a policy, cannot be reached ({answer["refused"]}); {_advice(wanted)}'
         )
-    last_line = (done.stderr.strip().splitlines() or [f'exit status {done.returncode}'])[-1]
+    complaints = done.stderr.decode(errors='replace').strip().splitlines()
+    last_line = (complaints or [f'exit status {done.returncode}'])[-1]
     raise PolicyError(f'{wanted}: {answer.get("refused") or last_line}')
 
 
-def _answer(text: str) -> dict[str, str]:
+def _hub_environment() -> dict[str, str]:
+    """Return what a download needs: the token of the hub, and the way there."""
+    found = safe_environment(environment_before())
+    wanted = {name: value for name, value in found.items() if HUB_VARIABLES.fullmatch(name)}
+    return reader_environment(found) | wanted
+
+
+def _answer(text: bytes) -> dict[str, str]:
     """Return what the process found, nothing if it failed before."""
     try:
         answer = json.loads(text)

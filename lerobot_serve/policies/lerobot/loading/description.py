@@ -6,13 +6,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, hub_origin, policy_id
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import GUIDED, TRAINED
 from lerobot_serve.policies.lerobot.checkpoint.features import Features
 from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
-from lerobot_serve.wire.schema import StateClass
 
 RTC_OFF_NOTE = (
     'actions are relative to the state, by steps that cannot convert a prefix: '

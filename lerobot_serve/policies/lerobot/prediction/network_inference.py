@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.prediction.batches import merge_rows, Row, RtcGuidance
-from lerobot_serve.wire.schema import StateClass
 
 # names of images in LeRobot's queues, and of the single image of TD-MPC
 QUEUED_IMAGES, QUEUED_IMAGE = 'observation.images', 'observation.image'

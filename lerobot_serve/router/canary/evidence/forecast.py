@@ -66,7 +66,7 @@ def episodes_to_decide(
         margin=terms.margin,
         candidate=_rate(candidate, candidate.success),
         champion=_rate(champion, champion.success + champion.moved + champion.unreported),
-        level=terms.promotion_level,
+        level=terms.promotion_level * trial.promotion_factor,
         sizes=_sizes(terms.block_episodes, share_percent),
         sign=1,
     )
@@ -75,7 +75,7 @@ def episodes_to_decide(
         margin=0.0,
         candidate=_rate(candidate, candidate.success + candidate.unreported),
         champion=_rate(champion, champion.success),
-        level=terms.rollback_level(trials),
+        level=terms.rollback_level(trials) * trial.rollback_factor,
         sizes=_sizes(1, share_percent),
         sign=-1,
     )

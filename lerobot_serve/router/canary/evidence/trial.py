@@ -30,6 +30,7 @@ from dataclasses import astuple, dataclass, field, fields
 from itertools import islice
 from typing import Any
 
+from lerobot_serve.router.canary.evidence.failure_runs import common_factor, FailureRuns
 from lerobot_serve.router.canary.evidence.sequential_test import FRACTIONS, Wager
 from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, EpisodeEvent
 from lerobot_serve.router.storage.checked import checked_float, checked_int
@@ -173,6 +174,8 @@ class StepTrial:
         self.totals = {arm: ArmCounts() for arm in ARMS}
         self.wide = BlockSeries(size, {'promotion': margin})
         self.narrow = BlockSeries(1, {'rollback': 0.0, 'aborted': 0.0})
+        self.runs = {arm: FailureRuns() for arm in ARMS}
+        self._size = size
         # episode -> arm, numbers of its blocks in `wide` and `narrow`
         self._open: OrderedDict[str, tuple[str, int, int]] = OrderedDict()
 
@@ -180,16 +183,18 @@ class StepTrial:
         """Add events in order. Only episodes that begin in this step count."""
         for event in events:
             if event.what == BEGUN:
-                self._begin(event.episode_id, event.arm)
+                self._begin(event)
             else:
                 self._end(event.episode_id, event.what)
         self.wide.update_best()
         self.narrow.update_best()
 
-    def _begin(self, episode_id: str, arm: str) -> None:
+    def _begin(self, event: EpisodeEvent) -> None:
+        episode_id, arm = event.episode_id, event.arm
         if episode_id in self._open:
             return
         self.totals[arm].count(BEGUN)
+        self.runs[arm].begin(episode_id, event.robot)
         self._open[episode_id] = arm, self.wide.begin(arm), self.narrow.begin(arm)
         if len(self._open) > OPEN_LIMIT:
             self._end(next(iter(self._open)), 'unreported')
@@ -198,17 +203,31 @@ class StepTrial:
         arm, wide, narrow = self._open.pop(episode_id, ('', 0, 0))
         if arm:
             self.totals[arm].count(what)
+            self.runs[arm].end(episode_id, what)
             self.wide.end(wide, arm, what)
             self.narrow.end(narrow, arm, what)
 
     @property
     def evidence(self) -> tuple[float, float, float]:
-        """The largest log e for promotion, for rollback and for more aborts of the champion."""
+        """
+        The log evidence for promotion, for rollback and for more aborts of the champion; for the
+        first two divided by the factor of runs.
+        """
         return (
-            self.wide.best['promotion'],
-            self.narrow.best['rollback'],
+            self.wide.best['promotion'] / self.promotion_factor,
+            self.narrow.best['rollback'] / self.rollback_factor,
             self.narrow.best['aborted'],
         )
+
+    @property
+    def promotion_factor(self) -> float:
+        """By how much runs of failures of one robot divide the evidence for promotion."""
+        return common_factor(**self.runs, assumed_run=self._size)
+
+    @property
+    def rollback_factor(self) -> float:
+        """The same for a rollback, which assumes no runs that were not seen."""
+        return common_factor(**self.runs, assumed_run=1)
 
     @property
     def open(self) -> dict[str, str]:
@@ -221,6 +240,7 @@ class StepTrial:
             'totals': {arm: list(astuple(total)) for arm, total in self.totals.items()},
             'wide': self.wide.snapshot(),
             'narrow': self.narrow.snapshot(),
+            'runs': {arm: runs.snapshot() for arm, runs in self.runs.items()},
             'open': [[episode_id, *place] for episode_id, place in self._open.items()],
         }
 
@@ -229,6 +249,10 @@ class StepTrial:
         self.totals = {arm: _arm(snapshot['totals'][arm]) for arm in ARMS}
         self.wide.restore(snapshot['wide'])
         self.narrow.restore(snapshot['narrow'])
+        # an older snapshot has none
+        if 'runs' in snapshot:
+            for arm, runs in self.runs.items():
+                runs.restore(snapshot['runs'][arm])
         for episode_id, arm, wide, narrow in snapshot['open']:
             inside = (
                 _count(wide, 'block') <= self.wide.last

@@ -15,8 +15,8 @@ from enum import Enum
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.plan import GuardLimits
 
-# factor on the champion's share, since both shares are noisy
-CHAMPION_SHARE_FACTOR = 2.0
+# factor on the champion's share, since both shares are noisy, and the most that it may add
+CHAMPION_SHARE_FACTOR, CHAMPION_MARGIN_PERCENT = 2.0, 10.0
 
 
 class HaltCount(Enum):
@@ -75,8 +75,14 @@ def halt_shares(facts: Facts, limits: GuardLimits) -> HaltShares:
         facts.candidate.arm.begun,
         _percent(facts.candidate),
         champion,
-        limit and max(limit, CHAMPION_SHARE_FACTOR * champion),
+        limit and allowed_percent(limit, champion),
     )
+
+
+def allowed_percent(limit: float, champion: float) -> float:
+    """Return the largest share of the candidate beside that of the champion [%]."""
+    most = min(CHAMPION_SHARE_FACTOR * champion, champion + CHAMPION_MARGIN_PERCENT)
+    return max(limit, min(most, 100.0))
 
 
 def halt_verdict(shares: HaltShares, limits: GuardLimits) -> HaltVerdict:

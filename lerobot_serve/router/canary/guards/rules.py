@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 import math
 
+from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.guards.alarms import (
     alarm_threshold,
@@ -21,9 +22,8 @@ from lerobot_serve.router.canary.guards.alarms import (
     REPLIES_PER_ALARM,
     ShareAlarms,
 )
-from lerobot_serve.router.canary.guards.halts import CHAMPION_SHARE_FACTOR, halt_text, HaltVerdict
+from lerobot_serve.router.canary.guards.halts import allowed_percent, halt_text, HaltVerdict
 from lerobot_serve.router.canary.plan import GuardLimits
-from lerobot_serve.wire.fingerprint import weights_of
 
 # network jitter dominates the ratio below this latency
 LATENCY_FLOOR_MS = 5.0
@@ -51,7 +51,7 @@ class GuardedShare:
         """Return the largest share that is allowed now."""
         baseline = alarms.baselines[self.events].share(getattr(limits, self.minimum))
         limit_percent: float = getattr(limits, self.limit)
-        return max(limit_percent / 100, CHAMPION_SHARE_FACTOR * baseline)
+        return allowed_percent(limit_percent, 100 * baseline) / 100
 
     def chunk(self, limits: GuardLimits) -> int:
         """Return the number of counts in one observation."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lerobot_serve.contract.names import KEY_ROOT, ros_token
 from lerobot_serve.tools.bags.message import PACKAGE
 from lerobot_serve.tools.bags.service_events import TOPIC_END, TYPE_END
-from lerobot_serve.wire.names import KEY_ROOT, ros_token
 from lerobot_serve.zenoh.keys import Role
 
 OBSERVATION, CHUNK = f'{PACKAGE}/msg/Observation', f'{PACKAGE}/msg/ActionChunk'

@@ -26,14 +26,23 @@ SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
 
 def start(options: argparse.Namespace) -> int:
     """Load the candidate if a directory is given, and start the plan."""
+    from lerobot_serve.tools.operate.operations import read_settings
     from lerobot_serve.tools.operate.rollout import rollouts
+    from lerobot_serve.tools.operate.rollout.replica_loading import POLICY_PATH
 
     plan = rollouts.parsed_plan(options.plan)
 
-    def rule_of(state: RouterView) -> Rule:
-        return rollouts.start_rule(state, options.policy, plan, skips_shadow=options.skip_shadow)
-
     def operation(client: FleetClient, before: RouterView) -> int:
+        def rule_of(state: RouterView) -> Rule:
+            return rollouts.start_rule(
+                state,
+                options.policy,
+                plan,
+                lambda: read_settings(client, state.name).plan,
+                lambda server: client.get_parameters(server, [POLICY_PATH])[POLICY_PATH] or '',
+                skips_shadow=options.skip_shadow,
+            )
+
         found = operator_options.confirmed(options, client, before, 'rollout start', rule_of)
         if found is None:
             return 0

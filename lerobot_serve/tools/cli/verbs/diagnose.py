@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.diagnosis.time_of_day import TimeOfDay
+    from lerobot_serve.tools.output.local_time import TimeOfDay
 
 HELP = 'explain from traces why a robot stalled: a timeline, causes and remedies'
 EXAMPLE = (
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--at',
         type=time_argument,
         metavar='TIME',
-        help='14:03 (that minute), 14:03:20 or 2026-07-30T14:03:20, in UTC by the clock of the '
-        'robot; without it the longest stall is explained',
+        help='14:03 (that minute), 14:03:20 or 2026-07-30T14:03:20, local, or with an offset '
+        'like +02:00 or Z; by the clock of the robot; without it the longest stall is explained',
     )
     parser.add_argument(
         '--around',
@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
 
 def time_argument(given: str) -> TimeOfDay:
     """Parse the time of day. Raises ArgumentTypeError."""
-    from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+    from lerobot_serve.tools.output.local_time import parse_time_of_day
 
     try:
         return parse_time_of_day(given)

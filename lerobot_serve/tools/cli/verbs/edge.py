@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Become the edge controller. Raises UserError, ParameterError."""
+    from lerobot_serve.contract.names import namespace
     from lerobot_serve.tools.cli.node_start import start_node
-    from lerobot_serve.wire.names import namespace
 
     flags = given_values(options, node_verb())
     robot = robot_values(options, 'robot_file' in flags)

@@ -29,17 +29,13 @@ def main(options: argparse.Namespace) -> int:
 
     def operation(client: FleetClient) -> int:
         from lerobot_serve.errors import UserError
-        from lerobot_serve.tools.operate import fleet_table
+        from lerobot_serve.tools.operate.robots import fleet_table
 
         if options.forget:
             client.forget_robots()
         found = client.find_robots()
         if not found:
-            raise UserError(
-                f'no robot is found within {options.timeout_s:g} s: check that its '
-                'edge_controller runs, and that ROS_DOMAIN_ID is the same here and there '
-                '(callers of a gateway are no robots: its log and metrics have them)'
-            )
+            raise UserError(client.no_robot_text)
         operator_options.print_found(
             options, fleet_table.as_json(found), lambda: fleet_table.as_text(found)
         )

@@ -160,18 +160,15 @@ def hours_argument(given: str) -> float:
 
 
 def since_argument(given: str) -> float:
-    """Parse a local time into seconds since 1970. Raises ArgumentTypeError."""
-    import datetime
+    """Parse a local time, or one with an offset, into seconds. Raises ArgumentTypeError."""
+    import time
 
-    now = datetime.datetime.now()
+    from lerobot_serve.tools.output.local_time import DAY_S, parse_time_of_day, resolve_within
+
+    now_s = time.time()
     try:
-        if ':' in given and '-' not in given:
-            at = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(given))
-            at -= datetime.timedelta(days=at > now)
-        else:
-            at = datetime.datetime.fromisoformat(given)
-        return at.timestamp()
-    except (ValueError, OverflowError, OSError):
+        return resolve_within(parse_time_of_day(given), now_s - DAY_S, now_s)
+    except ValueError:
         raise argparse.ArgumentTypeError(
             f'must be a local time such as 18:30, 2026-11-22 or 2026-11-22T18:30, got {given}'
         ) from None

@@ -11,8 +11,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.ros_home import ros_home
 
 if TYPE_CHECKING:
-    import subprocess
-
+    from lerobot_serve.child_process import Process
     from lerobot_serve.tools.fleet.plan import FleetProcess
 
 HELP = 'start the servers, router and robots of a fleet file in one terminal'
@@ -137,12 +136,12 @@ def run(plan: tuple[FleetProcess, ...]) -> int:
         lines.close(LAST_LINES_LIMIT_S)
 
 
-def start_process(process: FleetProcess) -> subprocess.Popen[bytes]:
+def start_process(process: FleetProcess) -> Process[bytes]:
     """Start one process; it ends with this one. Main thread. Raises UserError."""
     import os
-    import subprocess
     import sys
 
+    from lerobot_serve.child_process import DEVNULL, PIPE, start, STDOUT
     from lerobot_serve.tools.fleet.process import Stage
     from lerobot_serve.tools.processes.node_processes import executable_path
     from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -151,11 +150,11 @@ def start_process(process: FleetProcess) -> subprocess.Popen[bytes]:
     if process.stage is Stage.DASHBOARD and sys.stdout.isatty():
         # its own output is a pipe, which ends on this terminal
         command.append('--print-token')
-    return subprocess.Popen(
+    return start(
         end_with_parent(command),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        stdin=DEVNULL,
         env={**os.environ, 'PYTHONUNBUFFERED': '1'},
         # Ctrl-C reaches this process alone, which ends the others in order
         start_new_session=True,

@@ -13,8 +13,10 @@ from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
 from lerobot_serve.tools.operate.names import resolve_slot
+from lerobot_serve.tools.operate.robots.every_robot import every_robot_rule
 from lerobot_serve.tools.operate.rollout.rollouts import finish_rule, parsed_plan, start_rule
 from lerobot_serve.tools.operate.rollout.steering import (
+    ReadPlan,
     slot_steering_rule,
     split_rule,
     steered_slot,
@@ -31,16 +33,22 @@ class Fleet(Protocol):
 
     def robot(self, node: str) -> RobotView: ...
 
+    def robots(self) -> list[RobotView]: ...
+
     def router_of_episode(self, episode_id: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A command in the state of now: the node it goes to, its rule, and the slot it concerns."""
+    """
+    A command in the state of now: the node it goes to, its rule, and the slot or the robots that
+    it concerns.
+    """
 
     node: str
     rule: Rule
     slot: str = ''
+    robots: tuple[RobotView, ...] = ()
 
     @property
     def text(self) -> str:
@@ -53,6 +61,10 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
     verb = request.verb
     if verb in commands.ROBOT:
         return _of_robot(request, fleet.robot(request.target))
+    if verb in commands.EVERY_ROBOT:
+        robots = tuple(fleet.robots())
+        rule = every_robot_rule(commands.EVERY_ROBOT[verb], robots)
+        return Planned('all robots', rule, robots=robots)
     if verb == commands.OUTCOME:
         node = fleet.router_of_episode(request.target)
         text = f'report episode {request.target} as {request.outcome} to {node}'
@@ -61,12 +73,11 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
     if verb == commands.SPLIT:
         return Planned(router.name, split_rule(router, request.percent))
 
-    if verb in commands.LOADING:
-        return Planned(router.name, _of_loading(request, router))
-
     def read_plan() -> CanaryPlan | None:
         return fleet.plan(router.name)
 
+    if verb in commands.LOADING:
+        return Planned(router.name, _of_loading(request, router, read_plan))
     if verb in commands.SLOT:
         slot = resolve_slot(request.slot, router)
         if slot.state not in SLOT_STATES:
@@ -80,9 +91,9 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
     return Planned(router.name, rule, steered_slot(step, router))
 
 
-def _of_loading(request: CommandRequest, router: RouterView) -> Rule:
+def _of_loading(request: CommandRequest, router: RouterView, read_plan: ReadPlan) -> Rule:
     if request.verb == commands.START:
-        return start_rule(router, request.policy, parsed_plan(request.plan))
+        return start_rule(router, request.policy, parsed_plan(request.plan), read_plan)
     return finish_rule(router)
 
 

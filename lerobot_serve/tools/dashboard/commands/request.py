@@ -9,6 +9,7 @@ from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.commands import RobotVerb, SlotVerb, Verb
+from lerobot_serve.tools.operate.robots.every_robot import EVERY_VERBS
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN, parsed_plan
 from lerobot_serve.tools.operate.rollout.steering import check_percent, STEERING_VERBS
 
@@ -19,8 +20,10 @@ LOADING: dict[str, Verb] = {f'rollout {verb.value}': verb for verb in (Verb.STAR
 START = f'rollout {Verb.START.value}'
 SLOT = {verb.value: verb for verb in (SlotVerb.DRAIN, SlotVerb.RESTORE)}
 ROBOT = {f'robot {verb.value}': verb for verb in RobotVerb}
+# on all robots; the target is a word for them
+EVERY_ROBOT = {f'robots {verb.value}': verb for verb in EVERY_VERBS}
 SPLIT, OUTCOME = 'split', 'outcome'
-VERBS = (*ROLLOUT, *LOADING, *SLOT, *ROBOT, SPLIT, OUTCOME)
+VERBS = (*ROLLOUT, *LOADING, *SLOT, *ROBOT, *EVERY_ROBOT, SPLIT, OUTCOME)
 # what a verb needs beside its target, and may have
 NEEDED: dict[str, tuple[str, ...]] = {**dict.fromkeys(SLOT, ('slot',)), SPLIT: ('percent',)}
 NEEDED[OUTCOME] = ('outcome',)

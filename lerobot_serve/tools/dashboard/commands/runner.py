@@ -9,7 +9,7 @@ own, see loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 from dataclasses import dataclass
 import itertools
@@ -31,10 +31,11 @@ from lerobot_serve.tools.dashboard.commands.planned import (
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest
 from lerobot_serve.tools.dashboard.document.rows.router_rows import effect_of
 from lerobot_serve.tools.operate import operations
-from lerobot_serve.tools.operate.commands import Effect, Verb
+from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Verb
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
+from lerobot_serve.tools.operate.robots import every_robot
 from lerobot_serve.tools.operate.rollout import rollouts
 from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.output.text import without_controls
@@ -82,6 +83,9 @@ class FreshFleet:
                 'hangs. Nothing was changed'
             )
         return found
+
+    def robots(self) -> list[RobotView]:
+        return self._known.robots()
 
     def router_of_episode(self, episode_id: str) -> str:
         return self._known.router_of_episode(episode_id)
@@ -203,6 +207,8 @@ class CommandRunner:
         if verb in commands.ROBOT:
             robot = FreshFleet(client, self._fleet).robot(now.node)
             return operations.run_robot_verb(client, robot, commands.ROBOT[verb], request.reason)
+        if verb in commands.EVERY_ROBOT:
+            return done_on_all(client, request, now.robots)
         if verb == commands.OUTCOME:
             result = operations.report_outcome(
                 client, now.node, request.target, request.outcome, request.reason
@@ -234,6 +240,30 @@ class CommandRunner:
                 f'{f" ({request.reason})" if request.reason else ""}: {reply.status} {text}'
             )
         )
+
+
+def done_on_all(
+    client: FleetClient, request: CommandRequest, robots: Sequence[RobotView]
+) -> Result:
+    """
+    Run the verb on the robots whose states were confirmed, a pause also on those that are found.
+    Raises UserError with those that do not confirm it.
+    """
+    verb = commands.EVERY_ROBOT[request.verb]
+
+    def report(result: every_robot.RobotResult) -> None:
+        pass
+
+    if verb is RobotVerb.PAUSE:
+        nodes = [robot.node for robot in robots]
+        results = every_robot.pause_every_robot(client, nodes, request.reason, report)
+    else:
+        results = every_robot.resume_every_robot(client, robots, request.reason, report)
+    text = every_robot.summary(verb, results)
+    lines = [f'{result.name}: {result.text}' for result in results if result.exit_status]
+    if lines:
+        raise UserError('. '.join([text, *lines]))
+    return Result(request.verb, 'all robots', text, client.operator)
 
 
 def _preview(now: Planned) -> Reply:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from lerobot_serve.contract.names import node_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands.loading import Loading
@@ -46,7 +47,6 @@ from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
-from lerobot_serve.wire.names import node_name
 from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
@@ -253,6 +253,10 @@ class FleetRecorder:
         """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
         view = self._known_view(ROBOT, node, self._robots.get(node))
         return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
+
+    def robots(self) -> list[RobotView]:
+        """Return the newest state of each robot, SILENT if it is not heard of."""
+        return [self.robot(node) for node, robot in list(self._robots.items()) if robot.view]
 
     def _newest(self, kind: str, node: str, found: _Known[View] | None) -> View:
         """Return the newest state of a source that is heard of. Raises UserError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import RobotView, UnknownPhase
+from lerobot_serve.tools.operate.fleet_state import RobotView
 
 ERROR, WARNING, INFO = 'error', 'warning', 'info'
 
@@ -69,7 +69,7 @@ SERVERS = {
     'DRAINING': WARNING,
     'FAILED': ERROR,
 }
-ROLLOUTS: dict[CanaryPhase | UnknownPhase, tuple[str, str]] = {
+ROLLOUTS: dict[CanaryPhase, tuple[str, str]] = {
     CanaryPhase.OFF: ('rollout', INFO),
     CanaryPhase.WAITING: ('rollout', INFO),
     CanaryPhase.RUNNING: ('rollout', INFO),
@@ -162,10 +162,7 @@ def _changed(
     )
 
 
-Phase = CanaryPhase | UnknownPhase
-
-
-def rollout_finding(old: Phase, new: Phase, text: str) -> Finding | None:
+def rollout_finding(old: CanaryPhase, new: CanaryPhase, text: str) -> Finding | None:
     """Return the incident between two states of a rollout."""
     if old == new or {old, new} == QUIET_PHASES:
         return None

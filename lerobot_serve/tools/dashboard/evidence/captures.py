@@ -16,10 +16,10 @@ import stat
 from typing import NamedTuple
 from urllib.parse import quote
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.server.observability.capture_files import CAPTURE_FILE_NAME
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.trace.format.incident_file import SUFFIX
-from lerobot_serve.wire.names import file_name
 
 AROUND_S, SHOWN = 120.0, 50
 WHEN = '%Y%m%dT%H%M%S.%f'

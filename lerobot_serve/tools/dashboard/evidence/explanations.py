@@ -11,9 +11,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 import shlex
-import subprocess
 import threading
 
+from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, TimeoutExpired
 from lerobot_serve.tools.processes.verb_command import verb_command
 
 LIMIT_S, TEXT_LIMIT, KEPT = 60.0, 200_000, 50
@@ -82,7 +82,7 @@ class DiagnoseProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: subprocess.Popen[str] | None = None
+        self._running: Process[str] | None = None
         self._is_closed = False
 
     def run(self, folder: Path, place: IncidentPlace, limit_s: float) -> tuple[str, bool]:
@@ -97,7 +97,7 @@ class DiagnoseProcess:
             self._running = process = start_diagnose(words)
         try:
             written, complaint = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             process.kill()
             process.communicate()
             return (
@@ -119,12 +119,12 @@ class DiagnoseProcess:
                 self._running.kill()
 
 
-def start_diagnose(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def start_diagnose(words: list[str]) -> Process[str]:
+    return start(
         verb_command(words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
         text=True,
         errors='replace',
         start_new_session=True,

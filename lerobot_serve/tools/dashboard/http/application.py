@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from lerobot_serve.access.connections import Connections
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
@@ -25,7 +26,6 @@ from lerobot_serve.tools.dashboard.http.robot_streams import RobotStreams
 from lerobot_serve.tools.dashboard.http.viewers import Stream
 from lerobot_serve.tools.dashboard.robot.last_request import jpeg_of, LastRequests
 from lerobot_serve.tools.dashboard.robot.window import Heard
-from lerobot_serve.wire.errors import Malformed
 
 BODY_BYTES, VIEWERS, PIECE_BYTES = 16 << 10, 64, 1 << 18
 

@@ -10,11 +10,11 @@ import numpy as np
 import simplejpeg
 
 from lerobot_serve.arrays import FrameArray, Uint8Array
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.image_codec import CHANNEL_TYPES
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.image_codec import CHANNEL_TYPES, check_jpeg
+from lerobot_serve.contract.schema import Codec
 
 KEPT, KEPT_BYTES = 4, 64 << 20
 QUALITY = 85
@@ -66,6 +66,8 @@ def jpeg_of(raw: bytes, camera: str) -> bytes | None:
     if found is None:
         return None
     if found.codec == Codec.JPEG:
+        # the browser decodes it
+        check_jpeg(found)
         return bytes(found.data)
     return encoded(found)
 

@@ -9,22 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 import threading
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, ExecutedAction
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
 from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
 from lerobot_serve.tools.dashboard.robot.time_base import TimeBase
 from lerobot_serve.tools.dashboard.robot.window import Event, Executed, Heard, Plan, series
-from lerobot_serve.tools.operate.fleet_state import unknown_name
-from lerobot_serve.tools.operate.message_views import RUNG_NAMES
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Status
-from lerobot_serve_interfaces.msg import ExecutedAction
 from lerobot_serve_interfaces.srv import OpenSession
 
-CAGE_NAMES = {
-    getattr(ExecutedAction, name): name for name in ('PASS', 'CLAMPED', 'HELD', 'STOPPED')
-}
 DIGITS, NAMES, PLAN_ROWS = 4, 256, 1000
 # of a chunk whose control rate is not known yet
 DEFAULT_STEP_MS = 33.3
@@ -50,8 +45,8 @@ class RobotMessages:
                 self._time.place(stamp_ms, now_ms),
                 numbers(message.commanded),
                 numbers(message.raw),
-                RUNG_NAMES.get(message.rung, unknown_name(message.rung)),
-                CAGE_NAMES.get(message.cage_result, unknown_name(message.cage_result)),
+                EdgeState.Rung.of(message.rung).name,
+                ExecutedAction.CageResult.of(message.cage_result).name,
                 message.reason,
             )
         )

@@ -12,15 +12,15 @@ from collections import deque
 import threading
 import time
 
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.names import node_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
 from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
 from lerobot_serve.tools.bags.service_events import TOPIC_END
 from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
 from lerobot_serve.tools.dashboard.ros.newest_messages import decoded
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.names import node_name
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from lerobot_serve.contract.cdr import CdrReader
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, STATE_KEYS
 from lerobot_serve.edge.robot.yaml_mapping import full_type
-from lerobot_serve.tools.bags import fleet_decoding, message_decoding
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
-from lerobot_serve.wire.cdr import CdrReader
-from lerobot_serve.wire.errors import Malformed
 
 ROBOT_FILE, TEXT_TYPE = '/robot_file', 'std_msgs/msg/String'
 TEXT_LIMIT = 16 << 20
@@ -113,7 +113,7 @@ class BagIndex:
     topics: dict[str, TopicMessages] = field(default_factory=dict)
     episodes: dict[EpisodeId, RecordedEpisode] = field(default_factory=dict)
     tasks: dict[tuple[str, str], str] = field(default_factory=dict)
-    outcomes: dict[tuple[str, str], fleet_decoding.EpisodeOutcome] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], EpisodeOutcome] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
     has_source_stamps: bool = True
 
@@ -190,7 +190,7 @@ class _Indexing:
         self._files_in_bag: set[str] = set()
         self._without_file: dict[str, list[RecordedEpisode]] = {}
         self._robots_in_bag: dict[str, set[str]] = {}
-        self._nameless: list[fleet_decoding.EpisodeOutcome] = []
+        self._nameless: list[EpisodeOutcome] = []
 
     def begin(self, path: Path) -> None:
         """Begin a bag. An edge that began again may have another robot file."""
@@ -228,15 +228,15 @@ class _Indexing:
             if not index.begins[-1].received_ns:
                 index.begins[-1] = index.begins[-1]._replace(received_ns=message.stamp_ns)
             index.has_source_stamps &= message.sent_ns != 0
-        elif kind == message_decoding.EXECUTED_TYPE:
+        elif kind == EXECUTED:
             self._add_executed(message)
-        elif kind == message_decoding.STATE_TYPE:
-            state = message_decoding.decode_state(message.data)
+        elif kind == EDGE_STATE:
+            state = message.record()
             if state.episode_id:
                 index.tasks[state.client_id, state.episode_id] = state.task
             self._follow(message, state.episode_id)
-        elif kind == fleet_decoding.OUTCOME_TYPE:
-            outcome = fleet_decoding.decode_outcome(message.data)
+        elif kind == OUTCOME:
+            outcome = message.record()
             # the last report counts: a person may correct an earlier one
             if outcome.client_id:
                 index.outcomes[outcome.client_id, outcome.episode_id] = outcome
@@ -256,7 +256,7 @@ class _Indexing:
             episode.robot_file = text
 
     def _add_executed(self, message: BagMessage) -> None:
-        executed = message_decoding.decode_executed(message.data)
+        executed = message.record()
         node = message.topic.rpartition('/')[0]
         self._follow(message, executed.episode_id, executed.control_step)
         if not executed.episode_id:
@@ -289,7 +289,7 @@ class _Indexing:
         if before.continues(message.stamp_ns, control_step):
             self.index.episodes[before.key].followed = True
 
-    def _end(self, message: BagMessage, outcome: fleet_decoding.EpisodeOutcome) -> None:
+    def _end(self, message: BagMessage, outcome: EpisodeOutcome) -> None:
         """Note that an outcome ends its episode, unless rows between them may be lost."""
         for latest in self._latest.values():
             of_robot = outcome.client_id in ('', latest.key.client_id)

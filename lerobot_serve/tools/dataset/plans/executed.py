@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 import statistics
 
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
-from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.bags.message_decoding import ExecutedAction
+from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.dataset.plans.bag_index import (
     BagIndex,
     EpisodeId,
@@ -131,7 +132,7 @@ def _plan(
     rows = _Rows([], Counter())
     # overlapping recordings are read one after the other
     ordered = sorted(
-        ((row, message_decoding.decode_executed(row.data)) for row in recorded.rows),
+        ((row, decode(ExecutedAction, row.data)) for row in recorded.rows),
         key=lambda pair: pair[1].control_step,
     )
     _check_one_attempt([executed for _, executed in ordered], key, recorded.bags)
@@ -151,14 +152,14 @@ def _plan(
         tuple(rows.planned),
         _rate([one for _, one in ordered], robot.description.fps, key),
         task=index.tasks.get((key.client_id, key.episode_id), '') or task,
-        outcome=outcome.outcome if outcome else '',
+        outcome=word_of(outcome.outcome) if outcome else '',
         score=outcome.score if outcome else float('nan'),
         is_whole=not rows.cut and recorded.followed,
         cut=rows.cut,
         left_out=rows.left_out,
         slots=frozenset(one.slot for one in used if one.slot),
         policies=frozenset(one.policy for one in used if one.policy),
-        intervened=any(one.source == 'person' for one in used),
+        intervened=any(one.source == ExecutedAction.Source.PERSON for one in used),
     )
 
 
@@ -210,7 +211,7 @@ def _check_one_attempt(rows: list[ExecutedAction], key: EpisodeId, bags: list[st
     """Raise DatasetError for rows of two attempts, which would alternate in one episode."""
     for before, after in pairwise(rows):
         # a second recording of a row has the same bytes, and is no row of its own
-        if after.control_step == before.control_step or after.stamp_ns < before.stamp_ns:
+        if after.control_step == before.control_step or after.stamp.ns < before.stamp.ns:
             raise DatasetError(
                 f'{key.client_id!r} episode {key.episode_id!r} has rows of two attempts, or its '
                 f'clock was set back: control step {after.control_step} does not follow '
@@ -237,9 +238,9 @@ def _rate(rows: list[ExecutedAction], fps: float, key: EpisodeId) -> int:
             f'{key.client_id!r} runs at {fps:g} Hz; LeRobot datasets have whole frames a second'
         )
     steps = [
-        (after.stamp_ns - before.stamp_ns) / 1e9
+        (after.stamp.ns - before.stamp.ns) / 1e9
         for before, after in pairwise(rows[:RATE_ROWS])
-        if after.control_step == before.control_step + 1 and after.stamp_ns > before.stamp_ns
+        if after.control_step == before.control_step + 1 and after.stamp.ns > before.stamp.ns
     ]
     multiple = round(1 / (fps * statistics.median(steps))) if steps else 1
     return round(fps) * max(1, multiple)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
-from lerobot_serve.wire.errors import Malformed
 
 FIRST_MESSAGES = 20
 # the input of the message, None for the command; raises Malformed

@@ -6,8 +6,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.wire.cdr import CdrReader
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.contract.cdr import CdrReader
+from lerobot_serve.contract.errors import Malformed
 
 RAW_TYPE, COMPRESSED_TYPE = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
 STAMP, SIZE = struct.Struct('<iI'), struct.Struct('<II')

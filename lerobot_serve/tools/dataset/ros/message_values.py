@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot import command_messages
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.ros import sensor_messages
 from lerobot_serve.ros.topics.checked_subscription import decode_message
-from lerobot_serve.wire.errors import Malformed
 
 FLOAT_DEPTH = '32FC1'
 

@@ -24,6 +24,7 @@ from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoS
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 from rclpy.utilities import get_rmw_implementation_identifier
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
@@ -46,7 +47,6 @@ from lerobot_serve.tools.doctor.ros_graph.topics import (
     InputTraffic,
     TopicEndpoint,
 )
-from lerobot_serve.wire.errors import Malformed
 
 T = TypeVar('T')
 MANAGER = 'controller_manager'

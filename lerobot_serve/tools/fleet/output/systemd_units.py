@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.plan import FleetProcess
 from lerobot_serve.tools.fleet.restarts import Ending, QUICK_FAILURES, QUICK_S
-from lerobot_serve.wire.names import file_name
 
 # what a sourced setup.bash sets, and what chooses domain and middleware
 VARIABLES = (

@@ -41,16 +41,24 @@ class FleetSearch:
         """Return the routers, at once when `wanted` is among them."""
         is_wanted = partial(is_named, wanted) if wanted else None
         found = self._graph_search(ROUTER_KIND).run(
-            timeout_s, on_found=on_found, is_wanted=is_wanted
+            timeout_s, on_found=on_found, is_wanted=is_wanted, lists_missing=True
         )
         if self._known and found and not wanted:
             self._known.replace(ROUTER_KIND, found)
         return found
 
-    def find_robot_names(self, timeout_s: float) -> list[str]:
-        """Return the names of the robots without waiting for their states."""
-        nodes = self._graph_search(ROBOT_KIND).run(timeout_s, on_found=lambda _: None)
-        return [RobotView(node).name for node in nodes]
+    def known_routers(self) -> dict[str, float]:
+        """Return the routers that were found in the last hour, with the age of that [s]."""
+        seen, now_s = self._known.seen(ROUTER_KIND) if self._known else {}, time.time()
+        return {node: now_s - at_s for node, at_s in seen.items()}
+
+    def find_robot_nodes(self, timeout_s: float, on_found: Callable[[str], object]) -> list[str]:
+        """Return the nodes of the robots without waiting for their states."""
+        return self._graph_search(ROBOT_KIND).run(timeout_s, on_found=on_found, lists_missing=True)
+
+    def known_robots(self) -> list[str]:
+        """Return the nodes of the robots that were found in the last hour."""
+        return [*self._known.seen(ROBOT_KIND)] if self._known else []
 
     def find_robots(self, wanted: str, timeout_s: float, *, may_be_none: bool) -> list[RobotView]:
         """

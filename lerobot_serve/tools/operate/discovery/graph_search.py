@@ -47,7 +47,7 @@ class GraphSearch:
         self,
         timeout_s: float,
         *,
-        on_found: Callable[[str], None],
+        on_found: Callable[[str], object],
         is_wanted: IsWanted | None = None,
         may_be_none: bool = False,
         lists_missing: bool = False,

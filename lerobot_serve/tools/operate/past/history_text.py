@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-import time
 
 from lerobot_serve.tools.operate.past.history import Decision, History, outcome_lines
+from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.output.text import without_controls
 
 
@@ -26,7 +26,7 @@ def as_text(history: History) -> str:
 
 def decision_line(each: Decision) -> str:
     """Return one decision with its local time, reason and author."""
-    at = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(each.time_s))
+    at = format_local(each.time_s, day=True, to='seconds')
     why = f': {each.why}' if each.why else ''
     by = f' [by {each.by}]' if each.by else ''
     return f'{at}  {each.router}  {each.what}{why}{by}'

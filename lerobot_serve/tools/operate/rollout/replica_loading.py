@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
+from lerobot_serve.contract.names import node_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_state import (
     CHAMPION_SLOT,
@@ -22,7 +23,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     SlotView,
 )
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
-from lerobot_serve.wire.names import node_name
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

@@ -62,7 +62,10 @@ FINISH = Rule(
 )
 
 
-RUNS = refuse('a rollout of {candidate} has begun ({text}); abort it first')
+RUNS = refuse(
+    'a rollout of {candidate} has begun ({text}); end it first: `lerobot-serve rollout stop` '
+    'without a verdict, `lerobot-serve rollout abort` to bar its policy'
+)
 NOT_PROMOTED = refuse('{candidate} is not promoted: {text}')
 ROLLOUT_RULES: dict[tuple[Verb, CanaryPhase], Rule] = {
     (Verb.START, PHASE.OFF): START,

@@ -18,7 +18,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     RouterView,
     ShadowView,
     SlotView,
-    UnknownPhase,
 )
 from lerobot_serve.tools.output.text import without_controls
 
@@ -104,7 +103,7 @@ def rollout_view(
     outcomes = canary.candidate_successes + canary.candidate_failures
     return RolloutView(
         router=router.name,
-        state=canary.phase.value,
+        state=canary.phase.word,
         text=canary.text,
         candidate=canary.candidate,
         champion=canary.champion,
@@ -289,5 +288,5 @@ def changes(before: RouterView, after: RouterView) -> list[str]:
     ]
 
 
-def _phase_text(phase: CanaryPhase | UnknownPhase) -> str:
-    return phase.value.replace('_', ' ')
+def _phase_text(phase: CanaryPhase) -> str:
+    return phase.word.replace('_', ' ')

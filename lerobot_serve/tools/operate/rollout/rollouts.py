@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.canary.plan import parse_plan
-from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.commands import Effect, rollout_rule, Rule, Verb
 from lerobot_serve.tools.operate.fleet_state import (
     CANDIDATE_SLOT,
@@ -32,12 +33,16 @@ from lerobot_serve.tools.operate.rollout.replica_loading import (
     wait_until_empty,
 )
 from lerobot_serve.tools.operate.rollout.rollout_view import changes
+from lerobot_serve.tools.operate.rollout.steering import ReadPlan
+from lerobot_serve.tools.operate.rule import nothing
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 DEFAULT_PLAN, ALL_TO_CHAMPION = '25,50,100', 100
 Report = Callable[[str], None]
+# returns the directory of the policy that a server serves, empty where it is not asked
+ReadPath = Callable[[str], str]
 
 
 def parsed_plan(given: str) -> list[str]:
@@ -66,18 +71,58 @@ def check_start(given: str, router: RouterView) -> str:
 
 
 def start_rule(
-    router: RouterView, given: str, plan: Sequence[str], *, skips_shadow: bool = False
+    router: RouterView,
+    given: str,
+    plan: Sequence[str],
+    read_plan: ReadPlan,
+    read_path: ReadPath = lambda _: '',
+    *,
+    skips_shadow: bool = False,
 ) -> Rule:
     """Return what `start` would do. Raises UserError for a policy that cannot get episodes."""
     rule = rollout_rule(Verb.START, router.canary)
     if rule.effect is not Effect.DO:
-        return rule
+        return _running_rule(router, given, plan, read_plan, read_path) or rule
     policy = check_start(given, router)
     load = '' if policy else f'load {given} into slot b, all episodes to slot a; then '
     without = ', without its shadow requirements' if skips_shadow else ''
     return replace(
         rule, text=f'{load}give {policy or "it"} episodes by the plan {", ".join(plan)}{without}'
     )
+
+
+def _running_rule(
+    router: RouterView,
+    given: str,
+    plan: Sequence[str],
+    read_plan: ReadPlan,
+    read_path: ReadPath,
+) -> Rule | None:
+    """Return that there is nothing to do, if this rollout runs already."""
+    canary, candidate = router.canary, router.slot(CANDIDATE_SLOT)
+    if canary.phase not in (CanaryPhase.WAITING, *ON_TRIAL) or candidate is None:
+        return None
+    running = read_plan()
+    if running is None or not _is_same_plan(plan, running):
+        return None
+    if '/' in given:
+        ready = [replica.server for replica in candidate.replicas if replica.state == 'READY']
+        if {PurePosixPath(read_path(each)) for each in ready} != {PurePosixPath(given)}:
+            return None
+    else:
+        check_start(given, router)
+    return nothing(f'the rollout of {canary.candidate} by this plan runs already: {canary.text}')
+
+
+def _is_same_plan(given: Sequence[str], running: CanaryPlan) -> bool:
+    """Return whether the steps are those of a plan; it may name minimums that they leave open."""
+    pairs = zip(map(_numbers, given), map(_numbers, running.text.split(', ')), strict=False)
+    same = all(new == old[: len(new)] for new, old in pairs)
+    return same and len(given) == len(running.steps)
+
+
+def _numbers(step: str) -> list[float]:
+    return [float(number) for number in step.split(':')]
 
 
 def finish_rule(router: RouterView) -> Rule:

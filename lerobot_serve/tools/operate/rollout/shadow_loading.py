@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lerobot_serve.contract.names import full_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.operations import signed
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress, ServerLoader
-from lerobot_serve.wire.names import full_name
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

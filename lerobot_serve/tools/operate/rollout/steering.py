@@ -25,9 +25,16 @@ from lerobot_serve.tools.operate.commands import (
 )
 from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView, SlotView
 from lerobot_serve.tools.operate.names import resolve_slot
+from lerobot_serve.tools.operate.rule import refuse
 
 # of one command each
 STEERING_VERBS = (Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP)
+LIFTING = (Verb.RESUME, Verb.UNDO)
+# as after damage of the state store
+WAITS_FOR_BARRED = refuse(
+    'slot b is barred, and its plan would begin as soon as that is lifted. Remove the plan with '
+    '`lerobot-serve rollout stop`; then `lerobot-serve rollout resume` lifts the verdict alone'
+)
 LIMIT_PERCENT = 100
 AT_ONCE = '; running episodes leave with their next request'
 # returns the plan of the router, which is asked only by the verbs whose text depends on it
@@ -38,6 +45,8 @@ def steering_rule(
     verb: Verb, router: RouterView, read_plan: ReadPlan, *, at_once: bool = False
 ) -> Rule:
     """Return what a verb that steers a rollout would do."""
+    if verb in LIFTING and is_barred(router) and router.canary.phase is CanaryPhase.WAITING:
+        return WAITS_FOR_BARRED
     if steered_slot(verb, router):
         rule = slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router))
     else:
@@ -71,10 +80,12 @@ def _followed_by(rule: Rule, text: str) -> Rule:
 
 def lifts_verdict_alone(verb: Verb, router: RouterView) -> bool:
     """Return whether there is a verdict to lift and no plan to resume."""
+    return verb in LIFTING and router.canary.phase is CanaryPhase.OFF and is_barred(router)
+
+
+def is_barred(router: RouterView) -> bool:
     candidate = router.slot(CANDIDATE_SLOT)
-    is_barred = candidate is not None and candidate.state == 'BARRED'
-    is_off = router.canary.phase is CanaryPhase.OFF
-    return verb in (Verb.RESUME, Verb.UNDO) and is_off and is_barred
+    return candidate is not None and candidate.state == 'BARRED'
 
 
 def split_rule(router: RouterView, percent: int) -> Rule:

@@ -4,29 +4,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-SERVER_STATES = ('UNCONFIGURED', 'INACTIVE', 'ACTIVE', 'DRAINING', 'FAILED')
+from lerobot_serve.contract.records import ServerStatus
 
-
-class SwapPhase(Enum):
-    """How the last swap of a server ended; UNKNOWN is one of a newer server."""
-
-    NONE = 'none'
-    LOADING = 'loading'
-    DONE = 'done'
-    FAILED = 'failed'
-    UNKNOWN = 'unknown'
+SERVER_STATES = tuple(ServerStatus.State.__members__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """A policy server; `state` is one of SERVER_STATES."""
+    """A policy server; `state` is one of SERVER_STATES, or a name of a newer server."""
 
     name: str
     state: str = 'UNCONFIGURED'
     text: str = ''
     policy: str = ''
     sessions: int = 0
-    swap: SwapPhase = SwapPhase.NONE
+    swap: ServerStatus.Swap = ServerStatus.Swap.NONE
     swap_text: str = ''

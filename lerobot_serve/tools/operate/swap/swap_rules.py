@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.tools.operate.rule import Effect, filled, refuse, Rule
-from lerobot_serve.tools.operate.swap.server_view import ServerView, SwapPhase
+from lerobot_serve.tools.operate.swap.server_view import ServerView
 
 BEGIN = Rule(
     Effect.DO,
@@ -24,7 +25,7 @@ def swap_rule(server: ServerView, given: str) -> Rule:
     if server.state != 'ACTIVE':
         rule = NOT_ACTIVE
     else:
-        rule = LOADS if server.swap is SwapPhase.LOADING else BEGIN
+        rule = LOADS if server.swap is ServerStatus.Swap.LOADING else BEGIN
     count = server.sessions
     return filled(
         rule,

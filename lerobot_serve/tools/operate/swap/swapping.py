@@ -11,11 +11,12 @@ from collections.abc import Callable
 import time
 from typing import TYPE_CHECKING
 
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.names import nearest_name
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
-from lerobot_serve.tools.operate.swap.server_view import ServerView, SwapPhase
-from lerobot_serve.wire.names import node_name
+from lerobot_serve.tools.operate.swap.server_view import ServerView
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -52,7 +53,7 @@ def swap(
             f'{wait_s:g} s. It goes on: read ServerStatus.swap_text of {server.name}/status, or '
             'wait longer with --load-timeout-s'
         )
-    if after.swap is not SwapPhase.DONE:
+    if after.swap is not ServerStatus.Swap.DONE:
         raise UserError(f'{server.name}: {after.swap_text or after.text}')
     changes = [f'policy: {server.policy} -> {after.policy}']
     return Result(
@@ -69,7 +70,7 @@ def _ended(read: Callable[[], ServerView], limit_s: float) -> ServerView | None:
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            if (now := read()).swap is not SwapPhase.LOADING:
+            if (now := read()).swap is not ServerStatus.Swap.LOADING:
                 return now
         except (NotReached, ResultUnknown):
             # a busy server; it is asked again until the time is over

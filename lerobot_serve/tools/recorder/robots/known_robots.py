@@ -7,44 +7,34 @@ Each thread has its own: the executor to choose topics, the writing thread to so
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 import hashlib
 
-from lerobot_serve.edge.robot.yaml_mapping import RECEIVED_BYTES_LIMIT, RobotFileError
+from lerobot_serve.contract.cdr import CdrReader
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.edge.robot.yaml_mapping import ROBOT_BYTES_LIMIT, RobotFileError
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
-from lerobot_serve.tools.bags.fleet_decoding import (
-    decode_divergence,
-    decode_outcome,
-    DIVERGENCE_TYPE,
-    OUTCOME_TYPE,
-)
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, PACKAGE
-from lerobot_serve.tools.bags.message_decoding import (
-    DECISION_TYPE,
-    decode_decision,
-    decode_state,
-    EXECUTED_TYPE,
-    STATE_TYPE,
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CHUNK,
+    DECISION,
+    DIVERGENCE,
+    EDGE_STATE,
+    EXECUTED,
+    OBSERVATION,
+    OUTCOME,
+    PACKAGE,
 )
 from lerobot_serve.tools.bags.service_events import is_service_event
 from lerobot_serve.tools.recorder.robots.robot_topics import robot_topics
-from lerobot_serve.wire.cdr import CdrReader
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
 
 TEXT_TYPE, ROBOT_FILE = 'std_msgs/msg/String', 'robot_file'
 DIAGNOSTICS = '/diagnostics'
 ROBOTS_LIMIT = 1000
 NO_ROBOT: frozenset[str] = frozenset()
 # message types that name their robot
-CLIENTS: dict[str, Callable[[bytes], str]] = {
-    OBSERVATION: lambda raw: read_envelope(raw).client_id,
-    CHUNK: lambda raw: read_envelope(raw).client_id,
-    DIVERGENCE_TYPE: lambda raw: decode_divergence(raw).client_id,
-    DECISION_TYPE: lambda raw: decode_decision(raw).client_id,
-    OUTCOME_TYPE: lambda raw: decode_outcome(raw).client_id,
-}
+WITH_CLIENT = frozenset((OBSERVATION, CHUNK, DIVERGENCE, DECISION, OUTCOME))
 
 
 @dataclass(slots=True)
@@ -86,9 +76,9 @@ class KnownRobots:
         """Return whether to subscribe to a topic."""
         if any(token.startswith('_') for token in topic.split('/')):
             return is_service_event(topic, kind)
-        if is_robot_file(topic, kind) or kind == STATE_TYPE:
+        if is_robot_file(topic, kind) or kind == EDGE_STATE:
             return True
-        if kind == EXECUTED_TYPE:
+        if kind == EXECUTED:
             return self.is_wanted(parent(topic))
         if kind == RECORDED_TYPE:
             # of other bags
@@ -105,7 +95,7 @@ class KnownRobots:
         """Learn from a message; return what is wrong with it, in words."""
         node = parent(message.topic)
         is_file = is_robot_file(message.topic, message.type)
-        if not (is_file or message.type == STATE_TYPE):
+        if not (is_file or message.type == EDGE_STATE):
             return ''
         if node not in self.robots and len(self.robots) >= ROBOTS_LIMIT:
             return f'{node} is not recorded: {ROBOTS_LIMIT} robots are known'
@@ -113,14 +103,14 @@ class KnownRobots:
             if is_file:
                 self._learn_topics(node, message.data)
             else:
-                state = decode_state(message.data)
-                self.robots.setdefault(node, KnownRobot()).client_id = state.client_id
+                client_id = message.record().client_id
+                self.robots.setdefault(node, KnownRobot()).client_id = client_id
         except (Malformed, RobotFileError) as error:
             return str(error)
         return ''
 
     def _learn_topics(self, node: str, raw: bytes) -> None:
-        text = CdrReader(raw).string(RECEIVED_BYTES_LIMIT, ROBOT_FILE)
+        text = CdrReader(raw).string(ROBOT_BYTES_LIMIT, ROBOT_FILE)
         digest = hashlib.sha256(text.encode()).digest()
         if self._digests.get(node) == digest:
             return
@@ -141,17 +131,19 @@ class KnownRobots:
     def owners(self, message: BagMessage) -> frozenset[str] | None:
         """Return the edge controllers whose message it is; None for one that concerns all."""
         topic, kind = message.topic, message.type
-        if kind in (EXECUTED_TYPE, STATE_TYPE) or is_robot_file(topic, kind):
+        if kind in (EXECUTED, EDGE_STATE) or is_robot_file(topic, kind):
             return frozenset((parent(topic),))
         if topic in self._by_topic:
             return self._by_topic[topic]
-        if kind not in CLIENTS:
+        if kind not in WITH_CLIENT:
             return None
         try:
-            client = CLIENTS[kind](message.data)
+            is_large = kind in (OBSERVATION, CHUNK)
+            named = read_envelope(message.data) if is_large else message.record()
         except Malformed:
             return NO_ROBOT
-        if not client and kind == OUTCOME_TYPE:
+        client = named.client_id
+        if not client and kind == OUTCOME:
             # a judge beside the robot need not name it
             return frozenset(node for node in self.robots if parent(node) == parent(topic))
         return frozenset(n for n, robot in self.robots.items() if robot.client_id == client)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lerobot_serve.contract.names import is_topic
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
 from lerobot_serve.edge.robot.intervention import DEFAULT_TYPE, JOY, TYPES
@@ -19,7 +20,6 @@ from lerobot_serve.edge.robot.yaml_mapping import (
     RobotFileError,
     shortened,
 )
-from lerobot_serve.wire.names import is_topic
 
 TOPICS_LIMIT = 64
 

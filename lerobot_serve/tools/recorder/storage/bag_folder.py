@@ -12,16 +12,18 @@ import os
 from pathlib import Path
 import shutil
 
+from lerobot_serve.contract.names import file_name
+from lerobot_serve.errors import UserError
+from lerobot_serve.state_folder import FolderLock
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.storage.recovery import (
     free_name,
     recover_all,
     Recovered,
 )
-from lerobot_serve.wire.names import file_name
 
+RECORDER = 'lerobot-serve record'
 SECOND_NS = 10**9
 # the range of a 32 bit time; a clock may be anywhere
 LAST_S = (1 << 31) - 1
@@ -33,10 +35,15 @@ class BagFolder:
     def __init__(self, root: Path) -> None:
         """
         Complete the bags that a killed recorder left.
-        Raises BagError if another recorder uses the folder, or it cannot be written.
+        Raises BagError if another process uses the folder, or it cannot be written.
         """
         self.root = root
-        self._lock = FolderLock(root)
+        try:
+            self._lock = FolderLock(root, RECORDER, 'folder')
+        except UserError as error:
+            raise BagError(str(error)) from None
+        if self._lock.fault:
+            raise BagError(self._lock.fault)
         self.recovered: list[Recovered] = []
         try:
             self.recovered = recover_all(root)

@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 
 from lerobot_serve.atomic_file import replacement_of, sync_folder
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.experience.bag_files import INTERVALS_FILE
 from lerobot_serve.experience.episode_facts import PERSON
 from lerobot_serve.experience.recorded_episode import POLICIES_LIMIT
-from lerobot_serve.tools.bags.message_decoding import ExecutedAction
 
 
 @dataclass(slots=True)
@@ -53,14 +53,15 @@ class EpisodeSummary:
     def add(self, action: ExecutedAction) -> None:
         """Count one executed action of this episode."""
         self.control_steps += 1
-        self.control_steps_person += action.source == PERSON
+        source = action.source.word
+        self.control_steps_person += source == PERSON
         self._add_policy(action.policy)
         last = self.intervals[-1] if self.intervals else None
-        if last and last.source == action.source:
-            last.last_step, last.end_ns = action.control_step, action.stamp_ns
+        step, stamp_ns = action.control_step, action.stamp.ns
+        if last and last.source == source:
+            last.last_step, last.end_ns = step, stamp_ns
         else:
-            step, stamp_ns = action.control_step, action.stamp_ns
-            self.intervals.append(Interval(action.source, step, step, stamp_ns, stamp_ns))
+            self.intervals.append(Interval(source, step, step, stamp_ns, stamp_ns))
 
     def _add_policy(self, policy: str) -> None:
         is_new = policy and policy not in self.policies

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 from mcap.opcode import Opcode
 
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EpisodeOutcome, ExecutedAction
 from lerobot_serve.experience.bag_files import INTERVALS_FILE, RECORDING
+from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags import mcap_file
-from lerobot_serve.tools.bags.fleet_decoding import decode_outcome, OUTCOME_TYPE
 from lerobot_serve.tools.bags.mcap_file import StoredMessage
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import BagError, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE
 from lerobot_serve.tools.bags.recording.qos_profiles import from_yaml
 from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
@@ -33,7 +35,6 @@ from lerobot_serve.tools.recorder.storage.intervals import (
     read_summary,
     write_summary,
 )
-from lerobot_serve.wire.errors import Malformed
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
@@ -206,13 +207,13 @@ def _bag_topic(stored: StoredMessage) -> BagTopic:
 def _add(stored: StoredMessage, summary: EpisodeSummary) -> None:
     """Count an executed action, or note the outcome, of an episode."""
     try:
-        if stored.kind == EXECUTED_TYPE and parent(stored.channel.topic) == summary.node:
-            summary.add(decode_executed(stored.data))
-        elif stored.kind == OUTCOME_TYPE:
-            outcome = decode_outcome(stored.data)
+        if stored.kind == EXECUTED and parent(stored.channel.topic) == summary.node:
+            summary.add(decode(ExecutedAction, stored.data))
+        elif stored.kind == OUTCOME:
+            outcome = decode(EpisodeOutcome, stored.data)
             if outcome.episode_id == summary.episode_id:
                 # the first one counts, as while it is recorded
-                summary.outcome = summary.outcome or outcome.outcome
+                summary.outcome = summary.outcome or word_of(outcome.outcome)
     except Malformed:
         # it is in the bag as it came
         return

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from lerobot_serve.tools.bags.message_decoding import (
-    EdgeState,
-    EXECUTED_TYPE,
-    ExecutedAction,
-)
+from lerobot_serve.contract.records import EdgeState, ExecutedAction
+from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary
 from lerobot_serve.tools.recorder.strategies.episode_states import Event, NEXT, Phase, RUNNING
@@ -63,6 +60,6 @@ class Episode:
         """Return whether its bag gets a message that is no outcome."""
         if not message.is_of(self.summary.node):
             return False
-        if message.message.type == EXECUTED_TYPE:
+        if message.message.type == EXECUTED:
             return report is not None and report.episode_id == self.episode_id
         return self.is_running or now_s - self._ended_s < SETTLING_S

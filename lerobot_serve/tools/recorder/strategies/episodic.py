@@ -11,13 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.tools.bags.fleet_decoding import (
-    decode_outcome,
-    EpisodeOutcome,
-    OUTCOME_TYPE,
-)
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve.experience.recorded_episode import word_of
+from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.announcing.whole_bags import WholeBags
 from lerobot_serve.tools.recorder.options import default
@@ -31,7 +28,6 @@ from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     SortedMessage,
     StrategyWriter,
 )
-from lerobot_serve.wire.errors import Malformed
 
 # ids that ended: a late report does not begin them again
 ENDED_IDS = 64
@@ -94,7 +90,7 @@ class EpisodicWriter(StrategyWriter):
         report = read_report(message.message)
         if report:
             self._on_report(parent(message.message.topic), report, message, now_s)
-        if message.message.type == OUTCOME_TYPE:
+        if message.message.type == OUTCOME:
             self._on_outcome(message, now_s)
             return
         for node in self._robots if message.owners is None else message.owners:
@@ -134,7 +130,7 @@ class EpisodicWriter(StrategyWriter):
         robot = self._robots.setdefault(node, _Robot(now_s))
         robot.heard_s = now_s
         # an action that a newer state has overtaken is of an episode all the same
-        episodes = robot.episodes if robot.order.is_news(report.stamp_ns) else []
+        episodes = robot.episodes if robot.order.is_news(report.stamp.ns) else []
         for episode in episodes:
             runs = report.episode_id == episode.episode_id
             if not runs and episode.is_running:
@@ -188,14 +184,14 @@ class EpisodicWriter(StrategyWriter):
 
     def _on_outcome(self, message: SortedMessage, now_s: float) -> None:
         try:
-            outcome: EpisodeOutcome = decode_outcome(message.message.data)
+            outcome: EpisodeOutcome = message.message.record()
         except Malformed:
             return
         for node, robot in self._robots.items():
             for episode in robot.episodes:
                 if message.is_of(node) and outcome.episode_id == episode.episode_id:
                     self.write_into(episode.bag, message)
-                    episode.on_outcome(outcome.outcome, now_s)
+                    episode.on_outcome(word_of(outcome.outcome), now_s)
 
     def _finish(self, episode: Episode) -> None:
         """Complete the bag of an episode, or remove it. Raises OSError."""

@@ -6,17 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lerobot_serve.experience.episode_facts import PERSON
-from lerobot_serve.tools.bags.fleet_decoding import (
-    decode_divergence,
-    decode_outcome,
-    DIVERGENCE_TYPE,
-    OUTCOME_TYPE,
-)
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve.tools.bags.message import BagMessage, DIVERGENCE, OUTCOME
 from lerobot_serve.tools.recorder.strategies.robot_reports import read_report
-from lerobot_serve.wire.errors import Malformed
 
 
 class HighlightPhase(Enum):
@@ -72,27 +65,28 @@ class Triggers:
         if isinstance(report, EdgeState):
             return self._in_state(report)
         try:
-            if message.type == OUTCOME_TYPE:
-                return 'failure' if decode_outcome(message.data).outcome == 'failure' else ''
-            if message.type == DIVERGENCE_TYPE and self.divergence_limit > 0:
-                divergence = decode_divergence(message.data).divergence
-                return 'divergence' if divergence > self.divergence_limit else ''
+            if message.type == OUTCOME:
+                has_failed = message.record().outcome == EpisodeOutcome.Outcome.FAILURE
+                return 'failure' if has_failed else ''
+            if message.type == DIVERGENCE and self.divergence_limit > 0:
+                is_far = message.record().divergence > self.divergence_limit
+                return 'divergence' if is_far else ''
         except Malformed:
             pass
         return ''
 
     def _in_action(self, action: ExecutedAction) -> str:
-        was_tripped, self.tripped = self.tripped, action.cage_result != 'pass'
+        was_tripped, self.tripped = self.tripped, bool(action.cage_result)
         if self.tripped and not was_tripped:
             return 'cage_trip'
-        acted, self.person_acts = self.person_acts, action.source == PERSON
+        acted, self.person_acts = self.person_acts, action.source == ExecutedAction.Source.PERSON
         return 'takeover' if self.person_acts and not acted else ''
 
     def _in_state(self, state: EdgeState) -> str:
-        was_stalled, self.stalled = self.stalled, state.state == 'stalled'
+        was_stalled, self.stalled = self.stalled, state.state == EdgeState.State.STALLED
         before, self.stalls = self.stalls, state.stalls
         # a short stall is over before the next state
         if (self.stalled and not was_stalled) or (before is not None and state.stalls > before):
             return 'stall'
-        was_taken, self.taken_over = self.taken_over, state.intervention != 'none'
+        was_taken, self.taken_over = self.taken_over, bool(state.intervention)
         return 'takeover' if self.taken_over and not was_taken else ''

@@ -8,16 +8,9 @@ clock that stepped back, and counts. Pure.
 
 from __future__ import annotations
 
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.message_decoding import (
-    decode_executed,
-    decode_state,
-    EdgeState,
-    EXECUTED_TYPE,
-    ExecutedAction,
-    STATE_TYPE,
-)
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, ExecutedAction
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 
 # how late a message may be behind one that was sent after it
 REORDERED_NS = 2 * 10**9
@@ -26,9 +19,7 @@ REORDERED_NS = 2 * 10**9
 def read_report(message: BagMessage) -> ExecutedAction | EdgeState | None:
     """Return what a robot says of itself; None for another message, or a malformed one."""
     try:
-        if message.type == EXECUTED_TYPE:
-            return decode_executed(message.data)
-        return decode_state(message.data) if message.type == STATE_TYPE else None
+        return message.record() if message.type in (EXECUTED, EDGE_STATE) else None
     except Malformed:
         return None
 

@@ -15,7 +15,7 @@ from enum import Enum
 import hashlib
 from typing import NamedTuple, TypeAlias
 
-from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.contract.data_path.message_parts import Image
 
 TIME, CONTROL_STEP = 'time', 'control_step'
 ROBOTS, NODES = 'robots', 'nodes'

@@ -11,21 +11,32 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.names import ros_token
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
-from lerobot_serve.tools.bags import fleet_decoding, message_decoding
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CANARY_STATE,
+    CHUNK,
+    DECISION,
+    DIVERGENCE,
+    EDGE_STATE,
+    EXECUTED,
+    OBSERVATION,
+    OUTCOME,
+    ROUTER_STATE,
+    SERVER_STATUS,
+)
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.rerun_view.layout import Layout
 from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Path, Times, Value
 from lerobot_serve.tools.rerun_view.mapping.node_mapping import NodeMapping
 from lerobot_serve.tools.rerun_view.mapping.robot_mapping import RobotMapping
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.names import ros_token
 
 ROBOTS_LIMIT, NODES_LIMIT = 32, 64
 # names for the error about a robot that is not there
@@ -34,21 +45,18 @@ NAMES_LIMIT, NAMES_SHOWN = 1000, 12
 TIME_MAX_NS = 1 << 62
 EDGE_NODE = '/edge_controller'
 
-# type -> decoder, and the method that shows its result
-OF_ROBOTS: dict[str, tuple[Callable[[bytes], Any], Callable[[RobotMapping, Any, int], None]]] = {
-    message_decoding.EXECUTED_TYPE: (message_decoding.decode_executed, RobotMapping.on_executed),
-    message_decoding.STATE_TYPE: (message_decoding.decode_state, RobotMapping.on_state),
-    message_decoding.DECISION_TYPE: (message_decoding.decode_decision, RobotMapping.on_decision),
-    fleet_decoding.OUTCOME_TYPE: (fleet_decoding.decode_outcome, RobotMapping.on_outcome),
-    fleet_decoding.DIVERGENCE_TYPE: (
-        fleet_decoding.decode_divergence,
-        RobotMapping.on_divergence,
-    ),
+# type -> the method that shows it
+OF_ROBOTS: dict[str, Callable[[RobotMapping, Any, int], None]] = {
+    EXECUTED: RobotMapping.on_executed,
+    EDGE_STATE: RobotMapping.on_state,
+    DECISION: RobotMapping.on_decision,
+    OUTCOME: RobotMapping.on_outcome,
+    DIVERGENCE: RobotMapping.on_divergence,
 }
-OF_NODES: dict[str, tuple[Callable[[bytes], Any], Callable[[NodeMapping, Any, int], None]]] = {
-    fleet_decoding.STATUS_TYPE: (fleet_decoding.decode_status, NodeMapping.on_status),
-    fleet_decoding.ROUTER_TYPE: (fleet_decoding.decode_router, NodeMapping.on_router),
-    fleet_decoding.CANARY_TYPE: (fleet_decoding.decode_canary, NodeMapping.on_canary),
+OF_NODES: dict[str, Callable[[NodeMapping, Any, int], None]] = {
+    SERVER_STATUS: NodeMapping.on_status,
+    ROUTER_STATE: NodeMapping.on_router,
+    CANARY_STATE: NodeMapping.on_canary,
 }
 
 
@@ -109,12 +117,11 @@ class MessageMapping:
         """Pass a message to its robot or node. Raises Malformed."""
         kind, time_ns = message.type, message.stamp_ns
         if kind in OF_ROBOTS:
-            decode, show = OF_ROBOTS[kind]
-            decoded = decode(message.data)
-            self._show_robot(decoded.client_id, lambda robot: show(robot, decoded, time_ns))
+            show, record = OF_ROBOTS[kind], message.record()
+            self._show_robot(record.client_id, lambda robot: show(robot, record, time_ns))
         elif kind in OF_NODES:
-            decode_node, show_node = OF_NODES[kind]
-            self._show_node(message, lambda n: show_node(n, decode_node(message.data), time_ns))
+            show_node = OF_NODES[kind]
+            self._show_node(message, lambda node: show_node(node, message.record(), time_ns))
         elif kind == OPEN_SESSION:
             if opened := read_open_session(message.data):
                 names = opened.names

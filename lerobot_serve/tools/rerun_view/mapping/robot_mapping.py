@@ -13,10 +13,20 @@ from collections.abc import Mapping
 from math import nan
 from typing import TypeVar
 
-import simplejpeg
-
-from lerobot_serve.tools.bags.fleet_decoding import EpisodeOutcome, ShadowDivergence
-from lerobot_serve.tools.bags.message_decoding import EdgeState, ExecutedAction, RoutingDecision
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import (
+    EdgeState,
+    EpisodeOutcome,
+    ExecutedAction,
+    RoutingDecision,
+    ShadowDivergence,
+)
+from lerobot_serve.contract.schema import Codec, Flag, Status
+from lerobot_serve.contract.types import Constants
 from lerobot_serve.tools.bags.service_events import ValueNames
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CAMERAS,
@@ -39,12 +49,6 @@ from lerobot_serve.tools.rerun_view.mapping.joint_values import (
 )
 from lerobot_serve.tools.rerun_view.mapping.part_mapping import because, Count, PartMapping
 from lerobot_serve.tools.rerun_view.mapping.plan_lanes import LANES, PlanLanes
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, Status
 
 SECOND_NS = 10**9
 CAMERAS_LIMIT, PLAN_ROWS_LIMIT = 16, 1000
@@ -62,8 +66,13 @@ FLAG_TEXTS = {
     Flag.PREFIX_IGNORED: 'the policy ignored a prefix of another policy',
     Flag.STATE_LOST: 'the server had lost the hidden state of this session',
 }
-CAGE_LEVELS = {'pass': Level.INFO, 'clamped': Level.WARN, 'held': Level.WARN}
-CONNECTION_LEVELS = {'connecting': Level.INFO, 'streaming': Level.INFO, 'dead': Level.ERROR}
+Cage, State, Rung = ExecutedAction.CageResult, EdgeState.State, EdgeState.Rung
+CAGE_LEVELS = {Cage.PASS: Level.INFO, Cage.CLAMPED: Level.WARN, Cage.HELD: Level.WARN}
+CONNECTION_LEVELS = {
+    State.CONNECTING: Level.INFO,
+    State.STREAMING: Level.INFO,
+    State.DEAD: Level.ERROR,
+}
 
 Key = tuple[int, int]
 K = TypeVar('K')
@@ -99,7 +108,7 @@ class RobotMapping(PartMapping):
     def on_executed(self, action: ExecutedAction, time_ns: int) -> None:
         if action.control_step > CONTROL_STEP_MAX:
             raise Malformed('out_of_range', f'control step {action.control_step}')
-        times = Times(time_ns, self._clock, action.stamp_ns, action.control_step)
+        times = Times(time_ns, self._clock, action.stamp.ns, action.control_step)
         self._control_step, self._last_command_ns = action.control_step, time_ns
         self._joints.add(WANTED, action.raw, times)
         self._joints.add(COMMANDED, action.commanded, times)
@@ -111,21 +120,21 @@ class RobotMapping(PartMapping):
             self._show_plan(action, times)
 
     def _on_cage(self, action: ExecutedAction, times: Times) -> None:
-        if not self._change('cage', action.cage_result, times):
+        if not self._change('cage', action.cage_result.word, times):
             return
         if times.time_ns - self._last_cage_event_ns < CAGE_EVENT_NS:
             self._count('cage events within a second of another one; the state cage has them')
             return
         self._last_cage_event_ns = times.time_ns
         level = CAGE_LEVELS.get(action.cage_result, Level.ERROR)
-        self._event(because(f'cage: {action.cage_result}', action.reason), times, level)
+        self._event(because(f'cage: {action.cage_result.word}', action.reason), times, level)
 
-    def _on_rung(self, rung: str, reason: str, times: Times) -> None:
-        if self._change('ladder', rung, times):
-            level = Level.INFO if rung == 'policy' else Level.WARN
+    def _on_rung(self, rung: Constants, reason: str, times: Times) -> None:
+        if self._change('ladder', rung.word, times):
+            level = Level.INFO if rung == Rung.POLICY else Level.WARN
             # most reasons begin with the rung
-            why = reason.removeprefix(rung).lstrip(': ')
-            self._event(because(f'ladder: {rung}', why), times, level)
+            why = reason.removeprefix(rung.word).lstrip(': ')
+            self._event(because(f'ladder: {rung.word}', why), times, level)
 
     def _on_policy(self, policy: str, slot: str, times: Times) -> None:
         is_other_policy = self._change('policy', policy, times)
@@ -200,7 +209,7 @@ class RobotMapping(PartMapping):
             seen_ms = (time_ns - self._requests[key]) / 1e6
             self._emit((REQUEST, 'from_request_to_reply_ms'), Scalar(seen_ms), times)
         if chunk.status != Status.OK:
-            text = f'request {chunk.header.seq}: {_status_name(chunk.status)}'
+            text = f'request {chunk.header.seq}: {Status(chunk.status).word}'
             self._event(because(text, chunk.status_text), times, Level.WARN)
             return
         for flag, text in FLAG_TEXTS.items():
@@ -213,10 +222,10 @@ class RobotMapping(PartMapping):
     # what the edge, the router and the judge report
 
     def on_state(self, state: EdgeState, time_ns: int) -> None:
-        times = Times(time_ns, self._clock, state.stamp_ns, self._control_step)
-        if self._change('connection', state.state, times):
+        times = Times(time_ns, self._clock, state.stamp.ns, self._control_step)
+        if self._change('connection', state.state.word, times):
             level = CONNECTION_LEVELS.get(state.state, Level.WARN)
-            self._event(because(f'connection: {state.state}', state.reason), times, level)
+            self._event(because(f'connection: {state.state.word}', state.reason), times, level)
         if self._change('episode', state.episode_id, times):
             self._event(f'episode {state.episode_id or "ended"}', times)
         if self._change('paused', 'paused' if state.paused else '', times) and state.paused:
@@ -230,7 +239,7 @@ class RobotMapping(PartMapping):
 
     def _on_drops(self, state: EdgeState, times: Times) -> None:
         now = {
-            **dict(state.dropped),
+            **{each.reason: each.count for each in state.dropped},
             'stalls': state.stalls,
             'missed control steps': state.control_steps_missed,
         }
@@ -247,11 +256,12 @@ class RobotMapping(PartMapping):
         self._event(because(text, decision.reason), self._times(time_ns), level)
 
     def on_outcome(self, outcome: EpisodeOutcome, time_ns: int) -> None:
-        if not _is_new(self._outcomes, outcome.episode_id, outcome.outcome):
+        if not _is_new(self._outcomes, outcome.episode_id, outcome.outcome.word):
             self._count('copies of outcomes, at the router')
             return
-        text = f'episode {outcome.episode_id}: {outcome.outcome} after {outcome.duration_s:.1f} s'
-        level = Level.WARN if outcome.outcome == 'failure' else Level.INFO
+        word = outcome.outcome.word
+        text = f'episode {outcome.episode_id}: {word} after {outcome.duration_s:.1f} s'
+        level = Level.WARN if outcome.outcome == EpisodeOutcome.Outcome.FAILURE else Level.INFO
         self._event(because(text, outcome.text), self._times(time_ns), level)
 
     def on_divergence(self, divergence: ShadowDivergence, time_ns: int) -> None:
@@ -276,12 +286,7 @@ def check_frame(image: Image) -> None:
     if image.codec != Codec.JPEG:
         image_codec.decode(image)
         return
-    try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
-    except (ValueError, RuntimeError) as error:
-        raise Malformed('bad_jpeg', f'camera {image.name}: {error}') from None
-    if (height, width) != (image.height, image.width):
-        raise Malformed('wrong_shape', f'camera {image.name}: the JPEG is {height}x{width}')
+    image_codec.check_jpeg(image)
 
 
 def _is_new(recent: OrderedDict[K, T], key: K, value: T) -> bool:
@@ -292,13 +297,6 @@ def _is_new(recent: OrderedDict[K, T], key: K, value: T) -> bool:
     if len(recent) > RECENT:
         recent.popitem(last=False)
     return True
-
-
-def _status_name(status: int) -> str:
-    try:
-        return Status(status).name.lower()
-    except ValueError:
-        return f'status {status}'
 
 
 def _increases(before: Mapping[str, int], now: Mapping[str, int]) -> str:

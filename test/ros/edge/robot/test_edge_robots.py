@@ -16,9 +16,9 @@ from support.nodes.edge_rig import EDGE, EdgeRig, LIMIT_S, Seen
 from support.nodes.fake_server import FakeServer
 from support.nodes.played_robot import HOME, ROBOT, robot_yaml
 
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.topics.image_messages import image_from_frame
-from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 FRAME = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)
@@ -115,7 +115,12 @@ def test_a_base_drives_stops_before_what_is_near_and_when_nobody_answers(edge_ri
     # it was not told to go faster than it may; the robot's own topic keeps the newest command only
     speeds = [action.commanded[0] for action in edge_rig.seen.executed if action.commanded]
     assert max(np.diff(speeds)) <= 0.5 / 20 + 1e-6
-    near = next(r for r in server.received if r.state[0][0] > 0.1)
+
+    def fast() -> list:
+        return [request for request in server.received if request.state[0][0] > 0.1]
+
+    edge_rig.wait(fast, 'it requests while it drives')
+    near = fast()[0]
     assert near.state[0] == pytest.approx((near.state[0][0], near.state[0][1], 2.0))
     base.distance_m = 0.2
     edge_rig.wait(lambda: base.speed == (0.0, -0.2), 'the interlock holds it back')

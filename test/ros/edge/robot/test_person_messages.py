@@ -16,12 +16,12 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.command_messages import command_message
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.robot.intervention import InterventionInput, JOY, JoyAxis
 from lerobot_serve.edge.ros import person_messages
-from lerobot_serve.wire.errors import Malformed
 
 JOINTS = 'linear.x', 'angular.z', 'linear.y'
 FINITE = st.floats(-1e30, 1e30)

@@ -15,10 +15,10 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.description import StateSource
 from lerobot_serve.edge.robot.file import CAMERA_TYPES, ODOMETRY_FIELDS, STATE_KEYS
 from lerobot_serve.edge.ros import sensor_messages
-from lerobot_serve.wire.errors import Malformed
 
 NAMES = ('pan', 'lift', 'flex', 'gripper')
 VALUES = (0.5, -1.25, 2.0, 0.0)

@@ -32,7 +32,7 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.scene import draw_target
 from lerobot_serve_interfaces.msg import ExecutedAction
 
-pytestmark = [pytest.mark.slow, pytest.mark.limit_s(900)]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(900)]
 PIXELS, STEPS, EPISODES, ATTEMPTS = 64, 60, 12, 50
 # a third of the default: enough for so few episodes
 OPTIONS = BuiltinOptions(steps=250)

@@ -15,11 +15,11 @@ import pytest
 from support.nodes.server_rig import LOADING_LIMIT_S
 from support.nodes.small_client import JOINTS
 
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Flag, StateClass, Status
-from lerobot_serve.wire.services.session import CameraSpec
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec, Flag, StateClass, Status
 
 tiny_policies = pytest.importorskip(
     'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'

@@ -13,7 +13,7 @@ from support.nodes.small_client import SmallClient
 from support.policies.remote_peers import CONTRACTS, modality, Peer, PEERS
 import yaml
 
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve_interfaces.msg import SlotState
 
 NAMES = ('a', 'b', 'c')

@@ -39,6 +39,7 @@ def counted(now: CanaryState) -> int:
     return now.candidate_successes + now.champion_successes
 
 
+@pytest.mark.slow
 def test_another_policy_in_slot_b_gets_no_episode_and_no_evidence(fleet):
     rig = fleet.rig
     planned = rig.slot('b').policy
@@ -62,6 +63,7 @@ def test_another_policy_in_slot_b_gets_no_episode_and_no_evidence(fleet):
     assert (now.planned_policy, now.step, counted(now)) == (other, 0, 0)
 
 
+@pytest.mark.slow
 def test_another_champion_restarts_the_trial(fleet):
     rig = fleet.rig
     path = rig.steering('other').folder_path(chunk=30)

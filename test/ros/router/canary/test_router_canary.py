@@ -9,14 +9,15 @@ import time
 import pytest
 from support.router.rollout_rig import canary, PLAN, SUCCESS
 
+from lerobot_serve.contract.data_path.execution_report import encode, ExecutionReport, Halt
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.wire.execution_report import encode, ExecutionReport, Halt
-from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState
 from lerobot_serve_interfaces.srv import ControlSlot
 
 
+@pytest.mark.slow
 def test_a_candidate_that_does_as_well_gets_all_episodes(router_rig):
     fleet = canary(router_rig)
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')

@@ -10,7 +10,7 @@ import pytest
 from support.nodes.router_rig import LIMIT_S, RouterRig
 from support.nodes.small_client import SmallClient
 
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -80,6 +80,7 @@ def test_a_candidate_that_was_rolled_back_drives_no_robot_while_the_champion_han
     assert slot.episodes == 0 or router_rig.state.health == 'slot_b_drained'
 
 
+@pytest.mark.slow
 def test_where_no_slot_may_answer_the_robot_gets_a_status_that_says_why(router_rig):
     router_rig.slots()
     client = router_rig.robot()
@@ -99,6 +100,7 @@ def test_where_no_slot_may_answer_the_robot_gets_a_status_that_says_why(router_r
     assert asked(client, 'another') == (Status.OK, 'b')
 
 
+@pytest.mark.slow
 def test_running_episodes_leave_now_or_within_the_time(router_rig):
     router_rig.slots(episode_drain_timeout_s=1.0)
     client = router_rig.robot()

@@ -22,10 +22,10 @@ from support.nodes.predict_chunk_rig import (
 from support.nodes.server_rig import ServerRig
 from support.processes.stopped_process import halt
 
+from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy, UNANSWERED
-from lerobot_serve.wire.header import Envelope
-from lerobot_serve.wire.schema import Flag, Status
 
 # what a test waits for when nobody answers
 SHORT_S = 0.5
@@ -68,6 +68,7 @@ def forward(request, rig, runtime):
 patient = pytest.mark.parametrize('forward', [30.0], indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('forward', [3.0], indirect=True)
 def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
     rig.steering.turns.close_gate()

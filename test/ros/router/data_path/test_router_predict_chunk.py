@@ -21,13 +21,13 @@ from support.nodes.predict_chunk_rig import (
 from support.nodes.server_rig import ServerRig
 from support.nodes.zenoh_links import both_links
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.ros.predict_chunk_proxy import UNANSWERED
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import Observation
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ROUTER = '/policy_router'
 # as long as ros2 launch waits for a process that is to end
@@ -98,7 +98,6 @@ def test_what_a_replica_cannot_answer_is_told_in_its_words(router_rig, caller):
     assert router_rig.state.health == 'healthy'
 
 
-@pytest.mark.slow
 @both_links
 def test_a_slot_that_is_down_is_done_without(router_rig, caller):
     router_rig.slots()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from support.processes.stopped_process import halt
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.router.ros.replica_clients import ReplicaClients
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType
 
 LIMIT_S = 20.0
 

@@ -11,12 +11,12 @@ import pytest
 from support.nodes.small_client import SmallClient
 from support.nodes.zenoh_links import both_links
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.storage.store import Store
-from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import ReplicaState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 def answered(client: SmallClient, episode_id: str, count: int = 1, **changes: object) -> list:
@@ -202,7 +202,6 @@ def written(folder: Path, to: Path) -> set[str]:
     return set(store.content.placements)
 
 
-@pytest.mark.slow
 @both_links
 def test_placements_survive_the_router(router_rig, tmp_path):
     folder = tmp_path / 'kept'

@@ -9,8 +9,8 @@ import pytest
 from support.nodes.router_rig import LIMIT_S
 from support.nodes.small_client import SmallClient
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import ReplicaState, RouterState
 
 ENOUGH = 25
@@ -73,6 +73,7 @@ def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_
     assert router_rig.slot('prod').requests_failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('never', [{'hedge_budget_percent': 0.0}, {'hedge_factor': 0.0}], ids=str)
 def test_it_is_switched_off_while_it_runs(router_rig, never):
     pair(router_rig)
@@ -95,6 +96,7 @@ def present(rig) -> RouterState:
     return rig.state
 
 
+@pytest.mark.slow
 def test_what_has_state_is_never_asked_twice_and_says_when_it_was_lost(router_rig):
     pair(router_rig, '&state=recurrent', reply_timeout_s=0.5)
     client = router_rig.robot()

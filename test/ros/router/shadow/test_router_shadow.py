@@ -10,11 +10,13 @@ import pytest
 from support.nodes.small_client import SmallClient
 from support.nodes.zenoh_links import both_links
 
+from lerobot_serve.contract.data_path.execution_report import encode, ExecutedRun, ExecutionReport
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.wire.execution_report import encode, ExecutedRun, ExecutionReport
-from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import ActionChunk, ShadowDivergence, ShadowSummary
+
+pytestmark = pytest.mark.slow
 
 ROWS = 5
 
@@ -101,7 +103,6 @@ def test_only_the_share_that_is_sampled_is_seen(router_rig):
     compared(router_rig, player)
 
 
-@pytest.mark.slow
 @both_links
 @pytest.mark.parametrize('trouble', ['kill', 'hang'])
 def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, trouble):

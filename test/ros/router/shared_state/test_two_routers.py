@@ -10,7 +10,7 @@ import pytest
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
-from support.nodes.edge_rig import EdgeRig
+from support.nodes.edge_rig import BUFFERED, EdgeRig
 from support.nodes.router_rig import QUICK, ROUTER
 from support.nodes.service_asking import ask
 from support.nodes.small_client import SmallClient
@@ -26,11 +26,7 @@ pytestmark = pytest.mark.long
 SOUTH = '/south/policy_router'
 # seven seconds a chunk: nothing that dies here may be felt within one
 LONG = '&chunk=210'
-PATIENT = {
-    'request_threshold_s': 5.0,
-    'request_timeout_s': 1.0,
-    'max_action_age_s': 9.0,
-}
+PATIENT = {**BUFFERED, 'request_timeout_s': 1.0}
 
 
 @pytest.fixture
@@ -108,6 +104,7 @@ def test_what_is_said_to_one_holds_at_the_other_and_after_a_kill(pair):
     rig.wait(lambda: not rig.slot('b').text, 'slot b is not drained')
 
 
+@pytest.mark.slow
 def test_decisions_of_both_name_the_version_of_the_split(pair, node):
     rig = pair.rig
     pair.start()
@@ -161,6 +158,7 @@ def test_a_robot_whose_router_dies_goes_on_with_the_same_policy(pair, node, tmp_
         edge.end()
 
 
+@pytest.mark.slow
 def test_routing_goes_on_while_the_state_is_away(pair, server):
     rig = pair.rig
     pair.start()
@@ -184,6 +182,7 @@ def test_routing_goes_on_while_the_state_is_away(pair, server):
     robot.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('comes', [True, False])
 def test_a_router_that_starts_while_the_state_is_away_waits_for_it(pair, server, comes):
     rig = pair.rig

@@ -87,6 +87,7 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
     assert 0 < found['requests'] == found['identical'] <= len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('options', 'said'),
     [

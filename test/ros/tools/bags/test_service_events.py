@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import pytest
 from rclpy.serialization import serialize_message
 from service_msgs.msg import ServiceEventInfo
-from support.wire.wire_examples import patient, texts, uint
+from support.contract.wire_examples import patient, texts, uint
 
 from lerobot_serve.cage import limits_encoding
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.recording.node import message_class, TopicFilter
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session, SessionTerms
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import CameraSpec, Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -35,6 +35,7 @@ def row_with(viewer, what: str, **fields: object):
     return viewer.wait(found, what)
 
 
+@pytest.mark.slow
 def test_a_learner_is_shown_hangs_and_is_heard_of_again(learner_rig, start_dashboard):
     process = learner_rig.start()
     learner_rig.record('a')
@@ -51,7 +52,6 @@ def test_a_learner_is_shown_hangs_and_is_heard_of_again(learner_rig, start_dashb
     viewer.wait(lambda d: 'silent_since_ms' not in d['learners'][NODE], 'it is heard of again')
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.limit_s(900)
 def test_the_progress_of_a_training_and_its_version_are_shown(learner_rig, start_dashboard):

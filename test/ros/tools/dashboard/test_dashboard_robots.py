@@ -27,6 +27,7 @@ STATE = QoSProfile(
 )
 
 
+@pytest.mark.slow
 def test_a_robot_is_shown_paused_and_resumed_by_two_operators(edge_rig, start_dashboard):
     edge_rig.start_server()
     edge_rig.start()
@@ -57,6 +58,7 @@ def test_a_robot_is_shown_paused_and_resumed_by_two_operators(edge_rig, start_da
     viewer.wait_for_robot(ROBOT, 'it is resumed', paused=False)
 
 
+@pytest.mark.slow
 def test_one_robot_is_followed_only_while_somebody_looks(edge_rig, start_dashboard):
     edge_rig.start_server()
     edge_rig.start()
@@ -84,6 +86,7 @@ def test_one_robot_is_followed_only_while_somebody_looks(edge_rig, start_dashboa
         dashboard._viewers.remove(viewer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('link', ['zenoh'])
 def test_the_plan_and_the_requests_of_a_robot_over_zenoh_are_heard(edge_rig, start_dashboard):
     edge_rig.start_server()
@@ -116,6 +119,7 @@ class dashboard_watch_ends:
         )
 
 
+@pytest.mark.slow
 def test_a_robot_that_hangs_is_silent_and_lives_again(edge_rig, start_dashboard):
     edge_rig.start_server()
     edge = edge_rig.start()
@@ -136,6 +140,7 @@ def test_a_robot_that_hangs_is_silent_and_lives_again(edge_rig, start_dashboard)
     viewer.wait_for_incident('silent', 'info')
 
 
+@pytest.mark.slow
 def test_a_robot_that_is_killed_is_silent_and_only_a_pause_is_tried(edge_rig, start_dashboard):
     edge_rig.start_server()
     edge = edge_rig.start()
@@ -183,6 +188,7 @@ def test_hostile_names_are_shown_as_text_or_not_at_all(node, start_dashboard, wa
     assert json.loads(dashboards[0].get('/api/incidents?id=99')[1])['error']
 
 
+@pytest.mark.slow
 def test_a_stall_is_explained_from_the_trace_of_the_robot(edge_rig, start_dashboard, tmp_path):
     traces = tmp_path / 'traces'
     server = edge_rig.start_server()

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.nodes.dashboard_rig import DashboardRig, Viewer
-from support.nodes.edge_rig import EdgeRig
+from support.nodes.edge_rig import BUFFERED, EdgeRig
 from support.nodes.router_rig import ROUTER, RouterRig
 
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
@@ -32,6 +32,7 @@ def two_slots(rig: RouterRig, **router: object) -> None:
     rig.wait_for_health('healthy')
 
 
+@pytest.mark.slow
 def test_slots_and_split_are_set_with_the_name_of_the_person(router_rig, start_dashboard):
     two_slots(router_rig)
     dashboard = start_dashboard()
@@ -144,7 +145,7 @@ def test_a_rollout_begins_and_ends_on_the_page_and_no_robot_stalls(
         lambda: router_rig.watch.last[CanaryState].state == CanaryState.RUNNING, 'the first step'
     )
     dashboard.does('rollout promote', ROUTER)
-    robot.start(servers=[ROUTER])
+    robot.start(servers=[ROUTER], **BUFFERED)
     robot.wait_for_play()
     assert robot.seen.last.slot == 'b'
     stalls = robot.seen.last.stalls
@@ -175,6 +176,7 @@ def test_a_rollout_begins_and_ends_on_the_page_and_no_robot_stalls(
     robot.wait_for_play()
 
 
+@pytest.mark.slow
 def test_a_load_that_fails_is_shown_with_what_each_server_serves(
     router_rig: RouterRig, start_dashboard
 ):

@@ -51,6 +51,7 @@ def page(browser: BrowserContext, address: str) -> Iterator[Page]:
         yield tab.open(f'#{fragment}')
 
 
+@pytest.mark.slow
 def test_an_abort_by_keyboard_rolls_back(
     router_rig: RouterRig, robot: EdgeRig, page: Page, wait_until
 ):
@@ -85,17 +86,17 @@ def pause_and_resume(page: Page, robot: EdgeRig, wait_until) -> None:
     """Pause the robot in its view, where its joints are drawn, and resume it."""
     page.evaluate(f"location.hash = '#/robot/{quote(EDGE, safe='')}'")
     expect(page.locator('.joints canvas')).not_to_have_count(0)
-    page.get_by_role('button', name='Pause').click()
+    page.get_by_role('button', name='Pause', exact=True).click()
     expect(page.locator('#ask-text')).to_contain_text('to rest and hold it there')
     page.keyboard.press('Enter')
     wait_until(lambda: robot.seen.last.paused, 'the pause')
     expect(page.locator('.verdict .flag')).to_have_text('paused')
-    page.get_by_role('button', name='Resume').click()
+    page.get_by_role('button', name='Resume', exact=True).click()
     expect(page.locator('#ask-text')).to_contain_text('it may move at once')
     # the focus is on Cancel
     page.keyboard.press('Enter')
     expect(page.locator('#ask')).to_be_hidden()
     assert robot.seen.last.paused
-    page.get_by_role('button', name='Resume').click()
+    page.get_by_role('button', name='Resume', exact=True).click()
     page.locator('#ask-confirm').click()
     wait_until(lambda: not robot.seen.last.paused, 'the end of the pause')

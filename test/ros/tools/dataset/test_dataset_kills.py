@@ -19,7 +19,7 @@ from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 pytest.importorskip('lerobot')
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(900)]
 
 # with the dataset that is there more than are joined at once
 EPISODES, KILLS = 17, 6

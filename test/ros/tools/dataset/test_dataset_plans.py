@@ -12,8 +12,9 @@ from std_msgs.msg import String
 from support.tools.bag_rig import write_sqlite
 
 from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, STEP_NS
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.errors import WrongCommandLine
-from lerobot_serve.tools.bags.message_decoding import decode_executed
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.features import (
@@ -162,7 +163,7 @@ def test_rows_of_overlapping_recordings_are_in_order_and_only_once(tmp_path):
             )
         part.close()
     (plan,) = plans_of(tmp_path / 'long', tmp_path / 'short')
-    steps = [decode_executed(row.executed).control_step for row in plan.rows]
+    steps = [decode(records.ExecutedAction, row.executed).control_step for row in plan.rows]
     assert steps == list(range(9))
     assert plan.digest == plans_of(tmp_path / 'all')[0].digest
 

@@ -14,7 +14,7 @@ from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.tools.cli.main import main
 
 pytest.importorskip('lerobot')
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 # a program of LeRobot, where torchvision has no video reader
 PROGRAM = """

@@ -108,6 +108,7 @@ def test_a_wrong_parameter_of_the_server_is_one_line(capsys):
     assert capsys.readouterr().err.count('\n') == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('domain', ['abc', '300'])
 def test_a_domain_that_cannot_be_is_told_and_ros_not_started(domain):
     """ROS would end the process."""
@@ -119,6 +120,7 @@ def test_a_domain_that_cannot_be_is_told_and_ros_not_started(domain):
     assert 'Traceback' not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_not_there_is_found(tmp_path):
     gone = str(tmp_path / 'gone.xml')
     done = run('--json', *QUICK, **{profile_variable(): gone})

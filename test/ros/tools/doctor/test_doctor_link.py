@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from support.network.ports import free_port
 from support.zenoh.access_rig import Keys, SITE
 
@@ -17,6 +18,7 @@ def link_findings(output: str) -> dict[str, dict[str, str]]:
     return {finding['name']: finding for finding in groups['link']}
 
 
+@pytest.mark.slow
 def test_it_finds_the_server_at_its_site_alone(edge_rig, capsys):
     endpoint = f'tcp/127.0.0.1:{free_port()}'
     edge_rig.start_server(zenoh_listen=f"['{endpoint}']")
@@ -34,6 +36,7 @@ def test_it_finds_the_server_at_its_site_alone(edge_rig, capsys):
     assert 'it has the site default' in ' '.join(findings['servers'].values())
 
 
+@pytest.mark.slow
 def test_under_access_control_it_finds_the_server_that_is_named(edge_rig, tmp_path, capsys):
     site, endpoint = Keys(tmp_path / 'keys'), f'tls/localhost:{free_port()}'
     robot = site.add('robot', 'robot_1')

@@ -134,6 +134,7 @@ def test_a_robot_that_is_well(driver, robot_file, control, doctor):
     assert findings['environment', 'large messages']['verdict'] == 'ok'
 
 
+@pytest.mark.slow
 def test_traps_and_topics_that_are_silent_or_of_another_type(driver, robot_file, control, doctor):
     driver.joints()
     driver.publish(Image, '/camera/front/image_raw')
@@ -159,6 +160,7 @@ def test_traps_and_topics_that_are_silent_or_of_another_type(driver, robot_file,
         assert bool(finding['remedy']) is (finding['verdict'] in ('failure', 'warning'))
 
 
+@pytest.mark.slow
 def test_joints_that_the_driver_does_not_know_in_a_namespace(node, driver, robot_file, doctor):
     message = JointState(name=['other'], position=[0.0])
     driver.publish(JointState, '/robot_7/joint_states', message)

@@ -212,6 +212,7 @@ def test_what_it_started_ends_with_it(up, tmp_path):
         wait_until(lambda pid=pid: not is_alive(pid), f'process {pid} outlives it')
 
 
+@pytest.mark.slow
 def test_a_dashboard_of_the_fleet_prints_its_token_on_a_terminal(tmp_path):
     (tmp_path / 'fleet.yaml').write_text(WITH_DASHBOARD.format(policy=NULL))
     started = UpOnTerminal(tmp_path, 'fleet.yaml')

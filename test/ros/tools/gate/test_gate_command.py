@@ -11,13 +11,13 @@ import pytest
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, request, SHAPE
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import decode, encode
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.canary.gate_record import read_record
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import decode, encode
-from lerobot_serve.wire.schema import Status
 
 ROBOT = """
 name: arm
@@ -40,11 +40,11 @@ command: {topic: commands, type: std_msgs/Float64MultiArray}
 def outcome_message(episode_id: str, outcome: int, number: int) -> BagMessage:
     from rclpy.serialization import serialize_message
 
-    from lerobot_serve.tools.bags.fleet_decoding import OUTCOME_TYPE
+    from lerobot_serve.tools.bags.message import OUTCOME
     from lerobot_serve_interfaces.msg import EpisodeOutcome
 
     raw = serialize_message(EpisodeOutcome(episode_id=episode_id, outcome=outcome))
-    return BagMessage('/judge/episode_outcome', OUTCOME_TYPE, 10**6 + number, raw)
+    return BagMessage('/judge/episode_outcome', OUTCOME, 10**6 + number, raw)
 
 
 def without_id(raw: bytes) -> bytes:

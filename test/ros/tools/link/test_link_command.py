@@ -22,6 +22,7 @@ def endpoint() -> str:
         return f'tcp/127.0.0.1:{found.getsockname()[1]}'
 
 
+@pytest.mark.slow
 def test_it_shows_the_server_its_robot_and_what_they_send(edge_rig, endpoint, capsys):
     edge_rig.start_server(zenoh_listen=f"['{endpoint}']")
     edge_rig.start(link='zenoh', zenoh_connect=f"['{endpoint}']")
@@ -48,6 +49,7 @@ def test_it_shows_the_server_its_robot_and_what_they_send(edge_rig, endpoint, ca
     assert 'no server of the site hall; it has the site default: give it as --site' in error
 
 
+@pytest.mark.slow
 def test_it_names_two_servers_of_one_name(edge_rig, endpoint, capsys):
     for _ in range(2):
         edge_rig.start_server(zenoh_connect=[endpoint])
@@ -56,6 +58,7 @@ def test_it_names_two_servers_of_one_name(edge_rig, endpoint, capsys):
     assert '2 servers have the name policy_server in' in problem and 'stop all but one' in problem
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_server_that_connects(edge_rig, endpoint, capsys):
     edge_rig.start_server(zenoh_connect=f"['{endpoint}']")
     assert main(['link', '--listen', endpoint, '--seconds', '10']) == 0

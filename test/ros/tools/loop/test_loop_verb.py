@@ -72,6 +72,7 @@ def test_it_ends_when_it_is_asked_to(command, tmp_path, is_blocked, number):
     assert events(tmp_path)[-1] == 'loop_ended'
 
 
+@pytest.mark.slow
 def test_a_second_one_is_refused_and_one_after_a_kill_is_not(command, tmp_path):
     with running(command, tmp_path, is_blocked=False) as process:
         second = subprocess.run(command, capture_output=True, text=True, timeout=START_S)

@@ -13,13 +13,14 @@ import pytest
 from support.learner import shown_learner
 from support.waiting import wait_until
 
+from lerobot_serve.contract import records
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.learners.learner_silence import SILENT_S
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.learners.learner_view import as_json, as_text
-from lerobot_serve.tools.operate.message_views import LEARNER_NAMES, learner_view
+from lerobot_serve.tools.operate.message_views import learner_view
 from lerobot_serve_interfaces.msg import DropCount, LearnerState
 
 LIMIT_S = 20.0
@@ -60,9 +61,8 @@ def views(client: FleetClient) -> dict[str, LearnerView]:
 
 
 def test_the_phases_are_those_of_the_message():
-    assert {number: Phase[name].value for number, name in LEARNER_NAMES.items()} == {
-        phase.value: phase.value for phase in Phase
-    }
+    states = records.LearnerState.State
+    assert {s.name: s.value for s in states} == {phase.name: phase.value for phase in Phase}
 
 
 def test_without_a_learner_none_is_found(client, node):
@@ -79,6 +79,7 @@ def test_learners_are_found_with_all_that_they_show(client, node):
     assert (other.node, other.phase, other.progress) == ('/a/learner', 'unknown (9)', None)
 
 
+@pytest.mark.slow
 def test_a_learner_that_starts_later_is_found_and_one_that_stops_is_silent(client, node):
     assert client.last_learners() == []
     learner = PlayedLearner(node)

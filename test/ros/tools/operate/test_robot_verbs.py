@@ -17,6 +17,7 @@ from lerobot_serve_interfaces.msg import EdgeState
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.slow
 def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch):
     operator = Operator(capsys)
     edge_rig.start_server()
@@ -40,6 +41,10 @@ def check_robot(operator: Operator) -> None:
     assert table.splitlines()[-1].endswith(' (paused)')
     assert 'add --yes' in operator.needs_yes('robot', 'robot_1', 'resume')
     assert 'paused: true -> false' in operator.does('robot', 'robot_1', 'resume')
+    assert 'robot_1 is not paused' in operator.does('robot', '--all', 'resume')
+    assert '1 of 1 robots confirm it' in operator.does('robot', '--all', 'pause')
+    assert 'add --yes' in operator.needs_yes('robot', 'resume', '--all')
+    assert '1 of 1 robots confirm it' in operator.does('robot', 'resume', '--all')
     assert 'Cage is not latched' in operator.is_refused('robot', 'robot_1', 'reset-cage', '--yes')
     told = operator.does('robot', 'robot_1', 'reset')
     # no state shows it, and who did it is printed
@@ -57,6 +62,7 @@ def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, 
         silent, other = operator.reads('robots')
         refusal = operator.is_refused('robot', 'robot_1', 'reset', '--yes')
         paused = operator('robot', 'robot_1', 'pause', '--timeout-s', '2'), operator.error
+        all_paused = operator('robot', '--all', 'pause', '--timeout-s', '5'), operator.out
         table = operator.prints('robots')
     finally:
         edge.send_signal(signal.SIGCONT)
@@ -68,11 +74,34 @@ def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, 
     status, text = paused
     assert {3: 'did not reply', 1: 'nothing was sent'}[status] in text
     assert 'stop it at its power' in text
+    # the robot that answers does not wait for the one that hangs, which is named
+    status, lines = all_paused[0], all_paused[1].splitlines()
+    assert status == 4 and len(lines) == 3
+    assert lines[0].startswith('robot_2: ') and 'stop it at its power' not in lines[0]
+    assert lines[1].startswith('robot_1: ') and 'stop it at its power' in lines[1]
+    assert lines[2] == 'pause: 1 of 2 robots confirm it; not robot_1'
+    assert [line.split()[1:3] for line in table.splitlines()[2:3]] == [['CONNECTING', '(paused)']]
     assert table.splitlines()[1].split()[:3] == ['robot_1', 'SILENT', '-']
     edge_rig.wait(lambda: 'SILENT' not in operator.prints('robots'), 'it is heard again')
     edge_rig.kill(edge)
     edge_rig.wait(lambda: 'SILENT' in operator.prints('robots'), 'it is missed')
     assert [each['name'] for each in operator.reads('robots', '--forget')] == ['robot_2']
+
+
+@pytest.mark.slow
+def test_the_old_state_of_a_robot_that_hangs_confirms_no_pause(edge_rig, capsys, monkeypatch):
+    operator = Operator(capsys)
+    edge = edge_rig.start()
+    with one_client(monkeypatch):
+        operator.does('robot', 'robot_1', 'pause')
+        halt(edge)
+        try:
+            edge_rig.wait(lambda: 'SILENT' in operator.prints('robots'), 'it is missed')
+            # the last state that the client has is paused
+            status = operator('robot', 'robot_1', 'pause', '--timeout-s', '5')
+            assert (status, 'did not reply' in operator.error) == (3, True)
+        finally:
+            edge.send_signal(signal.SIGCONT)
 
 
 def names(operator: Operator) -> list[str]:
@@ -87,6 +116,7 @@ def test_without_a_robot_the_error_names_what_to_check(words, capsys):
     assert 'edge_controller runs' in operator.is_refused_within('0.2', *words)
 
 
+@pytest.mark.slow
 def test_a_shell_completes_the_names_of_live_robots(edge_rig, tmp_path):
     edge_rig.start()
     edge_rig.wait(lambda: edge_rig.seen.states, 'its state')

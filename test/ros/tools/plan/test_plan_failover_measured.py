@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.simulation import simulate_fleet
-from lerobot_serve.wire.schema import Status
 
 ROBOTS, INFERENCE_S, NOTICED_S, ROUND_S = 4, 0.04, 2.0, 5.0
 ROUNDS, STOPS_BEFORE = 3, 1
@@ -41,6 +43,7 @@ def waiting(answers_s) -> int:
     return sum(latency_s > NOTICED_S / 2 for latency_s in answers_s)
 
 
+@pytest.mark.alone
 def test_robots_of_a_server_that_stops_wait_once(router_rig):
     for name in ('one', 'two'):
         router_rig.server(name, 'prod', policy='p', options=f'&seconds={INFERENCE_S}')

@@ -15,10 +15,10 @@ import time
 
 import pytest
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
-from lerobot_serve.wire import chunk as wire_chunk
 
 ROBOTS, INFERENCE_S, SECONDS = 6, 0.04, 4.0
 # of all requests
@@ -101,6 +101,7 @@ def expect_alike(measured: Measured, simulated: SimulationResult) -> None:
     assert simulated.superseded == pytest.approx(measured.superseded, abs=close)
 
 
+@pytest.mark.alone
 def test_a_server_with_time_to_spare_answers_all(rig):
     measured = measure(rig, CALM_HZ)
     simulated = planned(measured)
@@ -110,6 +111,7 @@ def test_a_server_with_time_to_spare_answers_all(rig):
     assert measured.chunks >= (1 - CLOSE) * measured.requests
 
 
+@pytest.mark.alone
 def test_a_server_that_is_asked_too_much_answers_what_it_can(rig):
     measured = measure(rig, BUSY_HZ)
     simulated = planned(measured)
@@ -120,6 +122,7 @@ def test_a_server_that_is_asked_too_much_answers_what_it_can(rig):
     assert measured.superseded > CLOSE * measured.requests
 
 
+@pytest.mark.alone
 def test_in_batches_the_same_server_keeps_up(rig):
     wait_ms = 5.0
     batches = {

@@ -20,9 +20,11 @@ from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_unt
 from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, has_messages, messages
 
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.shared_memory.ports import ports_of
 from lerobot_serve.tools.bags.mcap_file import read_stored
-from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
@@ -53,7 +55,7 @@ def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUC
 
 
 def executed(bag: Path) -> list:
-    return [decode_executed(each.data) for each in messages(bag, EXECUTED_TYPE)]
+    return [decode(ExecutedAction, each.data) for each in messages(bag, EXECUTED)]
 
 
 def check_inputs(bag: Path) -> None:
@@ -61,13 +63,14 @@ def check_inputs(bag: Path) -> None:
     (file,) = bag.glob('*.mcap')
     stored = list(read_stored(file, pytest.fail))
     sent = {each.sent_ns for each in stored if each.channel.topic == JOINT_TOPIC}
-    steps = [decode_executed(each.data) for each in stored if each.kind == EXECUTED_TYPE]
+    steps = [decode(ExecutedAction, each.data) for each in stored if each.kind == EXECUTED]
     assert steps
     missing = [each for each in steps if not {i for i in each.input_ids if i} <= sent]
     # joint states are best effort: on a busy machine one may be lost on its way to the recorder
     assert 10 * len(missing) <= len(steps), (len(missing), len(steps), missing[0].input_ids)
 
 
+@pytest.mark.slow
 def test_episodes_hold_all_that_the_robot_saw_and_did(rig, tmp_path):
     root = tmp_path / 'bags'
     with recorder(root, '--strategy', 'episodic') as process:
@@ -80,7 +83,7 @@ def test_episodes_hold_all_that_the_robot_saw_and_did(rig, tmp_path):
         rig.wait(lambda: len(bags(root)) == 3, 'all bags are whole')
         with recorder(root, '--strategy', 'sentry') as second:
             assert second.process.wait(LIMIT_S) == 1
-            assert 'in use by another recorder' in second.log
+            assert 'in use by lerobot-serve record (process ' in second.log
         assert process.stop() == 0, process.log
     seen = {each.control_step: each for each in rig.seen.executed if each.episode_id}
     for bag, episode, outcome in zip(
@@ -119,8 +122,8 @@ def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, t
             whole[bag.name] = [each.control_step for each in executed(bag)]
         # of the running one at most the last second is gone, and the next start completes it
         for cut in root.glob('*.recording'):
-            found = [m for m in Bag(cut).read() if m.type == EXECUTED_TYPE]
-            steps = [decode_executed(each.data).control_step for each in found]
+            found = [m for m in Bag(cut).read() if m.type == EXECUTED]
+            steps = [decode(ExecutedAction, each.data).control_step for each in found]
             if f'_cut-{number}_' in cut.name and steps:
                 assert steps == list(range(steps[0], steps[0] + len(steps)))
                 assert last - steps[-1] <= 45

@@ -18,6 +18,7 @@ TOPIC = '/fast'
 BURST, BURSTS, PERIOD_S = 20, 200, 0.02
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_faster_than_the_waits_is_recorded(node, tmp_path):
     publisher = node.create_publisher(UInt32, TOPIC, QoSProfile(depth=1000))
     bag = tmp_path / 'bag'

@@ -20,9 +20,11 @@ from support.nodes.recorder_process import recorder, wait_until_recorded
 from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, messages
 
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.tools.bags.mcap_file import read_stored
-from lerobot_serve.tools.bags.message_decoding import decode_executed, EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 JOINT_TOPIC, CAMERA_TOPIC = f'{ROBOT}/joint_states', f'{ROBOT}/camera'
@@ -50,7 +52,7 @@ def run_episode(rig: EdgeRig, episode_id: str, *, is_helped: bool = False) -> No
 
 
 def control_steps(bag: Path) -> list[int]:
-    return [decode_executed(each.data).control_step for each in messages(bag, EXECUTED_TYPE)]
+    return [decode(ExecutedAction, each.data).control_step for each in messages(bag, EXECUTED)]
 
 
 @pytest.fixture
@@ -76,8 +78,8 @@ def test_dagger_keeps_the_episode_in_which_a_person_commanded(edge_rig, person, 
     assert '_helped_' in bag.name
     about = json.loads((bag / 'intervals.json').read_text())
     assert about['intervention']
-    steps = [decode_executed(each.data) for each in messages(bag, EXECUTED_TYPE)]
-    assert {'policy', 'person'} <= {each.source for each in steps}
+    steps = [decode(ExecutedAction, each.data) for each in messages(bag, EXECUTED)]
+    assert {'policy', 'person'} <= {each.source.word for each in steps}
     assert {LEADER, JOY} <= {each.topic for each in messages(bag)}
 
 
@@ -92,7 +94,7 @@ def test_a_takeover_saves_a_highlight(edge_rig, person, tmp_path):
         assert process.stop() == 0, process.log
     (bag,) = bags(root)
     assert '_takeover_' in bag.name
-    sources = [decode_executed(each.data).source for each in messages(bag, EXECUTED_TYPE)]
+    sources = [decode(ExecutedAction, each.data).source.word for each in messages(bag, EXECUTED)]
     # before and after
     assert (sources[0], 'person' in sources) == ('policy', True)
 
@@ -130,12 +132,13 @@ def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_r
     assert np.abs(read.astype(int) - frame).mean() < 5
     # each control step still finds the picture that it acted on
     sent = {each.sent_ns for each in pictures}
-    steps = [decode_executed(each.data) for each in stored if each.kind == EXECUTED_TYPE]
+    steps = [decode(ExecutedAction, each.data) for each in stored if each.kind == EXECUTED]
     found = [bool(set(each.input_ids) & sent) for each in steps]
     # but for those whose picture came before the ring began
     assert all(found[found.index(True) :])
 
 
+@pytest.mark.slow
 def test_slices_follow_each_other_without_a_gap(edge_rig, tmp_path):
     edge_rig.start_server()
     edge_rig.start()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.wire.schema import Flag
 
 KIND = 'recurrent'
 SHAPE, OTHER = 'joints=6,chunk=30,cameras=,fps=30', 'joints=6,chunk=31,cameras=,fps=30'

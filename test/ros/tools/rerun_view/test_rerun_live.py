@@ -182,6 +182,7 @@ def test_a_signal_in_a_bag_leaves_a_whole_file(tmp_path, number):
     assert f'{len(wanted) + 1} of {len(wanted) + 1} messages shown; interrupted' in output(file)
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_reached_leaves_no_file(tmp_path):
     file = tmp_path / 'view.rrd'
     with view(file, '--connect', 'tcp/127.0.0.1:1') as process:

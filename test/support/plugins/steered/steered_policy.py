@@ -26,6 +26,8 @@ import weakref
 
 import numpy as np
 
+from lerobot_serve.contract.schema import StateClass
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import (
     LoadOptions,
     PolicyDescription,
@@ -33,8 +35,6 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.services.action_range import ActionRange
 
 JOINTS = 6
 WARM_UP = 'warm-up'

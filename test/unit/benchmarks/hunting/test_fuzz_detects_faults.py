@@ -13,24 +13,29 @@ import numpy as np
 import pytest
 
 from benchmarks import hunt
-from benchmarks.hunting.driver import FuzzTarget
-from benchmarks.hunting.edge_person import RememberedDecision
+from benchmarks.hunting.driver import Finding, FuzzEvent, FuzzTarget, play, Script, ScriptLine
+from benchmarks.hunting.edge_model import EdgeModel
 from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.edge.control import authority
+from lerobot_serve.edge.control import authority, pose_tracker
 from lerobot_serve.edge.control.playback import ActionPlayback
-from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.control.pose_tracker import PoseTracker
+from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput
+from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve.router.data_path import dispatcher
+from lerobot_serve.router.data_path.forwarder import RequestForwarder
 from lerobot_serve.router.placement import eligibility
 from lerobot_serve.router.placement.eligibility import ObstacleKind, SlotUse
 from lerobot_serve.router.placement.placement_table import PlacementTable
-from lerobot_serve.router.sessions import manager
+from lerobot_serve.router.replicas.slot import NO_VERDICT, Slot
+from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.storage.decisions import DurableDecisions
+from lerobot_serve.router.storage.writer import StoreWriter
 
 EDGE, ROUTER = hunt.TARGETS['edge'], hunt.TARGETS['router']
 WITHIN_STEPS = 40_000
@@ -90,18 +95,29 @@ def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
     found(EDGE, 'handed back')
 
 
-@pytest.mark.slow
-def test_a_takeover_that_dies_with_the_process(monkeypatch):
-    monkeypatch.setattr(RememberedDecision, 'exists', lambda _: False)
-    found(EDGE, 'person')
+@pytest.mark.parametrize(
+    ('decision', 'rule'),
+    [
+        pytest.param(Decision.TAKEN_OVER, 'person', marks=pytest.mark.slow),
+        pytest.param(Decision.PAUSED, 'authority', marks=pytest.mark.slow),
+        (Decision.LATCHED, 'latch'),
+        pytest.param(Decision.STOPPED, 'stop', marks=pytest.mark.slow),
+    ],
+)
+def test_a_decision_that_dies_with_the_process(monkeypatch, decision, rule):
+    restart = EdgeModel.restart
+
+    def forget(model: EdgeModel) -> None:
+        (model.folder / decision.file).unlink(missing_ok=True)
+        restart(model)
+
+    monkeypatch.setitem(EDGE.rules, 'restart', FuzzEvent(1, forget))
+    found(EDGE, rule)
 
 
-@pytest.mark.slow
-def test_a_pause_that_dies_with_the_process(monkeypatch):
-    make = EdgeCore.make_operator_control
-    monkeypatch.setattr(
-        EdgeCore, 'make_operator_control', lambda core, *given: make(core, *given[:2], None)
-    )
+def test_a_person_who_outranks_a_pause(monkeypatch):
+    rules = sorted(authority.AUTHORITY_RULES, key=lambda rule: rule.cause != 'person_commands')
+    monkeypatch.setattr(authority, 'AUTHORITY_RULES', tuple(rules))
     found(EDGE, 'authority')
 
 
@@ -158,16 +174,75 @@ def test_steps_without_a_limit(monkeypatch):
     found(EDGE, 'step')
 
 
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+# what an edge that stood still does
+
+SILENCE = [
+    ('no silence at all', PoseTracker, '_begin_silence', nothing, 'silence', 2),
+    ('samples that waited', pose_tracker, 'WAITED_SHARE', -9.0, 'silence', 10),
+    ('a person who waited', Takeover, 'forget', nothing, 'person', 23),
+    ('inputs that waited', ActionPlayback, 'discard', nothing, 'stale', 44),
+]
+
+
+@pytest.mark.parametrize(
+    ('owner', 'name', 'broken', 'rule', 'seed'),
+    [pytest.param(*fault, id=what) for what, *fault in SILENCE],
+)
+def test_an_edge_that_stood_still_and_goes_on(monkeypatch, owner, name, broken, rule, seed):
+    monkeypatch.setattr(owner, name, broken)
+    found(EDGE, rule, seed)
+
+
+def test_commands_too_far_ahead(monkeypatch):
+    monkeypatch.setattr(MotionLimits, '_lead_window', nothing)
+    found(EDGE, 'lead', 4)
+
+
 # who may get episodes
 
 
-@pytest.mark.parametrize('path', [SlotUse.PLACE, SlotUse.TAKE_OVER, SlotUse.MOVE_IN])
-def test_a_verdict_that_one_path_does_not_ask_for(monkeypatch, path):
-    """R1: what was rolled back gets episodes."""
+def forget_verdicts(monkeypatch: pytest.MonkeyPatch, path: SlotUse) -> None:
     forgotten = {ObstacleKind.BARRED, ObstacleKind.NO_SHARE, ObstacleKind.NOT_OFFERED}
     row = eligibility.REFUSING_OBSTACLES[path] - forgotten
     monkeypatch.setitem(eligibility.REFUSING_OBSTACLES, path, row)
-    found(ROUTER, 'barred', 154 if path is SlotUse.PLACE else 1)
+
+
+@pytest.mark.parametrize('path', [SlotUse.TAKE_OVER, SlotUse.MOVE_IN])
+def test_a_verdict_that_one_path_does_not_ask_for(monkeypatch, path):
+    """R1: what was rolled back gets episodes."""
+    forget_verdicts(monkeypatch, path)
+    found(ROUTER, 'barred')
+
+
+def play_script(script: Script, steps: int, **choices: object) -> tuple[Finding | None, set[str]]:
+    """Return what is found, and the slots in which episodes were placed."""
+    model = RouterModel(1, **choices)
+    _, finding = play(lambda _: model, ROUTER.rules, 1, script, steps)
+    return finding, set(model.checker.placed.values())
+
+
+COMES_BACK = (
+    ScriptLine(6, 'canary word', ('rollback',)),
+    ScriptLine(7, 'plan', ('none',)),
+    # the split is the operator's while another policy is there
+    ScriptLine(8, 'load', ('b', 2)),
+    ScriptLine(12, 'split', (50,)),
+    ScriptLine(15, 'load', ('b', 1)),
+)
+
+
+def test_a_verdict_that_the_split_does_not_ask_for(monkeypatch):
+    """R1; no random run gets there soon."""
+    choices = {'canary.plan': ('50:2:0', '100'), 'split_percent': 50, 'failover_slots': 'none'}
+    finding, _ = play_script(COMES_BACK, 300, **choices)
+    assert finding is None
+    forget_verdicts(monkeypatch, SlotUse.PLACE)
+    finding, _ = play_script(COMES_BACK, 300, **choices)
+    assert finding and finding.rule == 'barred'
 
 
 def test_a_drain_that_is_gone_after_a_restart(monkeypatch):
@@ -195,9 +270,43 @@ def test_a_verdict_that_is_gone_after_a_restart(monkeypatch):
     found(ROUTER, 'barred')
 
 
+NOT_KNOWN = (
+    ScriptLine(6, 'slot halted', ('b', 'halted')),
+    ScriptLine(7, 'restart', (True,)),
+    ScriptLine(8, 'plan', ('short',)),
+    ScriptLine(12, 'canary word', ('rollback',)),
+    ScriptLine(18, 'slot word', ('lift', 'b')),
+    ScriptLine(19, 'slot halted', ('a', 'halted')),
+    ScriptLine(20, 'slot well', ('b', 'well')),
+)
+
+
+def test_a_verdict_on_a_slot_whose_policy_is_not_known(monkeypatch):
+    choices = {'canary.plan': (), 'split_percent': 100, 'failover_slots': 'b'}
+    lifted = play_script(NOT_KNOWN, 60, **choices)
+    assert lifted == (None, {'a', 'b'}), 'it bars no policy either'
+    unlifted = tuple(line for line in NOT_KNOWN if line.rule != 'slot word')
+    assert play_script(unlifted, 60, **choices) == (None, {'a'})
+    of_policy = property(lambda slot: slot.verdicts.get(slot.policy, NO_VERDICT))
+    monkeypatch.setattr(Slot, 'verdict_record', of_policy)
+    finding, _ = play_script(unlifted, 60, **choices)
+    assert finding and finding.rule == 'barred'
+
+
+@pytest.mark.parametrize(
+    ('owner', 'name', 'broken', 'seed'),
+    [
+        (SlotStats, 'replay', nothing, 4),
+        (StoreWriter, 'when_durable', lambda _, on_written: on_written(''), 3),
+    ],
+)
+def test_an_accepted_outcome_that_dies_with_the_process(monkeypatch, owner, name, broken, seed):
+    monkeypatch.setattr(owner, name, broken)
+    found(ROUTER, 'outcome', seed)
+
+
 def test_a_request_without_an_end(monkeypatch):
-    for module in (dispatcher, manager):
-        monkeypatch.setattr(module, 'report_dropped', lambda *_: None)
+    monkeypatch.setattr(RequestForwarder, 'reply_timeout', lambda _, request, step: request.end())
     found(ROUTER, 'lost')
 
 
@@ -219,4 +328,4 @@ def test_a_request_that_is_answered_twice(monkeypatch):
 
 def test_an_episode_that_loses_its_slot(monkeypatch):
     monkeypatch.setattr(PlacementTable, '_remember', lambda *_: None)
-    found(ROUTER, 'sticky', 32)
+    found(ROUTER, 'sticky', 30)

@@ -71,13 +71,15 @@ def a_stop_by_service_allows_braking_and_interlocks(
 
 
 def a_pause_begins_no_motion(given: AuthorityInputs, grant: MotionGrant) -> bool:
-    """A person may stand in the robot's reach; also a teardown waits, and the stop service."""
-    by_hand = given.conditions.intervention is Intervention.COMMANDING
-    return not given.conditions.paused or by_hand or grant.allowed in QUIET
+    """
+    A person may stand in the robot's reach, and another one hold a leader arm; also a teardown
+    waits, and the stop service.
+    """
+    return not given.conditions.paused or grant.allowed in QUIET
 
 
 def between_episodes_no_motion_begins(given: AuthorityInputs, grant: MotionGrant) -> bool:
-    """A person changes the scene: the same as a pause."""
+    """A person changes the scene; they may move the robot with a device."""
     by_hand = given.conditions.intervention is Intervention.COMMANDING
     return given.conditions.running or by_hand or grant.allowed in QUIET
 
@@ -128,11 +130,11 @@ def a_policy_plays_in_a_living_episode_alone(given: AuthorityInputs, grant: Moti
     return plays == may
 
 
-def a_person_in_command_is_stopped_by_cage_and_stop_alone(
+def a_person_in_command_is_stopped_by_cage_stop_and_pause_alone(
     given: AuthorityInputs, grant: MotionGrant
 ) -> bool:
     commands = given.conditions.intervention is Intervention.COMMANDING
-    may = commands and not (given.latched or given.stopped)
+    may = commands and not (given.latched or given.stopped or given.conditions.paused)
     plays = grant.allowed is AllowedMotion.PLAY and grant.authority is ControlAuthority.PERSON
     return plays == may
 
@@ -173,7 +175,7 @@ def who_is_at_rest_and_may_hold_does(given: AuthorityInputs, grant: MotionGrant)
     """Where the torque stays on, the pose stays: in a pause, between episodes, in a teardown."""
     now = given.conditions
     may = given.joints is JointMotion.AT_REST and not (given.latched or given.stopped)
-    may = may and now.intervention is not Intervention.COMMANDING
+    may = may and (now.paused or now.intervention is not Intervention.COMMANDING)
     paused = now.paused and not given.is_silent_while_paused
     idle = not now.paused and not now.running
     dead = not now.paused and now.running and now.state is ConnectionState.DEAD
@@ -194,7 +196,7 @@ PREDICATES = [
     what_moves_is_never_left_to_itself,
     only_what_moves_is_slowed_down,
     a_policy_plays_in_a_living_episode_alone,
-    a_person_in_command_is_stopped_by_cage_and_stop_alone,
+    a_person_in_command_is_stopped_by_cage_stop_and_pause_alone,
     a_teardown_moves_a_robot_given_up_in_its_episode,
     the_ladder_falls_back_where_a_policy_would_play,
     who_is_at_rest_and_may_hold_does,
@@ -259,6 +261,11 @@ NAMED = [
     ),
     (
         AuthorityInputs(OperatingConditions(paused=True, intervention=Intervention.COMMANDING)),
+        ControlAuthority.OPERATOR,
+        'paused',
+    ),
+    (
+        AuthorityInputs(OperatingConditions(running=False, intervention=Intervention.COMMANDING)),
         ControlAuthority.PERSON,
         'person_commands',
     ),

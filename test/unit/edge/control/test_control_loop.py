@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 import threading
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from support.edge.controller_rig import arm, Bench, GIVING_UP
 from support.edge.edge_transport_rig import ROBOT, STATE
 
 from lerobot_serve.cage.description import Motion
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.control.authority import (
     ControlAuthority,
     Intervention,
@@ -21,12 +23,12 @@ from lerobot_serve.edge.control.authority import (
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.wire.errors import Malformed
 
 
 class Beat:
@@ -49,7 +51,9 @@ class Arm(EdgeListener):
         self.calls: list[tuple] = []
         self.bench, self.rate = bench, Beat(cycles)
         operator = SimpleNamespace(
-            update=self._update, authority=ControlAuthority.POLICY, takeover=Takeover(None)
+            update=self._update,
+            authority=ControlAuthority.POLICY,
+            takeover=Takeover(None, RobotDecisions()),
         )
         history = SimpleNamespace(record=lambda step, now_ns: self._note('history', step))
         self.loop = ControlLoop(
@@ -62,11 +66,15 @@ class Arm(EdgeListener):
             clock=lambda: bench.now_ns,
         )
 
-    def send_step(self, executed: ExecutedStep, control_step: int) -> None:
+    def send_step(
+        self, executed: ExecutedStep, control_step: int, is_old: Callable[[], bool]
+    ) -> bool:
         self._note('command', control_step)
+        return True
 
-    def send_command(self, command: np.ndarray) -> None:
+    def send_command(self, command: np.ndarray) -> bool:
         self._note('rest', *command)
+        return True
 
     def call_stop_service(self, reason: str) -> None:
         self._note('stop', reason)

@@ -14,9 +14,14 @@ import pytest
 from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, STEP_NS
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.contract.data_path.execution_report import (
+    decode,
+    encode,
+    ExecutionReport,
+    ROWS_LIMIT,
+)
 from lerobot_serve.edge.control.executed_log import ExecutedActionLog
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
-from lerobot_serve.wire.execution_report import decode, encode, ExecutionReport, ROWS_LIMIT
 
 
 def told(bench: Bench) -> ExecutionReport:

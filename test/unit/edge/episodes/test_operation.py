@@ -6,56 +6,19 @@ from __future__ import annotations
 import pytest
 from support.edge.controller_rig import Bench as Tick
 from support.edge.controller_rig import GIVING_UP
-from support.edge.requester_rig import Bench as Requests
+from support.edge.operation_rig import DEAD, Robot
 from support.edge.requester_rig import Simulation
 
+from lerobot_serve.contract.data_path.execution_report import Halt
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
-from lerobot_serve.edge.flag_file import FlagFile, PAUSED
-from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.wire.execution_report import Halt
 
-DEAD = (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST, ConnectionEvent.INCOMPATIBLE)
 POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
-
-
-class Robot:
-    """An operation around a controller and a requester, whose thread does not run."""
-
-    def __init__(
-        self, *, run_on_start: bool = True, pause_file: FlagFile | None = None, **tick: object
-    ) -> None:
-        self.tick, self.requests = Tick(**tick), Requests()
-        self.rests: list[bool] = []
-        controller, requester = self.tick.controller, self.requests.requester
-        set_idle = requester.set_idle
-        requester.set_idle = lambda *, idle: (self.rests.append(idle), set_idle(idle=idle))
-        begin = requester.begin_episode
-        # of a robot the two have one queue
-        requester.begin_episode = lambda episode: (self.tick.queue.clear(), begin(episode))
-        self.operation = OperatorControl(
-            controller,
-            requester,
-            Takeover(None),
-            run_on_start=run_on_start,
-            pause_file=pause_file,
-        )
-
-    def live(self, steps: int = 1) -> list[float | None]:
-        """Return what is commanded in so many control steps."""
-        commands = []
-        for _ in range(steps):
-            self.tick.orders = self.operation.update()
-            commands += self.tick.commands(1)
-        return commands
-
-    def lives_through(self, *events: ConnectionEvent) -> None:
-        for event in events:
-            self.requests.connection.handle(event, 'told so')
-        self.operation.update()
 
 
 def test_by_default_the_policy_has_the_say_from_the_start():
@@ -262,8 +225,8 @@ def test_a_resume_without_a_pause_says_that_nothing_was_done():
     robot = Robot(run_on_start=False)
     told = 'Not paused. No episode runs. Send a goal to ~/run_episode or call ~/reset'
     assert robot.operation.resume() == (False, told)
-    assert robot.operation.pause()[0]
-    assert robot.operation.pause() == (True, 'Already paused')
+    for done in 'Paused', 'Already paused':
+        assert robot.operation.pause() == (True, f'{done}. No commands are sent. No episode runs')
 
 
 TABLE = [
@@ -299,31 +262,15 @@ def test_what_begins_while_paused_waits_for_the_resume():
     assert robot.operation.authority is ControlAuthority.POLICY
 
 
-def test_a_pause_survives_the_process_and_a_resume_does_too(tmp_path):
-    file = FlagFile(tmp_path / 'made', PAUSED)
-    robot = Robot(pause_file=file)
-    assert robot.operation.pause() == (True, 'Paused. The robot slows down to rest')
-    again = Robot(pause_file=file)
-    assert again.operation.authority is ControlAuthority.OPERATOR
-    again.tick.plan(1.0)
-    assert again.live() == [None]
-    assert again.operation.resume() == (True, 'Resumed. Stale actions are discarded')
-    assert Robot(pause_file=file).operation.authority is ControlAuthority.POLICY
-
-
-def test_a_pause_that_cannot_be_written_pauses_and_says_so(tmp_path):
-    (tmp_path / 'file').touch()
-    robot = Robot(pause_file=FlagFile(tmp_path / 'file', PAUSED))
-    done, text = robot.operation.pause()
-    assert (done, robot.operation.authority) == (True, ControlAuthority.OPERATOR)
-    assert text.endswith(f'{tmp_path}/file/paused is not written (File exists)')
-    assert robot.operation.resume() == (True, 'Resumed. Stale actions are discarded')
-
-
 def test_between_two_episodes_nothing_is_asked():
     bench = Simulation(servers=('/a',))
+    decisions = RobotDecisions()
     operation = OperatorControl(
-        Tick().controller, bench.requester, Takeover(None), run_on_start=False
+        Tick().controller,
+        bench.requester,
+        Takeover(None, decisions),
+        decisions,
+        run_on_start=False,
     )
     bench.at(2.0, lambda: operation.begin_episode(EpisodeRequest('', 'one')))
     bench.at(4.0, operation.end_episode)

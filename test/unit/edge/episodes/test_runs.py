@@ -11,6 +11,7 @@ from support.edge.requester_rig import CHUNK
 
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
@@ -28,7 +29,10 @@ class Robot:
         self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
         self.requests.now_ns = self.tick.now_ns
         controller, requester = self.tick.controller, self.requests.requester
-        self.operation = OperatorControl(controller, requester, Takeover(None), run_on_start=False)
+        decisions = RobotDecisions()
+        self.operation = OperatorControl(
+            controller, requester, Takeover(None, decisions), decisions, run_on_start=False
+        )
         self.runs = EpisodeRunner(controller, self.operation, requester, lambda: self.tick.now_ns)
 
     def begin(self, **goal: object) -> None:

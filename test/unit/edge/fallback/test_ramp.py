@@ -126,6 +126,32 @@ def test_backward_comes_to_zero_too_and_not_to_minus_zero():
     assert not np.signbit(rest)
 
 
+@given(
+    st.lists(st.sampled_from(['stop', 'hold', 'approach']), min_size=32, max_size=32),
+    st.floats(0.2, 0.8),
+)
+def test_brakes_of_velocities_go_on_whichever_rung_has_them_and_those_of_positions_begin_again(
+    rungs, speed
+):
+    step_s, stop_s = 1 / 30, 1.0
+    ramp = Ramp((WHEEL, ARM), step_s=step_s, stop_s=stop_s)
+    last, braked, was_held = LastCommand(np.array([speed, 0.0]), np.array([0.0, 2.0])), 0.0, False
+    for rung in rungs:
+        if rung == 'approach':
+            command = ramp.approach(last, last.position)
+        else:
+            command = getattr(ramp, rung)(last)
+        change = last.position[0] - command[0]
+        assert abs(change - braked) <= near(ramp.jerk[0] * step_s**2)
+        if rung == 'stop' and was_held:
+            slower = last.velocity[1] - (command[1] - last.position[1]) / step_s
+            assert slower <= near(ramp.jerk[1] * step_s**2)
+        braked, was_held = change, rung != 'stop'
+        # the arm is moved on by others
+        last = LastCommand(np.array([command[0], 0.0]), np.array([0.0, 2.0]))
+    assert last.position[0] == 0.0
+
+
 def test_an_example_by_hand():
     # 8 steps, the deceleration grows for 2: v = j t^2 * 2 * 7
     limit = replace(FREE, max_step=1.4)

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from lerobot_serve.wire.image_size import downscale
+from lerobot_serve.contract.image_size import downscale
 
 
 def picture(height: int, width: int, channels: int, kind: type = np.uint8) -> np.ndarray:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.edge.inputs.frame_encoding import camera_messages, encode_frames
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 CAMERAS = ('front', 'wrist')
 QUALITY = 80

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support.edge.edge_transport_rig import ROBOT
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.frozen_cameras import (
     FrozenCameraDetector,
     is_same_frame,
     MIN_REPEATS,
 )
 from lerobot_serve.edge.inputs.monitor import InputMonitor
-from lerobot_serve.wire.errors import Malformed
 
 S = 1_000_000_000
 REST, MOVED = np.zeros(3), np.array([0.0, 0.5, 0.0])

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from lerobot_serve.edge.observability.change_log import ChangeLog
 from lerobot_serve.edge.session.connection import Connection, ConnectionEvent
 
@@ -22,9 +20,9 @@ class Logged:
         )
         self.connection = Connection(lambda: self.now_ns, on_change=self.log.changed)
 
-    def poll(self, **problems: int) -> list[str]:
+    def poll(self) -> list[str]:
         before = len(self.lines)
-        self.log.poll(self.connection.status, Counter(problems))
+        self.log.poll(self.connection.status, ('/a', '/b'))
         return self.lines[before:]
 
 
@@ -80,21 +78,17 @@ def test_what_is_wrong_before_the_first_poll_is_logged():
     assert logged.poll() == []
 
 
-def test_troubles_are_told_at_once_and_then_as_a_sum():
-    logged = Logged()
-    assert logged.poll(stalls=1, cleared_action=9) == [
-        'W dropped or failed since the previous report: stalls 1'
-    ]
-    # what goes wrong for the first time does not wait
-    assert logged.poll(stalls=2, cage_trips=20) == [
-        'W dropped or failed since the previous report: cage_trips 20'
-    ]
-    for count in range(3, 184):
-        logged.now_ns += S // 20
-        logged.poll(stalls=count, cage_trips=10 * count, cleared_action=count)
-    logged.now_ns = 10 * S
-    assert logged.poll(stalls=183, cage_trips=3056) == [
-        'W dropped or failed since the previous report: cage_trips 3036, stalls 182'
-    ]
-    logged.now_ns = 30 * S
-    assert logged.poll(stalls=183, cage_trips=3056) == []
+def test_waiting_for_a_server_is_said_once_and_not_where_one_is_found():
+    waiting, found = Logged(), Logged()
+    for logged in (waiting, found):
+        assert logged.poll() == []
+        logged.now_ns = S
+        assert logged.poll() == []
+    found.connection.handle(ConnectionEvent.CHUNK_MERGED, '')
+    found.poll()
+    for now_s in (4, 5, 600):
+        for logged in (waiting, found):
+            logged.now_ns = now_s * S
+            logged.poll()
+    assert waiting.lines == ['I waiting for /a, /b']
+    assert found.lines == ['I CONNECTING -> STREAMING']

@@ -10,9 +10,11 @@ from support.edge.controller_rig import arm, STEP_NS, WAYS
 from support.edge.controller_rig import Bench as Tick
 from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK, MS, SETTINGS
+from support.golden import listed
 from support.paths import REPOSITORY
 
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.observability.metrics import collect, serve, why_not_ready
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -36,8 +38,13 @@ class Robot:
     def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(arm(0.5), **tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
+        decisions = RobotDecisions()
         self.operation = OperatorControl(
-            controller, requester, Takeover(None), run_on_start=run_on_start
+            controller,
+            requester,
+            Takeover(None, decisions),
+            decisions,
+            run_on_start=run_on_start,
         )
         self.beat = SimpleNamespace(cycles=0, missed=0)
         self.view = EdgeView(
@@ -170,6 +177,11 @@ def test_every_metric_moves():
         assert now.keys() == before.keys()
         moved |= {name for name, samples in now.items() if samples != before[name]}
     assert moved == now.keys()
+
+
+@pytest.mark.golden
+def test_the_metrics_are_what_was_agreed(robot, golden):
+    golden.holds('metrics/edge.txt', listed(collect(robot.view, robot.losses)))
 
 
 def test_the_documentation_has_every_metric(robot):

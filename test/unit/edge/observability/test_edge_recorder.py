@@ -16,6 +16,9 @@ from support.edge.requester_rig import CHUNK, MS
 from support.edge.robot_rig import SIM_ARM
 from support.tools.trace_rig import Trace
 
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionEvent
@@ -25,9 +28,6 @@ from lerobot_serve.tools.audit.checks.command_bounds import read_bounds
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.deferred_fields import DEFERRED, resolve_deferred_fields
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Flag, Status
 
 PICTURE = Image('front', 2, 2, b'abcd', codec=Codec.JPEG)
 
@@ -132,6 +132,16 @@ def test_a_request_without_an_answer_is_told_once_with_why(asking, way, status, 
     assert (told['seq'], told['episode_id']) == (1, request.episode_id)
     assert (told['task'], told['server']) == ('fold the towel', '/policy_server')
     assert 'round_trip_ms' not in told
+
+
+def test_one_request_that_timed_out_makes_no_other_do_so(asking):
+    bench = asking.bench
+    bench.send_request()
+    bench.pipeline.mark_overdue()
+    bench.send_request()
+    begin_episode(asking)
+    told = [(each['seq'], each['status'], each['reason']) for each in asking.requests]
+    assert told == [(1, 'timed_out', 'request_timeout'), (2, 'abandoned', 'episode_started')]
 
 
 def test_an_answer_that_the_queue_refuses_is_told_as_given_up(asking):

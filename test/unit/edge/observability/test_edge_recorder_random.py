@@ -11,13 +11,13 @@ import numpy as np
 from support.edge.edge_recorder_rig import Asking, audited, Notes, recorder_of
 from support.edge.requester_rig import ABC, CHUNK, MS, Simulation
 
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.tools.audit.engine import CheckStatus
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Status
 
 BAD_RUNS = ExecutionReport(runs=(ExecutedRun(1, 0, 0, CHUNK), ExecutedRun(1, 0, 2, CHUNK[:, :2])))
 

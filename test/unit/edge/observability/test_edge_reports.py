@@ -17,6 +17,7 @@ from support.edge.requester_rig import CHUNK
 from lerobot_serve.cage.result import CageResult, Verdict
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.ladder import LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.observability.reports import (
@@ -41,8 +42,13 @@ class Robot:
     def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(**tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
+        decisions = RobotDecisions()
         self.operation = OperatorControl(
-            controller, requester, Takeover(None), run_on_start=run_on_start
+            controller,
+            requester,
+            Takeover(None, decisions),
+            decisions,
+            run_on_start=run_on_start,
         )
         self.view = EdgeView(
             requester,

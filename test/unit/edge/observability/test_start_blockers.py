@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from lerobot_serve.edge.observability.change_log import LatchLog, NotCommandedWarning
+from lerobot_serve.edge.observability.change_log import LatchLog, StandingReasonLog
 
 
 def logged(*looks: tuple[str, int]) -> list[str]:
     lines: list[str] = []
-    waiting = NotCommandedWarning(lines.append)
+    waiting = StandingReasonLog(lines.append, 'no commands sent: ')
     for why, commands in looks:
         waiting.poll(why, commands)
     return lines

@@ -126,8 +126,16 @@ MISTAKES = [
     (f'{PAN_PATH}/min', 2, f'{PAN}: min must be below max, got 2 and 1.9'),
     (f'{PAN_PATH}/max', float('nan'), f'{PAN}: max must be a number, got nan'),
     (f'{PAN_PATH}/max', 1e7, f'{PAN}: max must be in [-1e+06, 1e+06], got 10000000.0'),
-    (f'{PAN_PATH}/max_step', 0, f'{PAN}: max_step must be in [1e-06, 1e+06], got 0'),
-    (f'{PAN_PATH}/max_step', -0.1, f'{PAN}: max_step must be in [1e-06, 1e+06], got -0.1'),
+    (
+        f'{PAN_PATH}/max_step',
+        0,
+        f'{PAN}: max_step must be in [1e-06, 3.8], from min to max, got 0',
+    ),
+    (
+        f'{PAN_PATH}/max_step',
+        -0.1,
+        f'{PAN}: max_step must be in [1e-06, 3.8], from min to max, got -0.1',
+    ),
     (f'{PAN_PATH}/max_step', REMOVED, f'{PAN}: max_step or max_velocity is missing'),
     (f'{PAN_PATH}/max_velocity', 0, f'{PAN}: max_velocity must be in [1e-06, 1e+06], got 0'),
     (f'{PAN_PATH}/max_acceleration', inf, f'{PAN}: max_acceleration must be in [1e-06, 1e+06]'),

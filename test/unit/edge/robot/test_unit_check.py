@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.edge.robot_rig import BASE, changed, SIM_ARM
 
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.unit_check import check_units, UnitFit
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.action_range import ActionRange
 
 ARM = load(SIM_ARM)
 LOW = np.array([action.low for action in ARM.actions])

@@ -14,6 +14,8 @@ from support.edge.robot_rig import BASE, changed, SIM_ARM
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.limits_encoding import decode_limits
+from lerobot_serve.contract.data_path.execution_report import decode as decode_executed
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.units import (
@@ -27,8 +29,6 @@ from lerobot_serve.edge.robot.units import (
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session_request import encode_robot_limits, limits_extension
-from lerobot_serve.wire.execution_report import decode as decode_executed
-from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 
 NAME = 'shoulder_pan.pos'
 DEGREES = {'robot': 'rad', 'policy': 'deg'}

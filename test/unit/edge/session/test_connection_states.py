@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.edge.session import connection as states
 from lerobot_serve.edge.session.connection import (
     Connection,
@@ -17,7 +18,6 @@ from lerobot_serve.edge.session.connection import (
     timer_event,
     TRANSITIONS,
 )
-from lerobot_serve.wire.schema import Refusal
 from lerobot_serve_interfaces.msg import EdgeState
 
 S = 1_000_000_000

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from support.edge.edge_transport_rig import ROBOT, seen, worlds
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.action_range import ActionRange
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.robot.units import convert_between
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.action_range import ActionRange
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 GONE = ServerUnreachable('no answer')
 

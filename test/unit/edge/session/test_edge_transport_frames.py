@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from support.edge.edge_transport_rig import jpeg, pixels, ROBOT, seen, STATE, worlds
 
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.services.session import CameraSpec, SessionRequest
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import SessionRequest
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ import pytest
 from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS
 from support.edge.requester_rig import CHUNK, MS, played
 
+from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRun, ExecutionReport
+from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.wire.execution_report import decode, ExecutedRun, ExecutionReport
-from lerobot_serve.wire.schema import Flag, Status
 
 # how a chunk joins what is left
 
@@ -156,6 +157,16 @@ def test_an_episode_begins_with_each_request_until_a_chunk_counts():
     assert bench.send_request().header.flags == Flag.EPISODE_START
 
 
+def test_an_episode_that_begins_ends_no_other_and_refuses_what_was_asked_for_before():
+    bench = guided()
+    hear(bench, bench.send_request())
+    mark = bench.actions.mark()
+    bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+    # the requester has ended the one before, when it was told to
+    assert bench.actions.episodes_ended == 0
+    assert (bench.actions.rows_left, bench.actions.epoch) == (0, mark.epoch + 1)
+
+
 def test_a_session_opened_again_in_mid_episode_begins_none():
     bench = guided()
     hear(bench, bench.send_request())
@@ -173,6 +184,30 @@ def test_an_episode_that_nobody_named_gets_a_name_and_a_named_one_keeps_it():
     assert bench.transport.resets == []
     bench.pipeline.begin_episode(EpisodeRequest('', 'told'), notify_server=True)
     assert bench.transport.resets == [(0, 3, 'told')]
+
+
+def test_a_request_that_cannot_be_sent_leaves_one_whose_reply_is_late(monkeypatch):
+    bench = guided()
+    late = bench.send_request()
+    bench.pipeline.mark_overdue()
+
+    def refuse(_: object) -> None:
+        raise Unencodable('a camera of 16 bits')
+
+    with monkeypatch.context() as broken:
+        broken.setattr(bench.encoder, 'read', refuse)
+        assert bench.pipeline.send_request(bench.settings) is None
+    assert hear(bench, late) is ReplyResult.MERGED
+
+
+def test_a_message_that_cannot_be_read_explains_no_later_request():
+    bench = guided()
+    bench.send_request()
+    bench.pipeline.on_reply(b'?', bench.now_ns, bench.settings)
+    assert 'same version' in bench.pipeline.unreadable
+    bench.pipeline.mark_overdue()
+    bench.send_request()
+    assert bench.pipeline.unreadable == ''
 
 
 def test_what_is_missing_is_no_drop():

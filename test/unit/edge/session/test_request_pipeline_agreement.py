@@ -10,9 +10,9 @@ import pytest
 from support.edge.request_pipeline_rig import fill, guided, hear, ROWS, RTC
 from support.edge.requester_rig import MS, played
 
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.wire.schema import Flag
 
 AGREED = replace(RTC, policy='act@0')
 

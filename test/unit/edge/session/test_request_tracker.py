@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.edge.queue.action_queue import QueueMark
 from lerobot_serve.edge.session.tracker import PendingRequest, ReplyDropped, RequestTracker
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType
 
 EPOCH = 7
 MARK = QueueMark(epoch=2, rows_taken=3)
@@ -106,6 +106,18 @@ def test_a_new_episode_takes_no_answer_of_the_old_one():
     assert begin(tracker).seq == 2
     assert dropped(tracker, old) == 'stale_episode'
     assert tracker.match_reply(header(tracker, 2)).seq == 2
+
+
+@pytest.mark.parametrize(('epoch', 'following'), [(7, 8), (2**31 - 1, 2**31), (2**32 - 1, 0)])
+def test_a_new_session_counts_from_the_start(epoch, following):
+    tracker = RequestTracker(epoch)
+    tracker.new_episode()
+    tracker.match_reply(header(tracker, begin(tracker).seq))
+    assert tracker.next_session_epoch() == following
+    assert (tracker.session_epoch, tracker.episode) == (epoch, 1)
+    tracker.begin_session()
+    assert (tracker.session_epoch, tracker.episode) == (following, 0)
+    assert begin(tracker).seq == 1
 
 
 answers = st.builds(

@@ -18,6 +18,7 @@ from lerobot_serve.cage.result import Verdict
 from lerobot_serve.edge.control.authority import ControlAuthority, Intervention
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.robot.intervention import InterventionInput
@@ -50,9 +51,10 @@ class Robot:
         requester = Requests().requester
         requester.begin_episode = lambda _: self.bench.queue.clear()
         requester.replan = lambda: self.bench.queue.clear(ends_episode=False)
-        self.takeover = Takeover(self.device)
+        decisions = RobotDecisions()
+        self.takeover = Takeover(self.device, decisions)
         self.operator = OperatorControl(
-            self.bench.controller, requester, self.takeover, run_on_start=True
+            self.bench.controller, requester, self.takeover, decisions, run_on_start=True
         )
         self.state = ConnectionState.STREAMING
         self.seq, self.asked_since = 0, 0
@@ -162,7 +164,7 @@ def test_a_hand_back_says_what_the_robot_does():
 
     assert handed_back() == 'Handed back. The policy plans from the present state'
     robot.operator.pause()
-    assert 'Paused: the policy continues after ~/resume' in handed_back()
+    assert handed_back() == 'Handed back. Paused until ~/resume'
     robot.operator.resume()
     robot.operator.end_episode()
     assert 'No episode runs' in handed_back()

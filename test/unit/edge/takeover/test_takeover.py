@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from support.edge.controller_rig import arm
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.control.authority import Intervention
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput
 from lerobot_serve.edge.takeover.person_input import (
     COMMAND,
@@ -20,7 +22,6 @@ from lerobot_serve.edge.takeover.person_input import (
 )
 from lerobot_serve.edge.takeover.takeover import intervention_of, NOT_CONFIGURED, Takeover
 from lerobot_serve.edge.takeover.target import PersonTarget
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 TIMEOUT_NS = 200_000_000
@@ -31,8 +32,11 @@ HELD = replace(LEADER, deadman=Deadman('joy', 4))
 class Messages:
     """A command is its own value; a deadman is pressed when its message says so."""
 
+    decoded = 0
+
     def person_target(self, raw: object, robot: object) -> PersonTarget:
-        if raw is None:
+        self.decoded += 1
+        if raw == 'nan':
             raise Malformed('not_finite', 'no number')
         return PersonTarget(np.array([float(raw)]))
 
@@ -113,16 +117,18 @@ def test_a_deadman_that_was_never_heard_of_is_not_held():
 
 def test_an_unusable_command_is_none_and_is_counted_once():
     person, dropped = device()
-    person.deposit([COMMAND], None, 0, 1)
+    person.deposit([COMMAND], 'nan', 0, 1)
     assert [person.read(1).state for _ in range(3)] == [DeviceState.UNUSABLE] * 3
     assert dropped == ['not_finite']
+    person.deposit([COMMAND], 0.5, 2, 3)
+    assert [person.read(2).target.values[0] for _ in range(3)] == [0.5] * 3
 
 
 def test_two_sources_command_nothing():
     person, _ = device()
-    takeover = Takeover(person)
+    takeover = Takeover(person, RobotDecisions())
     person.deposit([COMMAND], 0.5, 0, 1)
-    takeover.is_taken_over = True
+    takeover.begin()
     assert takeover.read(0).intervention is Intervention.COMMANDING
     person.blocked_by = DeviceState.TWO_SOURCES
     assert takeover.read(0)[:2] == (Intervention.LOST, None)
@@ -136,11 +142,11 @@ def test_two_sources_command_nothing():
 def test_without_a_takeover_a_device_moves_nothing():
     person, _ = device()
     person.deposit([COMMAND], 0.5, 0, 1)
-    assert Takeover(person).read(0)[:2] == (Intervention.NONE, None)
+    assert Takeover(person, RobotDecisions()).read(0)[:2] == (Intervention.NONE, None)
 
 
 def test_a_robot_without_a_device_refuses():
-    takeover = Takeover(None)
+    takeover = Takeover(None, RobotDecisions())
     assert takeover.refusal() == NOT_CONFIGURED
     assert takeover.read(0) == (Intervention.NONE, None, ())
     assert not takeover.lost_reason

@@ -15,11 +15,11 @@ from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig, soon
 
+from lerobot_serve.contract.services.policy_service import Action
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.grpc_server import bounded
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
-from lerobot_serve.wire.services.policy_service import Action
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 

@@ -13,10 +13,10 @@ from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig
 from support.gateway.tls import make_certificate
 
+from lerobot_serve.contract.services.policy_service import SERVICE
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.grpc_server.callers import address_of
-from lerobot_serve.wire.services.policy_service import SERVICE
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 TOKEN = 'a-token-of-sixteen-or-more'

@@ -131,6 +131,13 @@ def test_a_wrong_field_is_named_with_what_is_allowed(changes, field, expected):
     assert expected in error.allowed and error.given and error.given in error.text
 
 
+def test_the_text_on_an_unknown_field_gives_its_name():
+    text = refusal(body(image={'dat': ''})).text
+    assert text == (
+        "image.dat must be one of the fields data, shape (did you mean data?), got 'dat'"
+    )
+
+
 @pytest.mark.parametrize(
     ('data', 'expected'),
     [

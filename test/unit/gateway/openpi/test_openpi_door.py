@@ -69,6 +69,67 @@ async def test_the_unmodified_client_is_served(rig):
             await asyncio.to_thread(policy._ws.close)
 
 
+NO_STATE = MAPPING.replace('state: [observation/state]\n', '')
+
+
+@openpi_test(mapping=NO_STATE)
+async def test_the_unmodified_client_sends_the_vector_of_lerobot_without_a_mapping_of_it(rig):
+    with packages_of('openpi'):
+        from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+        for key in ('observation.state', 'state'):
+            policy = await asyncio.to_thread(WebsocketClientPolicy, *rig.host_and_port)
+            try:
+                for vector in (np.float32([3, 2, 1]), np.float64([[3, 2, 1]])):
+                    asked = with_state({key: vector})
+                    assert 'actions' in await asyncio.to_thread(policy.infer, asked)
+                    assert rig.upstream.requests[-1][1].state.tolist() == [3, 2, 1]
+                rig.upstream.requests.clear()
+                for state, text in (
+                    ({key: np.zeros(2)}, 'state has 2 values, the policy takes 3: joint_1.pos'),
+                    ({key: np.float32([0, np.nan, 0])}, r'invalid: state\[1\] is nan'),
+                    ({}, f'the state lacks {key}'),
+                ):
+                    with pytest.raises(RuntimeError, match=text):
+                        await asyncio.to_thread(policy.infer, with_state(state))
+                assert not rig.upstream.requests
+            finally:
+                await asyncio.to_thread(policy._ws.close)
+
+
+def with_state(state):
+    """Return an observation with these values as its state."""
+    return {k: v for k, v in observation().items() if k != 'observation/state'} | state
+
+
+@openpi_test()
+async def test_a_grey_picture_is_not_called_missing(rig):
+    async with rig.client() as client:
+        grey = observation(**{'observation/image': np.zeros((4, 6), np.uint8)})
+        assert 'must have 3 dimensions, got the shape (4, 6)' in await client.infer(grey)
+
+
+@openpi_test(mapping=NO_STATE)
+async def test_a_vector_beside_other_numbers_is_refused(rig):
+    for other in ('state', 'joint_1.pos', 'timestamp'):
+        async with rig.client() as client:
+            text = await client.infer(with_state({'observation.state': np.ones(3), other: 1.0}))
+            assert 'send observation.state without other numbers' in text, text
+    assert not rig.upstream.requests
+
+
+@openpi_test(mapping=NO_STATE)
+async def test_a_vector_is_not_read_in_another_order_than_that_of_the_handshake(rig):
+    for has_asked in (False, True):
+        rig.upstream.contract = EXAMPLE_CONTRACT
+        async with rig.client() as client:
+            if has_asked:
+                assert 'actions' in await client.infer(with_state({'state': np.ones(3)}))
+            rig.upstream.contract = replace(REVERSED, action_names=EXAMPLE_CONTRACT.action_names)
+            text = await client.infer(with_state({'state': np.ones(3)}))
+            assert 'the policy was replaced: its state were' in text, text
+
+
 @openpi_test(exposure=WITH_TOKENS)
 async def test_the_unmodified_client_has_an_api_key(rig):
     with packages_of('openpi'):
@@ -149,18 +210,18 @@ async def test_a_reset_begins_an_episode(rig):
 
 @openpi_test(mapping=MAPPING.replace('openpi: {', 'openpi: {new_episode: task, '))
 async def test_an_observation_that_fails_leaves_the_start_of_its_episode_to_the_next_one(rig):
-    not_finite = {'observation/state': np.full(3, np.nan)}
+    wrong = {'observation/state': np.full(3, np.nan)}
     async with rig.client() as client:
         await client.infer(observation())
         for begin in ({'prompt': 'place'}, {'prompt': 'place', 'session_id': 'e2'}):
-            assert 'not_finite' in await client.infer(observation(**begin | not_finite))
+            assert 'state[0] is nan' in await client.infer(observation(**begin | wrong))
             rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no server')
             assert 'no server' in await client.infer(observation(**begin))
             rig.upstream.fail_with = None
             await client.infer(observation(**begin))
             await client.infer(observation(**begin))
         await client.infer({'endpoint': 'reset'})
-        assert 'not_finite' in await client.infer(observation(**begin | not_finite))
+        assert 'state[0] is nan' in await client.infer(observation(**begin | wrong))
         await client.infer(observation(**begin))
     asked = [request.episode_start for _, request in rig.upstream.requests]
     assert asked == [True, *2 * (True, True, False), True]

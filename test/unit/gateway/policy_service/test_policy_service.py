@@ -19,11 +19,11 @@ from support.gateway.policy_service_rig import (
 )
 from support.gateway.robot_client_rig import soon
 
+from lerobot_serve.contract.services.policy_service import Action, ENUMS, Image
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.policy_service import conversion
 from lerobot_serve.gateway.policy_service.door import make_door
-from lerobot_serve.wire.services.policy_service import Action, ENUMS, Image
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 STATUS = ENUMS['Status']
@@ -100,7 +100,7 @@ def image(**changes) -> Image:
         ({'images': [image(), image()]}, "two images are named 'front'"),
         ({'images': [image(name='top')]}, "no camera 'top'"),
         ({'images': [image(data=b'abc')]}, '3 bytes cannot be a raw frame'),
-        ({'images': [image(encoding=1)]}, 'incomplete JPEG'),
+        ({'images': [image(encoding=1)]}, 'does not begin as a JPEG does'),
         ({'images': [image(encoding=2)]}, 'encoding must be in [0, 1]'),
         ({'images': [image(height=2**31, width=2**31)]}, 'pixels together'),
         ({'timeout_ms': -1}, 'timeout_ms must be at least 0'),
@@ -113,7 +113,7 @@ def test_an_observation_that_does_not_fit_is_refused(changes, text):
         async with policy_service_rig() as rig:
             channel = rig.channel()
             code, said = await rig.refused(rig.call(channel, observation(**changes)))
-            assert code == ('INTERNAL' if 'nan' in text else 'INVALID_ARGUMENT')
+            assert code == 'INVALID_ARGUMENT'
             assert text in said
             assert (await rig.predict(channel, observation())).chunk_steps == 4
 

@@ -14,9 +14,7 @@ from support.gateway.policy_service_rig import policy_service_rig
 from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
 
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.policy_service import health
-from lerobot_serve.wire.services.policy_service import (
+from lerobot_serve.contract.services.policy_service import (
     described,
     ENUMS,
     MESSAGES,
@@ -25,6 +23,8 @@ from lerobot_serve.wire.services.policy_service import (
     RESERVED,
     SERVICE,
 )
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.policy_service import health
 
 PROTO = REPOSITORY / 'lerobot_serve' / 'gateway' / 'policy_service' / 'policy_service.proto'
 # of the first published version: a change breaks its clients

@@ -8,10 +8,8 @@ from support.gateway.gateway_rig import CAMERA, in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import soon
 
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.policy_service import (
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.policy_service import (
     Action,
     Camera,
     ENUMS,
@@ -21,6 +19,8 @@ from lerobot_serve.wire.services.policy_service import (
     Session,
     Tag,
 )
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 
 STATUS = ENUMS['Status']
 NAMES = EXAMPLE_CONTRACT.action_names

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 import math
+from pathlib import Path
 import shutil
 
 import pytest
 from support.learner.learner_rig import episode, LearnerRig, PARENT
 
 from lerobot_serve.learner.memory.database import MemoryNotWritten
+from lerobot_serve.learner.rounds import learner
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
@@ -22,6 +24,7 @@ from lerobot_serve.learner.steps.reports import (
     Failed,
     RefusedBag,
     ScanDone,
+    SkippedFolder,
     TrainDone,
 )
 from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
@@ -70,6 +73,7 @@ def test_enough_episodes_become_a_version(ready):
     assert trained.new_episodes == (0, 1, 2)
     assert trained.parent == str(ready.settings.parent)
     published = ready.finish(PublishJob)
+    assert not Path(trained.output).exists()
     assert published.parent == PARENT
     assert published.note == 'round 1: 3 new episodes, 3 with a person; 3 in all'
     assert ready.announced == ['reach@0000000000000001']
@@ -262,6 +266,16 @@ def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
     assert 'failed' not in rig.learner.shown.text
 
 
+def test_a_round_that_fails_before_it_goes_on_after_a_restart_is_ended(rig):
+    at(rig, 'TRAINING')
+    rig.restart()
+    rig.finish(ScanJob)
+    assert rig.phase == 'CONVERTING' and isinstance(rig.step.job, ScanJob)
+    rig.report(Failed('No space left on device'))
+    assert rig.memory.open_round is None
+    assert rig.learner.shown.rounds == {'failed': 1}
+
+
 def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
     at(rig, 'TRAINING')
     rig.report(Failed('broken'))
@@ -331,7 +345,10 @@ def test_a_round_that_ends_process_after_process_is_given_up(rig):
 def test_an_orderly_end_is_no_death(rig):
     at(rig, 'TRAINING')
     for _ in range(MOST_DEATHS + 1):
+        assert rig.step
         rig.learner.end()
+        # with its process
+        assert not rig.step
         rig.steps.clear()
         rig.start()
     assert rig.memory.open_round.deaths == 0
@@ -600,6 +617,33 @@ def test_a_parent_that_cannot_be_read_is_said(rig):
     rig.report(ScanDone('', ('the parent /x cannot be used: no policy',)))
     assert any('the parent /x cannot be used' in line for line in rig.log)
     assert rig.learner.shown.parent == ''
+
+
+def test_a_folder_without_an_episode_is_counted_and_named(rig):
+    rig.report(SkippedFolder('/bags/7', 'it is no bag'))
+    assert rig.learner.shown.dropped == {'no_episode': 1}
+    assert 'no_episode: /bags/7: it is no bag' in rig.log
+
+
+def test_a_verdict_that_the_disk_refuses_is_counted(ready, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise MemoryNotWritten('No space left on device; make room on its disk')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ready.memory, 'reject', refuse)
+        ready.reject('reach@0000000000000001')
+    ready.now_s += SHOW_PERIOD_S
+    ready.turn()
+    assert ready.learner.shown.dropped == {'disk_full': 1}
+    assert 'No space left on device; make room on its disk' in ready.log
+
+
+def test_the_thread_sleeps_until_the_next_look_or_a_deposit(ready, monkeypatch):
+    monkeypatch.setattr(learner, 'SHOW_PERIOD_S', 0.0)
+    ready.learner._wait()
+    monkeypatch.setattr(learner, 'SHOW_PERIOD_S', 600.0)
+    ready.learner.stop()
+    ready.learner._wait()
 
 
 def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):

@@ -16,11 +16,11 @@ from lerobot_serve.learner.rounds.states import (
 # rows are states in the order of Phase, columns events in the order of Event; W C T P and Z for
 # PAUSED, a dot for impossible
 EXPECTED = """
-WAITING     C C C C P W . . . . . W Z W W
-CONVERTING  . . . . . . W T . . W C Z C W
-TRAINING    . . . . . . . . P . W C Z T W
-PUBLISHING  . . . . . . . . . W W C P P W
-PAUSED      . . . . . . . . . . . Z Z W Z
+WAITING     C C C C P W . . . . . W Z W
+CONVERTING  . . . . . . W T . . W C Z C
+TRAINING    . . . . . . . . P . W C Z T
+PUBLISHING  . . . . . . . . . W W C P P
+PAUSED      . . . . . . . . . . . Z Z W
 """
 LETTERS = {
     'W': Phase.WAITING,

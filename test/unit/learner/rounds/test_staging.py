@@ -83,6 +83,7 @@ def test_a_failure_is_said_and_left_to_the_round(rig):
     rig.report(Failed('bags of two robots'))
     assert any('no episode is converted ahead of a round: bags of' in line for line in rig.log)
     assert not rig.learner.shown.dropped
+    assert 'converts' not in rig.learner.shown.text
     rig.now_s += FIRST_RETRY_S
     rig.turn()
     assert not rig.step

@@ -251,7 +251,7 @@ def replace_value(name, value, row=3):
         (replace_value(CAMERAS[0], None), f'row 3 of {CAMERAS[0]} has no picture'),
         (
             replace_value(CAMERAS[1], {'bytes': b'none', 'path': None}),
-            f'row 3 of {CAMERAS[1]} has no picture that can be decoded',
+            f'row 3 of {CAMERAS[1]} has a picture that is neither JPEG nor PNG',
         ),
     ],
 )

@@ -28,6 +28,7 @@ def nothing() -> None:
     pass
 
 
+@pytest.mark.slow
 def test_the_contract_of_a_policy(data):
     found = read_contract(REACH, data, nothing)
     assert set(found) == set(FIELDS)
@@ -40,6 +41,7 @@ def test_the_contract_of_a_policy(data):
     ]
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_fit_the_dataset_is_refused(data):
     info = data / 'meta/info.json'
     info.write_text(json.dumps(json.loads(info.read_text()) | {'fps': 15}))

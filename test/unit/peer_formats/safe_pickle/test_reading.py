@@ -74,6 +74,12 @@ def test_the_configuration_of_a_client_is_read(protocol):
     assert (read.actions_per_chunk, read.device, read.rename_map) == (50, 'cuda', {'a': 'b'})
 
 
+@pytest.mark.parametrize('put', [b'](cnumpy\ndtype\ne.', b'}X\x01\x00\x00\x00acnumpy\ndtype\ns.'])
+def test_a_list_or_dict_holds_no_names(put):
+    with pytest.raises(PickleRefused, match='holds a Global, not complete'):
+        read_observation(b'\x80\x04' + put)
+
+
 def test_pictures_are_views_of_the_pickle():
     picture = np.zeros((480, 640, 3), np.uint8)
     data = pickled(TimedObservation(0.0, 0, {'front': picture, 'side': picture.copy()}))

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError, PolicyRequest
-from lerobot_serve.wire.schema import StateClass
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 

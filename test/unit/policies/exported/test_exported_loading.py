@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.exported.sidecar import read_sidecar
+from lerobot_serve.policies.exported.sidecar import MODES, read_sidecar
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
 from support.policies import exported_rig as rig  # noqa: E402
 
+from lerobot_serve.policies.exported import programs  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
 FILES = ('policy.json', 'program.pt2', 'statistics.safetensors')
@@ -209,6 +210,43 @@ def test_a_program_for_one_request_does_not_pass_for_more(tmp_path):
         PolicyError, match=r'the program fails on 2 x observation.images.front, st'
     ):
         load(LoadOptions(path))
+
+
+@pytest.mark.parametrize('mode', ['mean_std', 'min_max'])
+@pytest.mark.parametrize('dynamic', [True, False])
+def test_what_this_process_runs_first_has_run_in_the_trial(tmp_path, monkeypatch, mode, dynamic):
+    def noted(self, inputs, seed):
+        seen.append([each.clone() for each in inputs])
+        return run(self, inputs, seed)
+
+    def run_here(_, function, task, data, **__):
+        # as the child gets it
+        getattr(programs, function)(data, json.loads(json.dumps(task)))
+        trial.extend(seen)
+        seen.clear()
+        return ''
+
+    seen, trial, run = [], [], programs.TorchProgram.run
+    low, high = torch.tensor([0.25, -2.0, 7.0]), torch.tensor([0.75, 3.0, 9.0])
+    own = dict(zip(MODES[mode], (low, high), strict=True))
+    statistics = {f'{rig.CAMERA}.{name}': value for name, value in own.items()}
+    monkeypatch.setattr(rig, 'STATISTICS', rig.STATISTICS | statistics)
+    monkeypatch.setattr(programs.TorchProgram, 'run', noted)
+    monkeypatch.setattr(programs, 'try_in_child', run_here)
+    modes = {**rig.SIDECAR['normalization'], rig.CAMERA: mode}
+    batch = 'dynamic' if dynamic else 1
+    program = rig.exported(dynamic=dynamic)
+    load(LoadOptions(rig.write_policy(tmp_path, program, normalization=modes, batch=batch)))
+    assert len(trial) == 1 + dynamic
+    # image and state, neither of them zeros
+    assert all(each.abs().min() > 0 for inputs in trial for each in inputs)
+    assert seen
+    assert all(any(all_equal(inputs, tried) for tried in trial) for inputs in seen)
+
+
+def all_equal(inputs, others):
+    """Return whether the tensors are of the same shapes and values."""
+    return [*map(torch.Tensor.tolist, inputs)] == [*map(torch.Tensor.tolist, others)]
 
 
 def test_missing_statistics_are_served_without_when_allowed(folder):

@@ -13,9 +13,9 @@ pytest.importorskip('onnxscript', reason='onnxscript is not installed')
 
 from support.policies import recurrent_rig as rig  # noqa: E402
 
+from lerobot_serve.contract.schema import StateClass  # noqa: E402
 from lerobot_serve.policies.base import LoadOptions, PolicyError  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
-from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
 TOLERANCE = 1e-5
 
@@ -41,6 +41,7 @@ def ask(policy, session, state, **others):
     return policy.predict([rig.request(session, state, **others)])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('onnx', [False, True])
 def test_a_network_without_memory_answers_as_torch_does(tmp_path, onnx):
     policy = load(LoadOptions(rig.build(tmp_path, rig.Mlp, onnx=onnx)))

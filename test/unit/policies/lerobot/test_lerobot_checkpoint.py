@@ -7,8 +7,10 @@ import os
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError
+from lerobot_serve.policies.files.assets import Asset
+from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset, DEPTH_LIMIT
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import policy_id, read_checkpoint
-from lerobot_serve.policies.lerobot.checkpoint.features import read_features
+from lerobot_serve.policies.lerobot.checkpoint.features import read_features, unspecified_options
 
 NORMALIZER_FILE = 'policy_preprocessor_step_0_normalizer_processor.safetensors'
 FRONT = 'observation.images.front'
@@ -157,6 +159,28 @@ def test_a_config_without_a_type_is_refused(folder, policy_type):
         read_checkpoint(str(folder))
 
 
+@pytest.mark.parametrize('policy_type', ['xvla', 'pi0_fast'])
+@pytest.mark.parametrize('trusted', [(), ('a_package',)])
+def test_a_type_that_is_not_served_is_refused_by_its_config_alone(folder, policy_type, trusted):
+    for file in folder.iterdir():
+        file.unlink()
+    write(folder, 'config.json', {'type': policy_type, 'chunk_size': 'unknown'})
+    with pytest.raises(PolicyError, match=f'{policy_type!r} cannot be served: '):
+        read_checkpoint(str(folder), trusted)
+
+
+@pytest.mark.parametrize('nested', [lambda value: [value], lambda value: {'a': value}])
+def test_a_tokenizer_file_is_nested_no_deeper_than_the_limit(tmp_path, nested):
+    value: object = 1
+    for _ in range(DEPTH_LIMIT):
+        value = nested(value)
+    write(tmp_path, 'tokenizer_config.json', value)
+    check_asset(Asset('words', tmp_path))
+    write(tmp_path, 'tokenizer_config.json', nested(value))
+    with pytest.raises(PolicyError, match=f'nested deeper than {DEPTH_LIMIT}'):
+        check_asset(Asset('words', tmp_path))
+
+
 def test_a_name_on_the_hub_is_not_a_directory():
     with pytest.raises(PolicyError, match='hf download lerobot/act_aloha --local-dir act_aloha'):
         read_checkpoint('lerobot/act_aloha')
@@ -221,6 +245,14 @@ def test_names_that_the_policy_holds_are_used(folder):
     assert features_of(folder, action_names=('x', 'y')).action_names == ('x', 'y')
     with pytest.raises(PolicyError, match=r"but the policy was trained with \['x', 'y'\]"):
         features_of(folder, action_names=('y', 'x'))
+
+
+def test_names_of_a_state_are_asked_for_where_there_is_one(folder):
+    options = LoadOptions(path=str(folder), trained_fps=30.0, action_names=NAMES)
+    assert unspecified_options(read_checkpoint(str(folder)), options) == ('state_names',)
+    without = {k: v for k, v in CONFIG['input_features'].items() if k != 'observation.state'}
+    write(folder, 'config.json', CONFIG | {'input_features': without})
+    assert unspecified_options(read_checkpoint(str(folder)), options) == ()
 
 
 def test_a_policy_without_a_state_has_no_state_names(folder):

@@ -154,6 +154,16 @@ def test_what_the_hub_does_not_give_is_said(hub, path, text):
     assert not hub.downloaded
 
 
+@pytest.mark.parametrize(('policy_type', 'text'), [('xvla', 'cannot be served'), (3, 'no .type')])
+def test_weights_that_cannot_be_served_are_not_downloaded(hub, policy_type, text):
+    config = json.dumps({'type': policy_type, **FEATURES}).encode()
+    files = {OLD: FILES | {'config.json': config}}
+    hub.repositories['user/xvla'] = Repository(files, {'main': OLD})
+    with pytest.raises(PolicyError, match=text):
+        local_folder('user/xvla')
+    assert hub.downloaded == {'config.json'}
+
+
 def test_an_operator_who_forbids_the_network_is_obeyed(hub, monkeypatch):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     with pytest.raises(PolicyError, match=r'cannot be reached.*give it as policy_path'):

@@ -29,6 +29,7 @@ from support.policies.lerobot_rig import (  # noqa: E402
 )
 
 from lerobot_serve import requirements  # noqa: E402
+from lerobot_serve.contract.schema import StateClass  # noqa: E402
 from lerobot_serve.policies.base import PolicyCamera, PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
@@ -37,7 +38,6 @@ from lerobot_serve.policies.lerobot.loading import random_values  # noqa: E402
 from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
-from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
 OWN = compat.lerobot()
 PRE_STATISTICS = 'policy_preprocessor_step_3_normalizer_processor.safetensors'

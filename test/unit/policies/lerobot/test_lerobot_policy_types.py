@@ -3,6 +3,7 @@
 
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.policy_types import (
     check_dtype,
@@ -10,7 +11,6 @@ from lerobot_serve.policies.lerobot.policy_types import (
     policy_type_spec,
     POLICY_TYPES,
 )
-from lerobot_serve.wire.schema import StateClass
 
 
 @pytest.mark.parametrize('policy_type', ['sac', 'reward_classifier', 'sarm', 'gaussian_actor'])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 import re
 import shutil
@@ -119,6 +120,7 @@ def test_a_tensor_more_does_not_pass(copied):
     assert 'does not fit' in refused(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['act', 'diffusion', 'smolvla'])
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_less_precision_is_used_and_named(kind, dtype):
@@ -145,7 +147,8 @@ def test_the_fingerprint_covers_what_tokenizes(tmp_path):
     vlm = Path(shutil.copytree(folder_of('smolvla') / 'vlm', tmp_path / 'vlm'))
     change_json(folder / 'config.json', lambda held: held.update(vlm_model_name=str(vlm)))
     first = load(loading(folder)).describe().fingerprint
-    change_json(vlm / 'tokenizer.json', lambda held: held.update(version='1.0 '))
+    vocabulary = {'a': 1}
+    change_json(vlm / 'tokenizer.json', lambda held: held['model']['vocab'].update(vocabulary))
     from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
     from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint
 
@@ -179,14 +182,16 @@ def test_no_change_of_a_folder_runs_code_or_gives_a_traceback(tmp_path_factory, 
     root = tmp_path_factory.mktemp('mutated')
     marker = root / 'marker'
     asset = evil_asset(root / 'asset', marker)
-    # links: the weights are not what changes
+    # hard links: the weights are not what changes
     folder = root / kind
     folder.mkdir()
     for path in folder_of(kind).iterdir():
         if path.name in FILES:
             shutil.copy(path, folder / path.name)
+        elif path.is_dir():
+            shutil.copytree(path, folder / path.name, copy_function=os.link)
         else:
-            (folder / path.name).symlink_to(path)
+            os.link(path, folder / path.name)
     held = json.loads((folder / file).read_text())
     path = data.draw(st.sampled_from(leaves(held)))
     value = data.draw(HOSTILE)

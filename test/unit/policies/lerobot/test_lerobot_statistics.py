@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
+from lerobot_serve.contract.services.action_range import ActionRange  # noqa: E402
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (  # noqa: E402
     Checkpoint,
@@ -17,7 +18,6 @@ from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
     action_range,
     check_statistics,
 )
-from lerobot_serve.wire.services.action_range import ActionRange  # noqa: E402
 
 FRONT, STATE, ACTION = 'observation.images.front', 'observation.state', 'action'
 SHAPES = {FRONT: (3, 48, 64), STATE: (2,), ACTION: (2,)}

@@ -41,6 +41,8 @@ from lerobot_serve.policies.lerobot.prediction.image_embeddings import (  # noqa
 )
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 # SmolVLA's input of one camera and its embedding are 50 kB: room for all, and for few
 AMPLE_BYTES, SCARCE_BYTES = 16 << 20, 160_000
 CAMERAS = ('front', 'wrist')
@@ -109,7 +111,6 @@ draws = st.builds(
 sequences = st.lists(st.lists(draws, min_size=1, max_size=4), min_size=2, max_size=5)
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(sequence=sequences, cache_bytes=st.sampled_from([AMPLE_BYTES, SCARCE_BYTES]))
 def test_no_sequence_of_requests_changes_an_answer(sequence, cache_bytes):

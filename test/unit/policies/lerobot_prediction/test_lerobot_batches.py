@@ -13,6 +13,8 @@ from support.policies.lerobot_rig import KINDS, loaded, requests_for  # noqa: E4
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TOGETHER = tuple(kind for kind in KINDS if kind != 'tdmpc')
 CLOSE = {'rtol': 0, 'atol': 1e-5}
 

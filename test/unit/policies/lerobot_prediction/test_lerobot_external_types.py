@@ -14,10 +14,10 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 from safetensors.torch import save_file  # noqa: E402
 from support.policies.lerobot_rig import folder_of, loading, requests_for  # noqa: E402
 
+from lerobot_serve.contract.schema import StateClass  # noqa: E402
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
-from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
 PARTS = lerobot()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -49,6 +50,10 @@ MISTAKES = [
     ({'url': 'host:1'}, "got 'host:1'"),
     ({'url': 'x://[::1'}, r"got 'x://\[::1'"),
     ({'api_key_file': 'none.txt'}, 'cannot read api_key_file'),
+    ({'api_key_file': '/etc/shadow'}, 'api_key_file must be the name of a file beside'),
+    ({'api_key_file': '../other/key.txt'}, 'api_key_file must be the name of a file beside'),
+    ({'api_key_file': '.hidden'}, 'api_key_file must be the name of a file beside'),
+    ({'tls_key_file': '/etc/key.pem'}, 'tls_key_file must be the name of a file beside'),
     ({'tls_key_file': 'k.pem'}, 'tls_certificate_file and tls_key_file need each other'),
     ({'tls_ca_file': 'ca.pem'}, 'tls_'),
 ]
@@ -128,3 +133,31 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setattr(EntryPoint, 'load', lambda self: missing())
     with pytest.raises(PolicyError, match='pip install pyzmq'):
         registry.load('groot', LoadOptions())
+
+
+@pytest.mark.parametrize('path', ['@evil', ':80@evil', '//evil/a', '/act?x', '/a#', 'act'])
+@pytest.mark.parametrize('field', ['act_path', 'config_path'])
+def test_a_path_cannot_change_the_host(tmp_path, field, path):
+    assert f'{field} must be a path that begins with /' in refusal(tmp_path, 'http', {field: path})
+
+
+@pytest.mark.parametrize(
+    'url',
+    ['http://a:80@evil:80', 'http://@evil:80', 'http://a:80?', 'http://a:80/#x', 'http://a%:1'],
+)
+def test_a_url_names_one_host_alone(tmp_path, url):
+    assert 'the url' in refusal(tmp_path, 'http', {'url': url})
+
+
+def test_a_key_that_is_a_link_away_is_refused(tmp_path):
+    secret = tmp_path / 'secret.txt'
+    secret.write_text('key')
+    secret.chmod(0o600)
+    folder = tmp_path / 'policy'
+    folder.mkdir()
+    (folder / 'key.txt').symlink_to(secret)
+    text = refusal(folder, 'http', {'api_key_file': 'key.txt'})
+    assert 'is a link to' in text
+    (folder / 'key.txt').unlink()
+    os.mkfifo(folder / 'key.txt')
+    assert 'is a device or a pipe' in refusal(folder, 'http', {'api_key_file': 'key.txt'})

@@ -135,8 +135,8 @@ def test_the_fingerprint_follows_metadata_and_word_but_not_the_address(rig):
 
 @pytest.mark.parametrize('mode', ['nan', 'overflow'])
 def test_what_is_not_finite_reaches_the_check_of_the_server(rig, mode):
+    from lerobot_serve.contract.schema import Status
     from lerobot_serve.server.inference.worker import checked_prediction, InferenceFailed
-    from lerobot_serve.wire.schema import Status
 
     policy, rig.peer.mode = rig.load(), mode
     (prediction,) = policy.predict([asked()])

@@ -121,7 +121,7 @@ def test_a_json_file_is_bounded_before_it_is_read(tmp_path):
     file = tmp_path / 'config.json'
     with open(file, 'wb') as handle:
         handle.truncate(40 * GIB)
-    with pytest.raises(PolicyError, match='at most 4194304 are read'):
+    with pytest.raises(PolicyError, match='has more than 4194304 bytes'):
         read_json(file)
     file.write_text('[' * 100_000)
     with pytest.raises(PolicyError, match='not readable JSON'):

@@ -112,6 +112,19 @@ def test_stop_and_finish_remove_the_plan_and_then_set_the_split(rig):
     assert ('stopped', f'the plan was removed; by: {BY}') in rig.core.recorder.events
 
 
+@pytest.mark.parametrize('command', [R.CANARY_STOP, R.CANARY_FINISH])
+def test_without_a_split_slot_a_gets_all(rig, command):
+    run(rig, R.CANARY_START, plan=PLAN)
+    if command == R.CANARY_FINISH:
+        rig.slots['a'].policy = 'act@b'
+    rig.splits.clear()
+    # 0, as in a request in which it is not set, would give all robots the candidate
+    run(rig, command)
+    assert rig.splits == [100]
+    run(rig, R.SET_SPLIT, split_percent=0)
+    assert rig.splits == [100, 0]
+
+
 def test_finish_is_for_a_champion_that_is_the_promoted_policy(rig):
     run(rig, R.CANARY_START, plan=PLAN)
     with pytest.raises(SlotCommandRejected, match='slot a serves act@a, not the promoted act@b'):

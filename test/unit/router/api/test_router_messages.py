@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import pytest
 from support.router.shadow_rig import key, World
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services import action_range
+from lerobot_serve.contract.services.action_range import ActionRange
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.api.messages import routing_decision, shadow_divergence, shadow_summary
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services import action_range
-from lerobot_serve.wire.services.action_range import ActionRange
-from lerobot_serve.wire.services.session import SessionRefused
 from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.router.episodes import request
 from support.router.router_core_rig import RoutingRig
 
+from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.router.api.services import RouterServices
+from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.responses import REASON_LIMIT
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,
@@ -53,6 +55,8 @@ class Host:
         self.before_work = lambda: None
         self.warned: list[str] = []
         self.looks = 0
+        # why what is queued for the store is not in it
+        self.not_durable = ''
 
     async def run_in_control_thread(self, core, work):
         assert core is not None
@@ -61,6 +65,10 @@ class Host:
         await asyncio.sleep(0)
         self.before_work()
         return work()
+
+    async def until_durable(self, core) -> str:
+        await asyncio.sleep(0)
+        return self.not_durable
 
     def poll(self) -> None:
         self.looks += 1
@@ -269,7 +277,7 @@ def test_a_rollout_is_finished_also_where_no_session_can_be_opened(rig):
 def outcome(rig: Rig, episode_id: str, how: int) -> ReportOutcome.Response:
     told = EpisodeOutcome(episode_id=episode_id, outcome=how)
     request = ReportOutcome.Request(outcome=told)
-    return rig.services.report_outcome(request, ReportOutcome.Response())
+    return asyncio.run(rig.services.report_outcome(request, ReportOutcome.Response()))
 
 
 def test_an_outcome_that_does_not_count_says_why(rig):
@@ -278,6 +286,25 @@ def test_an_outcome_that_does_not_count_says_why(rig):
     assert rig.drops == {'outcome_unknown': 1}
     rig.host.core = None
     assert 'configure' in outcome(rig, 'nobody', EpisodeOutcome.SUCCESS).text
+
+
+def test_an_outcome_that_is_not_durable_is_not_accepted_and_the_robot_reports_it_again(rig):
+    request(rig.rig, 'episode')
+    assert rig.rig.core.table.stats.is_of('episode', 'robot')
+    rig.host.not_durable = 'the disk is full'
+    answer = outcome(rig, 'episode', EpisodeOutcome.FAILURE)
+    assert not answer.accepted
+    assert 'the disk is full' in answer.text and 'report it again' in answer.text
+    told = EpisodeOutcome(client_id='robot', episode_id='episode', outcome=EpisodeOutcome.FAILURE)
+    own = rig.services.report_own_outcome(
+        ReportOutcome.Request(outcome=told), ReportOutcome.Response()
+    )
+    # over Zenoh no reply is one that the robot repeats
+    with pytest.raises(SlotCommandRejected, match='the disk is full'):
+        asyncio.run(own)
+    rig.host.not_durable = ''
+    answer = outcome(rig, 'episode', EpisodeOutcome.FAILURE)
+    assert answer.accepted and 'was reported before' in answer.text
 
 
 def test_its_status_is_told_configured_or_not(rig):

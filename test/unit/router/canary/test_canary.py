@@ -77,7 +77,7 @@ def test_a_step_takes_its_least_episodes_and_its_least_time():
     assert world.canary.state is CanaryPhase.RUNNING
     assert world.canary.text == (
         'running: step 1 of 4, 5 % of new episodes to the candidate: 20 of 20 episodes of the '
-        'candidate, 1.52 of 1.67 min; candidate 90 % of 20, champion 90 % of 100'
+        'candidate, 91 of 100 s; candidate 90 % of 20, champion 90 % of 100'
     )
     world.wait(10)
     assert world.canary.step == 1
@@ -88,6 +88,17 @@ def test_a_step_takes_its_least_episodes_and_its_least_time():
     world.end('candidate', 1)
     world.poll()
     assert world.canary.step == 2
+
+
+def test_progress_reads_as_a_person_would_write_it():
+    world = started(plan=plan(seconds=20.0, episodes=5))
+    world.end('candidate', 6)
+    world.end('champion', 100)
+    world.poll(after_s=5.44)
+    assert ': 5 of 5 episodes of the candidate, 6.4 of 20 s; candidate' in world.canary.text
+    instant = started(plan=plan(seconds=0.0, episodes=5))
+    instant.poll()
+    assert ': 0 of 5 episodes of the candidate; candidate no outcome' in instant.canary.text
 
 
 def test_undecided_it_holds_and_says_how_many_more():
@@ -156,7 +167,7 @@ def test_the_highest_evidence_is_kept():
 
 
 def test_a_later_step_compares_only_its_own_episodes():
-    world = World(Canary(plan(), Terms(margin=0.3))).start()
+    world = World(Canary(plan(), Terms(margin=0.3, block_episodes=1))).start()
     world.end('candidate', 60)
     world.end('champion', 950, 50)
     world.wait(100)
@@ -187,13 +198,13 @@ def test_a_later_step_compares_only_its_own_episodes():
     ],
 )
 def test_a_verdict_that_is_lost_never_helps_the_candidate(candidate, champion):
-    world = started(terms=Terms(margin=0.2, false_rollback=1e-9))
+    world = started(terms=Terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
     world.end('candidate', **candidate)
     world.end('champion', **champion)
     world.wait(100)
     assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert 'undecided' in world.canary.text
-    control = started(terms=Terms(margin=0.2, false_rollback=1e-9))
+    control = started(terms=Terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
     control.end('candidate', 100)
     control.end('champion', 120)
     control.wait(100)
@@ -201,7 +212,7 @@ def test_a_verdict_that_is_lost_never_helps_the_candidate(candidate, champion):
 
 
 def test_a_verdict_of_hours_later_counts():
-    world = started(terms=Terms(margin=0.2))
+    world = started(terms=Terms(margin=0.2, block_episodes=1))
     world.end('candidate', open=100)
     world.end('champion', open=120)
     world.wait(10_000)
@@ -240,7 +251,7 @@ def test_a_champion_that_is_aborted_more_often_holds():
     assert 'aborted more often than those of the candidate (40 of 100, 0 of 60)' in (
         world.canary.text
     )
-    equal = started(terms=Terms(margin=0.3))
+    equal = started(terms=Terms(margin=0.3, block_episodes=1))
     equal.end('candidate', 60, aborted=10)
     equal.end('champion', 60, aborted=10)
     equal.wait(100)

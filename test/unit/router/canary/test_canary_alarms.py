@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from lerobot_serve.router.canary.facts import COUNTERS, Facts, SlotFacts
-from lerobot_serve.router.canary.guards.rules import new_alarms, rollback_reason, update_alarms
+from lerobot_serve.router.canary.guards.rules import (
+    GUARDED_SHARES,
+    new_alarms,
+    rollback_reason,
+    update_alarms,
+)
 from lerobot_serve.router.canary.plan import GuardLimits
 
 LIMITS = GuardLimits()
@@ -80,6 +85,24 @@ def test_an_outage_of_both_blames_neither():
     for share in (0.001,) * 300 + (0.3,) * 50:
         both = [{'replies': 20, 'failed_replies': int(rng.binomial(20, share))} for _ in range(2)]
         assert guarded.see(*both) == ''
+
+
+@pytest.mark.parametrize(
+    ('kind', 'total', 'champion', 'bound'),
+    [
+        ('failed_replies', 'replies', 0.0, 0.02),
+        ('failed_replies', 'replies', 0.04, 0.08),
+        # after an outage twice the share would allow nearly everything
+        ('failed_replies', 'replies', 0.394, 0.494),
+        ('fallbacks', 'commands', 0.394, 0.494),
+        ('trips', 'commands', 1.0, 1.0),
+    ],
+)
+def test_a_limit_is_at_most_ten_points_above_the_champion(kind, total, champion, bound):
+    guarded = Guarded()
+    guarded.see({}, {total: 100_000, kind: round(100_000 * champion)})
+    (share,) = [each for each in GUARDED_SHARES if each.events == kind]
+    assert share.bound(guarded.alarms, LIMITS) == pytest.approx(bound)
 
 
 @pytest.mark.slow

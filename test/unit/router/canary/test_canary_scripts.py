@@ -180,7 +180,7 @@ class AnyScript(RuleBasedStateMachine):
 
     @invariant()
     def there_is_always_a_reason(self):
-        assert self.canary.text.startswith(self.canary.state.value.replace('_', ' ') + ': ')
+        assert self.canary.text.startswith(self.canary.state.word.replace('_', ' ') + ': ')
         assert all(entry.what and entry.why for entry in self.canary.history)
 
 

@@ -9,12 +9,14 @@ wrong on purpose show that these simulations find fault.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import pytest
 from support.router.canary_rig import plan
 
+from lerobot_serve.router.canary.evidence import trial as module
 from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -27,7 +29,7 @@ from lerobot_serve.tools.plan.rollout_simulation import (
     SuccessRates,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 TERMS = Terms()
 # nothing but the one error that is looked for ends a rollout
@@ -131,6 +133,13 @@ def test_the_usual_test_looked_at_all_the_time_is_found_out(champion):
 # what the examination of 0.1.0 found, and more: streams that are made to fool a canary. Each
 # candidate is worse by the margin or more, and the comparison never rolls it back
 SHORT = {'success_s': 20.0, 'failure_s': 120.0}
+
+
+def robot_runs(run: int, robots: int = 10) -> SimulatedFleet:
+    """Each robot succeeds or fails with the candidate for so many of its episodes."""
+    return SimulatedFleet(ArmBehavior(0.9), ArmBehavior(0.8, robot_run=run), robots=robots)
+
+
 STREAMS = {
     'operators abort the failures': SimulatedFleet(
         ArmBehavior(0.9), ArmBehavior(0.72, aborted=0.64)
@@ -168,6 +177,22 @@ STREAMS = {
         check_period_s=600,
     ),
     'runs of both': SimulatedFleet(ArmBehavior(0.9, run=5), ArmBehavior(0.8, run=5)),
+    'a robot fails in runs of 5': robot_runs(5),
+    'a robot fails in runs of 10': robot_runs(10),
+    'a robot fails in runs of 20': robot_runs(20),
+    '50 robots fail in runs of 10': robot_runs(10, robots=50),
+    '50 robots fail in runs of 20': robot_runs(20, robots=50),
+    'robots fail in runs of 10 with both': replace(
+        robot_runs(10), champion=ArmBehavior(0.9, robot_run=10)
+    ),
+    'cameras slip for 10 episodes': SimulatedFleet(
+        ArmBehavior(0.9), ArmBehavior(0.9, slip=10, slipped=0.11)
+    ),
+    'failures in runs of 10, hours late': replace(
+        robot_runs(10),
+        candidate=ArmBehavior(0.8, robot_run=10, failure_verdict_s=14_400),
+        check_period_s=600,
+    ),
 }
 LABS, MORE_LABS = 40, 100
 
@@ -180,8 +205,7 @@ def test_a_stream_that_is_made_to_fool_promotes_as_rarely_as_stated(name):
 
 
 def promoted_labs(lab: SimulatedFleet, terms: Terms = NEVER_ROLLED_BACK, labs: int = LABS) -> int:
-    ends = [lab.run(np.random.default_rng(1000 + seed), terms) for seed in range(labs)]
-    return ends.count(CanaryPhase.PROMOTED)
+    return promoted([lab.run(np.random.default_rng(1000 + seed), terms) for seed in range(labs)])
 
 
 def verdicts_alone(block: EpisodeBlock) -> float:
@@ -204,13 +228,20 @@ def test_a_comparison_of_verdicts_alone_is_found_out(name, monkeypatch):
     assert promoted_labs(STREAMS[name]) <= TERMS.false_promotion * LABS
 
 
-def test_runs_of_failures_that_are_longer_than_a_block_are_not_covered():
-    # docs/canary.md says so: a block of one is what 0.1.0 assumed
-    lab = SimulatedFleet(ArmBehavior(0.9), ArmBehavior(0.8, run=10))
-    ones = Terms(false_rollback=1e-9, block_episodes=1)
-    tens = Terms(false_rollback=1e-9, block_episodes=10)
-    assert promoted_labs(lab, ones) > 0.4 * LABS
-    assert promoted_labs(lab, tens) <= TERMS.false_promotion * LABS
+@pytest.mark.parametrize('robots', [10, 50])
+def test_runs_of_one_robot_would_promote_if_each_failure_counted(robots, monkeypatch):
+    monkeypatch.setattr(module, 'common_factor', lambda **_: 1.0)
+    assert promoted_labs(robot_runs(20, robots)) > 0.1 * LABS
+
+
+@pytest.mark.parametrize('run', [5, 10, 20])
+def test_runs_of_one_robot_roll_an_equal_candidate_back_no_more_often(run, monkeypatch):
+    lab = replace(robot_runs(run), candidate=ArmBehavior(0.9, robot_run=run))
+    ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(MORE_LABS)]
+    assert rolled_back(ends) <= TERMS.false_rollback * MORE_LABS
+    monkeypatch.setattr(module, 'common_factor', lambda **_: 1.0)
+    ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(MORE_LABS)]
+    assert rolled_back(ends) > 0.1 * MORE_LABS
 
 
 @pytest.mark.parametrize(
@@ -229,5 +260,5 @@ def test_runs_of_failures_that_are_longer_than_a_block_are_not_covered():
 )
 def test_a_good_candidate_of_a_small_lab_is_promoted(lab):
     ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(LABS)]
-    assert ends.count(CanaryPhase.ROLLED_BACK) <= TERMS.false_rollback * LABS
-    assert ends.count(CanaryPhase.PROMOTED) >= 0.85 * LABS
+    assert rolled_back(ends) <= TERMS.false_rollback * LABS
+    assert promoted(ends) >= 0.85 * LABS

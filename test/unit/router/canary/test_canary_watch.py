@@ -24,7 +24,7 @@ from lerobot_serve.router.canary.watch import (
     WatchRecord,
 )
 
-TERMS = Terms(margin=0.2, false_promotion=0.2)
+TERMS = Terms(margin=0.2, false_promotion=0.2, block_episodes=1)
 MINIMUM = WatchMinimum(episodes=100, hours=1.0)
 
 
@@ -92,7 +92,7 @@ def test_after_the_promotion_it_says_what_it_watches():
     assert world.canary.state is CanaryPhase.PROMOTED
     said = world.canary.text
     assert said.startswith('promoted: all new episodes to the candidate; watched for 10 of 100 ')
-    assert ' episodes and 0.0417 of 1 h; ' in said
+    assert ' episodes and 1.6 of 60 min; ' in said
     assert 'candidate 90 % of 10, champion before 90 % of ' in said
 
 
@@ -156,11 +156,11 @@ def test_one_that_is_as_good_passes_and_is_watched_no_longer():
         events += world.poll(after_s=20)
     assert not events
     assert world.canary.text.startswith(
-        'promoted: all new episodes to the candidate; watched for 200 of 100 episodes and'
+        'promoted: all new episodes to the candidate; watched for 100 of 100 episodes and'
     )
     events = [event for _ in range(80) for event in world.poll(after_s=50)]
     assert whats(tuple(events)) == ['watched']
-    assert 'nothing is worse: watched for 200 of 100 episodes and 1 of 1 h' in events[0].why
+    assert 'nothing is worse: watched for 100 of 100 episodes and 60 of 60 min' in events[0].why
     assert not world.canary.is_watching
     # from now on it is the operator's alone
     world.end('candidate', 0, 300)

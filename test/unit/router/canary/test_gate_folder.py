@@ -7,12 +7,12 @@ import pytest
 from support.router.dispatch_rig import answer_bytes, episode_in, request_bytes
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.core import GATE_UNREAD
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Flag
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request

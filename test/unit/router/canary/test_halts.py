@@ -57,6 +57,9 @@ def test_the_table_has_every_combination():
         # as the champion does
         ((4, 20), (10, 100), V.REPORT),
         ((5, 20), (10, 100), V.ROLL_BACK),
+        # at most ten points above it
+        ((10, 20), (40, 100), V.REPORT),
+        ((11, 20), (40, 100), V.ROLL_BACK),
         # of episodes that began before the step
         ((3, 0), (0, 0), V.ROLL_BACK),
     ],

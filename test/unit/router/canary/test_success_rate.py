@@ -90,7 +90,7 @@ def first_alarm(rng: np.random.Generator, champion: float, candidate: float) -> 
 
 
 @pytest.mark.parametrize(
-    'champion', [*(pytest.param(p, marks=pytest.mark.slow) for p in (0.5, 0.8)), 0.95]
+    'champion', [*(pytest.param(p, marks=pytest.mark.release) for p in (0.5, 0.8)), 0.95]
 )
 def test_one_that_is_not_worse_by_the_margin_is_seldom_rolled_back(champion):
     rng = np.random.default_rng(7)

@@ -16,8 +16,10 @@ from support.router.dispatch_rig import (
 )
 from support.router.recording_transport import RecordingTransport
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.data_path.transport import Transport
-from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.tools.traces.record_views import RequestRecord
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -146,6 +148,8 @@ def test_where_nobody_can_answer_the_robot_is_told_at_once():
     rig.request()
     (text,) = rig.texts
     assert 'no eligible slot (slot prod: /p1: server unavailable' in text
+    # `diagnose` knows it by this text
+    assert RequestRecord({'reason': text}).is_from_silent_server
     assert rig.drop('unanswered') == 1
     assert len(rig.table.in_flight) == 0
 
@@ -167,6 +171,10 @@ def test_an_answer_that_never_comes_is_counted_and_another_asked_meanwhile():
     assert first != second
     rig.advance(TIMEOUT_NS)
     assert (rig.servers, rig.drop('timeout'), rig.drop('failed_over')) == ([], 1, 1)
+    # the robot does not wait for its own time limit
+    ((_, status, text),) = rig.outside.failures
+    assert (status, 'slot prod: no reply within 1 s' in text) == (Status.NO_SLOT, True)
+    assert RequestRecord({'reason': text}).is_from_silent_server
     rig.answer(second, raw)
     assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     assert rig.stats.slot('prod').failed == {'timeout': 1}
@@ -184,6 +192,17 @@ def test_the_time_of_an_answer_begins_anew_when_the_server_was_busy_with_an_earl
     rig.answer('/p1', new)
     assert [seq for seq, _, _ in rig.replies] == [2]
     assert rig.replicas['/p1'].health.failures == 0
+
+
+def test_an_answer_that_never_comes_of_a_slot_that_is_gone_ends_the_session():
+    """The robot goes to the next server of its list."""
+    rig = prod(ALONE)
+    rig.request()
+    rig.set_available('/p1', False)
+    rig.forget()
+    rig.advance(TIMEOUT_NS)
+    ((_, status, _),) = rig.outside.failures
+    assert (status, rig.drop('timeout')) == (Status.NO_SESSION, 1)
 
 
 def test_who_asks_ever_again_does_not_hide_that_nobody_answers():
@@ -267,7 +286,7 @@ def test_one_suspect_is_asked_where_there_is_nobody_else():
         rig.request()
         rig.advance(TIMEOUT_NS)
     assert not rig.replicas['/p1'].is_ready
-    rig.outside.sent.clear()
+    rig.forget()
     for _ in range(3):
         raw = rig.request()
         assert rig.servers == ['/p1']

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SLOTS, TIMEOUT_NS
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.schema import Status
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, SLOTS, TIMEOUT_NS
 
+from lerobot_serve.contract.schema import Flag, StateClass, Status
 from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
-from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}

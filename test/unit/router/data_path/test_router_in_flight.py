@@ -20,6 +20,8 @@ from support.router.dispatch_rig import (
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import ControlRig
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.router.data_path.in_flight import (
     InFlightRequest,
     InFlightRequests,
@@ -27,8 +29,6 @@ from lerobot_serve.router.data_path.in_flight import (
     RequestPurpose,
 )
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType, Status
 
 REQUESTS = 100_000
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, SLOTS, TIMEOUT_NS
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Status
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.schema import Status
 
 ROBOTS = [f'robot-{number}' for number in range(6)]
 ROUNDS = 60

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, SLOTS, TIMEOUT_NS
 
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.wire.schema import Status
 
 RULES = HealthRules(
     5, successes_to_recover=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from support.router.dispatch_rig import answer_bytes, episode_in, MS, Rig, SECOND
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.router.data_path.uncharged_requests import (
     CLIENTS_LIMIT,
@@ -17,9 +20,6 @@ from lerobot_serve.router.data_path.uncharged_requests import (
     UnchargedRequests,
 )
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.schema import Status
 
 
 def with_quota(*lines: str, burst_s: float = 1.0, **settings: object) -> Rig:

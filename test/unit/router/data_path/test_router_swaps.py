@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.replicas.replica import ReplicaState
 from lerobot_serve.router.replicas.slot import VerdictRecord
-from lerobot_serve.wire.schema import Flag, Status
 
 ONE = {'prod': ('/p1',)}
 TWO = {'prod': ('/p1', '/p2')}

@@ -23,15 +23,15 @@ from support.router.dispatch_rig import (
 )
 from support.router.replica_rig import ControlRig
 
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import ServerUnreachable
 
 WAIT_S = 60.0
 ROBOTS = [f'robot-{number}' for number in range(12)]
 REQUESTS = 1500
-ENDS = ('superseded', 'timeout', 'session_over', 'episode_over')
+ENDS = ('superseded', 'session_over', 'episode_over')
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,11 @@ from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, episode_in, request_bytes, ROUTING
 from support.router.dispatch_rig import Rig as DispatchRig
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.limits import TEXT_LIMIT
+from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
@@ -28,10 +33,6 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.sessions.job_queue import JobQueue
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import read_envelope
-from lerobot_serve.wire.schema import MsgType, Status, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import RoutingDecision
 
 PLACED = Placement('episode-1', 12, 'a', 50)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 import pytest
+from support.golden import listed
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.monitoring import metrics, reports
@@ -259,6 +260,13 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
         assert told.status[2].message == 'unhealthy: timeout'
 
 
+def test_a_problem_of_the_router_beside_healthy_slots_is_not_called_healthy(rig):
+    now = state(rig)
+    now.text = 'the database is away'
+    told = reports.diagnostics(now, name='/policy_router').status[0]
+    assert (told.level, told.message) == (DiagnosticStatus.WARN, 'the database is away')
+
+
 def test_the_log_says_what_goes_where(make):
     rig = make(heard=False, **TWO_SLOTS)
     rig.hear('/b1')
@@ -267,6 +275,20 @@ def test_the_log_says_what_goes_where(make):
         'slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: no status'
     )
     assert lines[1] == 'slot b (/b1): act@b, 100 % of the episodes'
+
+
+@pytest.mark.golden
+def test_the_metrics_are_what_was_agreed(rig, golden):
+    shared = SimpleNamespace(routers=2, leads=True, is_away=False)
+    shadow = SimpleNamespace(
+        hours=1.0, samples=1, trips=0, divergence_mean=0.1, divergence_in_spreads_mean=0.1
+    )
+    found = [
+        *metrics.collect(rig.core, {}),
+        *metrics.shared_state_metrics(shared),
+        *metrics.shadow_metrics(shadow),
+    ]
+    golden.holds('metrics/router.txt', listed(found))
 
 
 def test_what_the_trace_lost_is_told_with_the_drops():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.slot_stats import HOUR_NS, OutcomeReceipt, OUTCOMES, SlotStats
-from lerobot_serve.wire.execution_report import ExecutionReport
 
 SUCCESS, FAILURE, ABORTED = 1, 2, 3
 CAPACITY = 10
@@ -223,7 +223,8 @@ def test_each_begin_and_end_is_an_event_once(stats):
 
 
 def test_episodes_of_the_router_before_may_still_get_a_verdict(stats):
-    stats.restore_episodes([('one', 'b'), ('two', 'b'), ('three', 'a')], 0)
+    known = [('one', 'begun', 'b'), ('two', 'begun', 'b'), ('three', 'begun', 'a')]
+    stats.restore_episodes(known, 0)
     # one goes on, one has moved meanwhile, one ended while nobody looked
     stats.record_request('r1', placed('one', 'b', sticky=True), 1)
     stats.record_request('r2', placed('two', 'a', sticky=True, moved=True), 1)

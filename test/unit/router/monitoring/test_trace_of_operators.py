@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.router.monitoring.trace_recorder import halt_name, RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.wire.execution_report import ExecutionReport
 
 
 class Writer:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, TIMEOUT_NS
 
-from lerobot_serve.wire.schema import Flag, StateClass, Status
+from lerobot_serve.contract.schema import Flag, StateClass, Status
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 IN_A, IN_B = episode_in('a'), episode_in('b')
@@ -44,6 +44,43 @@ def test_an_operators_drain_moves_nothing_that_runs(rig):
     rig.drain('b')
     assert got(rig) == ('b', 0)
     assert got(rig, episode_in('b', 1)) == ('a', 0)
+
+
+def test_a_running_episode_whose_placement_was_forgotten_still_leaves_its_slot():
+    rig = Rig(SINGLE, capacity=1)
+    rig.robot()
+    rig.robot('other')
+    assert got(rig) == ('b', 0)
+    # the table has room for one
+    got(rig, IN_A, 'other')
+    assert rig.sticky.find(IN_B) is None
+    rig.drain('b', after_s=0.0)
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+
+
+def test_a_running_episode_whose_placement_was_forgotten_keeps_its_replica():
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')}, capacity=1)
+    rig.robot(places={'a': ('/a1',), 'b': ('/b1', '/b2')})
+    rig.robot('other')
+    rig.request(episode=IN_B)
+    (first,) = rig.servers
+    rig.request('other', IN_A)
+    rig.forget()
+    # a new episode would go to the other one
+    rig.replicas[first].preferring_sessions += 5
+    rig.request(episode=IN_B)
+    assert rig.servers == [first]
+
+
+def test_a_request_without_an_episode_goes_to_the_least_loaded_replica():
+    rig = Rig({'prod': ('/p1', '/p2')})
+    rig.robot()
+    rig.request(episode='')
+    (first,) = rig.servers
+    rig.replicas[first].preferring_sessions += 5
+    rig.request(episode='')
+    (second,) = rig.servers
+    assert second != first
 
 
 def test_an_episode_leaves_a_slot_that_is_gone(rig):

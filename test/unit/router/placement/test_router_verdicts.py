@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, TIMEOUT_NS
 
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.replicas.slot import VerdictRecord
-from lerobot_serve.wire.schema import Flag, Status
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 IN_A, IN_B = episode_in('a'), episode_in('b')
@@ -54,6 +54,7 @@ def test_a_rolled_back_candidate_gets_no_episode_whatever_happens_to_the_champio
         rig.request(episode=IN_A)
         rig.advance(TIMEOUT_NS)
         assert set(rig.servers) <= {'/a1'}, number
+    rig.forget()
     rig.set_available('/a1', False)
     for number in range(8):
         for episode in (IN_A, f'new-{number}', ''):

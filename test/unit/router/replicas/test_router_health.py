@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.router.replicas.health import Health, HealthRules, HealthState
 from lerobot_serve.router.replicas.latency import (
     MIN_SAMPLES,
@@ -24,7 +25,6 @@ from lerobot_serve.router.replicas.replica import (
     ReplicaState,
     SILENCE_FACTOR,
 )
-from lerobot_serve.wire.schema import StateClass
 
 SECOND = 1_000_000_000
 RULES = HealthRules(

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.replica import ReplicaReport, ReplicaState
 from lerobot_serve.router.replicas.slot import overall_health, Slot, SlotDrain, VerdictRecord
-from lerobot_serve.wire.schema import StateClass
 
 RULES, REPLICA_RULES = HealthRules(5), HealthRules(2)
 

@@ -8,8 +8,8 @@ from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND
 from support.router.replica_rig import ControlRig, OPEN_TIMEOUT_S
 from support.server import session_rig
 
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 THREE = {'prod': ('/p1', '/p2', '/p3')}

@@ -9,8 +9,8 @@ from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 from support.router.dispatch_rig import ask_of, check_counts, episode_in, MS, SECOND
 from support.router.replica_rig import ControlRig
 
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 
 
 class Sessions(RuleBasedStateMachine):

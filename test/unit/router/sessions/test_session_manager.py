@@ -10,9 +10,9 @@ from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND
 from support.router.replica_rig import ControlRig
 from support.router.router_core_rig import RoutingRig
 
+from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.schema import Flag, Refusal
 from lerobot_serve.router.sessions.manager import KEEP_ALIVE_NS, SESSIONS_PER_ROUND
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.schema import Flag, Refusal
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 THREE = {'prod': ('/p1', '/p2', '/p3')}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.router.shadow_rig import ask, CALM, key, LIVE, MS, ramp, run, S, SHADOW, start, World
 
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.shadow.comparator import AGE_LIMIT_NS, ROBOTS_LIMIT, SAMPLES_LIMIT
-from lerobot_serve.wire.schema import Status
 
 
 @pytest.fixture

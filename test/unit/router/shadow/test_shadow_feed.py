@@ -10,11 +10,12 @@ import pytest
 from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIMIT_S, LIVE, MS, SECOND, SHADOW
 
 from lerobot_serve.cage import limits_encoding
+from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
 from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.shadow.sessions import RETRY_NS
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from support.router.joining_rig import AGE_NS, begin, draw, execute, joiner, ROWS, take
 from support.router.shadow_rig import key, run
 
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun
 from lerobot_serve.router.shadow.sample_joiner import EXECUTED_LIMIT, NO_ROWS
-from lerobot_serve.wire.execution_report import ExecutedRun
 
 # what is whole
 

@@ -11,17 +11,21 @@ from support.edge.controller_rig import arm, STEP_NS, STEP_S
 from support.edge.requester_rig import Bench
 from support.router.shadow_rig import LIVE, SHADOW, World
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.execution_report import (
+    ExecutionReport,
+    find_execution_report,
+)
+from lerobot_serve.contract.data_path.header import Envelope, read_envelope
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session_request import make_session_request
 from lerobot_serve.router.shadow.comparator import ShadowComparison
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.execution_report import ExecutionReport, find_execution_report
-from lerobot_serve.wire.header import Envelope, read_envelope
-from lerobot_serve.wire.services.session import SessionRequest
 
 CHUNK_ROWS, JOINTS = 10, 3
 # what the shadow does otherwise
@@ -36,7 +40,7 @@ class Fleet:
         self.parameters = EdgeParameters(interpolation_multiplier=interpolation)
         self.requests = Bench(step_s=STEP_S, append=False, request_threshold_s=6 * STEP_S)
         self.controller = wiring.make_controller(
-            self.parameters, self.robot, self.requests.actions, lambda: None
+            self.parameters, self.robot, RobotDecisions(), self.requests.actions, lambda: None
         )
         self.requests.transport.send = self.on_request
         for late in range(wiring.START_SAMPLES, 0, -1):

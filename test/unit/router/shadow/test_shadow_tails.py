@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.router.shadow_rig import key, ramp, run, start, told
 
+from lerobot_serve.contract.data_path.execution_report import ExecutedRun
 from lerobot_serve.router.shadow.command_tails import CommandTails
-from lerobot_serve.wire.execution_report import ExecutedRun
 
 
 def befores(

@@ -61,6 +61,7 @@ def opened(url: str) -> PostgresStore:
     return PostgresStore(StateAddress(url, 'default'), 'run', '/router', 10, 'now')
 
 
+@pytest.mark.slow
 def test_two_routers_share_an_encrypted_state(tmp_path, server, url):
     site = Site(tmp_path, f'{url}?sslmode=verify-full&sslrootcert={server.authority}')
     try:

@@ -9,9 +9,11 @@ import psycopg
 import pytest
 from support.router.contexts import make_context
 
+from lerobot_serve.router.links import ParameterSource
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shared_state import follower, opening, postgres_store
 from lerobot_serve.router.shared_state.postgres_store import is_away
+from lerobot_serve.router.storage.content import StoreContent
 from lerobot_serve.router.storage.state_store import StoreAway, StoreRefused
 
 SAID = 'connection to server at "10.0.0.9", port 5432 failed: '
@@ -61,20 +63,25 @@ class TestWaiting:
 
         context = replace(make_context(Clock()), wait=wait)
 
-        def make(*_: object) -> str:
-            if error := answers.pop(0):
-                raise error
-            return 'store'
+        class Played:
+            """A store that is there or not."""
 
-        monkeypatch.setattr(postgres_store, 'PostgresStore', make)
+            is_shared, name, content, other_sites = True, 'the state', StoreContent(), ()
+
+            def __init__(self, *_: object) -> None:
+                if error := answers.pop(0):
+                    raise error
+
+        monkeypatch.setattr(postgres_store, 'PostgresStore', Played)
         monkeypatch.setattr(follower, 'StateFollower', lambda *_: 'follower')
         parameters = RouterParameters(slot_prod=('/s',), state_url='postgresql://db/fleet')
-        return opening.open_state(parameters, tmp_path, context), reasons
+        source = ParameterSource(parameters, parameters, lambda **_: None)
+        return opening.open_state(source, tmp_path, context), reasons
 
     def test_it_says_why_and_goes_on_when_it_is_there(self, monkeypatch, tmp_path):
         answers = [StoreAway('refused'), StoreAway('starts'), None]
         found, reasons = self.opened(monkeypatch, tmp_path, answers, 9)
-        assert found == ('store', 'follower')
+        assert (found[0].name, found[1]) == ('the state', 'follower')
         assert reasons == [f'refused; {opening.WAITS}', f'starts; {opening.WAITS}']
 
     def test_it_ends_when_it_is_asked_to(self, monkeypatch, tmp_path):

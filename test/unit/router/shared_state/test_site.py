@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
+import threading
 
 import psycopg
 import pytest
+from support.router.episodes import request, run_episodes
 from support.router.site_rig import Site
 from support.waiting import wait_until
 
@@ -15,6 +20,8 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.monitoring.metrics import collect, state_losses
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.storage.content import SPLIT
+from lerobot_serve.router.storage.state_store import StoreUnwritable
 from lerobot_serve_interfaces.msg import RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -194,18 +201,90 @@ class TestPlacements:
         later.place('two')
         assert later.core.table.placements.find('two').split_version == version
 
-    def test_a_split_that_is_not_stored_yet_has_no_version(self, site, pair):
+    def test_each_placement_names_the_version_of_its_split(self, site, pair):
+        """Episodes begin all the time, while the split is set at both, by command or live."""
+        stop = threading.Event()
+
+        def place_all_the_time(router) -> None:
+            numbers = count()
+            while not stop.wait(0.002):
+                router.place(f'{router.name} {next(numbers)}')
+
+        with ThreadPoolExecutor(2) as pool:
+            routes = [pool.submit(place_all_the_time, router) for router in pair]
+            try:
+                for percent in range(5, 95, 10):
+                    pair[0].command(R.SET_SPLIT, split_percent=percent)
+                    site.step()
+                    pair[1].set_live(split_percent=percent + 1)
+                    site.step()
+            finally:
+                stop.set()
+            for each in routes:
+                each.result(30.0)
+        splits: dict[int, set[int]] = defaultdict(set)
+        for router in pair:
+            for placed in router.core.table.placements._placed.values():
+                splits[placed.split_version].add(placed.split_percent)
+        assert all(len(percents) == 1 for percents in splits.values()), splits
+        # the first one, and at least some of those that were set
+        assert 0 not in splits
+        assert len(splits) > 4
+
+    def test_a_goal_that_waits_for_the_lock_gets_split_and_version_of_the_same_moment(self, pair):
+        table = pair[0].core.table
+        lock, later = table.lock, replace(table.rules, split_percent=80)
+
+        class Busy:
+            """The split is set by who has the lock."""
+
+            def __enter__(self) -> None:
+                lock.acquire()
+                table.change_rules(later)
+                table.placements.split_version = 1_000_000
+
+            def __exit__(self, *_: object) -> None:
+                lock.release()
+
+        table.lock = Busy()
+        pair[0].place('one')
+        placed = table.placements.find('one')
+        assert (placed.split_percent, placed.split_version) == (80, 1_000_000)
+
+    def test_a_split_that_cannot_be_stored_yet_has_no_version(self, site, pair, monkeypatch):
         first, second = pair
-        first.command(R.SET_SPLIT, split_percent=80)
-        first.place('at once')
+        with monkeypatch.context() as patch:
+            patch.setattr(first.core.writer._store, 'write', unwritable)
+            first.set_live(split_percent=80)
+            first.place('at once')
         site.step(2)
         first.place('later')
-        at_once, later = decisions(first)
-        assert (at_once.split_percent, later.split_percent) == (80, 80)
-        assert at_once.split_version == 0 < later.split_version
         second.place('elsewhere')
+        at_once, later = decisions(first)
         (elsewhere,) = decisions(second)
-        assert (elsewhere.split_percent, elsewhere.split_version) == (80, later.split_version)
+        found = [(each.split_percent, each.split_version) for each in (at_once, later, elsewhere)]
+        version = later.split_version
+        assert version > 0
+        assert found == [(80, 0), (80, version), (80, version)]
+
+    def test_a_split_that_was_refused_has_no_version(self, site, pair):
+        """Two commands at one moment: the second one builds on a rollout that has changed."""
+        first, second = pair
+        for router in pair:
+            router.set_live(**OPEN)
+        site.step(2)
+        first.command(R.CANARY_START, plan=PLAN)
+        with pytest.raises(SlotCommandRejected, match='another router changed the rollout'):
+            second.command(R.CANARY_START, plan=('20', '100'))
+        second.place('at once')
+        (at_once,) = decisions(second)
+        site.step(4)
+        second.place('later')
+        version = second.core.writer.revision_of(SPLIT)
+        stored = second.core.writer.decisions[SPLIT]['value']
+        later = decisions(second)[-1]
+        assert (later.split_percent, later.split_version) == (stored, version)
+        assert (at_once.split_version == version) <= (at_once.split_percent == stored)
 
     def test_a_move_names_the_split_with_which_its_episode_began(self, site, pair):
         first, second = pair
@@ -222,25 +301,13 @@ class TestPlacements:
         assert placed.split_percent == moved.split_percent == 50
 
 
+def unwritable(_: object) -> None:
+    raise StoreUnwritable('away')
+
+
 def decisions(router) -> list[RoutingDecision]:
     """Return what a router has published of placements."""
     return [each for each in router.published if isinstance(each, RoutingDecision)]
-
-
-def request(router, name: str) -> str:
-    """Let a robot request a chunk of a new episode; return its slot."""
-    slot = router.place(name)
-    placement = replace(router.core.table.placements.find(name), sticky=False)
-    with router.core.table.lock:
-        router.core.table.stats.record_request('robot', placement, router.now_ns)
-    return slot
-
-
-def run_episodes(router, count: int, success, start: int = 0) -> None:
-    """Run whole episodes at a router, whose outcome depends on their slot."""
-    for number in range(start, start + count):
-        name = f'{router.name} {number}'
-        router.core.record_outcome(name, 1 if success(request(router, name)) else 2)
 
 
 def await_lead(site, router) -> None:

@@ -39,6 +39,7 @@ def site(tmp_path, own_server):
     made.close()
 
 
+@pytest.mark.slow
 def test_routing_goes_on_and_everything_is_reconciled(site, own_server, monkeypatch):
     monkeypatch.setattr(following, 'AWAY_S', 0.05)
     first, second = site.start(), site.start()
@@ -66,6 +67,7 @@ def test_routing_goes_on_and_everything_is_reconciled(site, own_server, monkeypa
     assert sum(router.core.shared.leads for router in site.routers) == 1
 
 
+@pytest.mark.slow
 def test_of_two_decisions_meanwhile_the_one_that_was_stored_holds(site, own_server):
     first, second = site.start(), site.start()
     site.step(2)
@@ -81,6 +83,7 @@ def test_of_two_decisions_meanwhile_the_one_that_was_stored_holds(site, own_serv
     assert any('by another router since' in line for line in first.told)
 
 
+@pytest.mark.slow
 def test_a_drain_meanwhile_holds_in_any_case(site, own_server):
     first, second = site.start(), site.start()
     second.command(R.DRAIN, 'b', 'an earlier one')
@@ -95,6 +98,7 @@ def test_a_drain_meanwhile_holds_in_any_case(site, own_server):
     assert all('repair' in router.slots['b'].text for router in site.routers)
 
 
+@pytest.mark.slow
 def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeypatch):
     monkeypatch.setattr(postgres_store, 'SLICE', 100)
     first, second = site.start(), site.start()
@@ -102,8 +106,8 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
     own_server.stop()
     for number in range(950):
         first.place(f'episode {number}')
-    events = [(f'episode {number}', 'begun', 'candidate') for number in range(250)]
-    first.core.writer.record_episodes(events)
+    for number in range(250):
+        first.core.writer.record_episode((f'episode {number}', 'begun', 'candidate'))
     assert not first.core.writer.flush()
     own_server.start()
     write, answers = first.core.writer._store._write_slice, iter([False, True, False])
@@ -126,6 +130,7 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
     assert second.core.table.placements.find('episode 949')
 
 
+@pytest.mark.slow
 def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(
     site, own_server, monkeypatch
 ):
@@ -163,6 +168,7 @@ def test_a_decision_waits_three_seconds_for_a_state_that_stands_still(
     assert is_ended
 
 
+@pytest.mark.slow
 def test_a_write_that_is_not_answered_ends(site, own_server):
     router = site.start()
     site.step()
@@ -175,6 +181,7 @@ def test_a_write_that_is_not_answered_ends(site, own_server):
     assert site.start().core.table.placements.find('one')
 
 
+@pytest.mark.slow
 def test_a_router_that_leads_and_stands_still_loses_the_lead(site, own_server, monkeypatch):
     monkeypatch.setattr(following, 'STUCK_S', 0.2)
     first, second = site.start(), site.start()
@@ -187,6 +194,7 @@ def test_a_router_that_leads_and_stands_still_loses_the_lead(site, own_server, m
     assert [r.core.shared.leads for r in site.routers] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_router_that_shows_nothing_leaves_the_lead(site, monkeypatch):
     first, second = site.start(), site.start()
     site.step(2)
@@ -204,6 +212,7 @@ class TestOpening:
     def store(self, url: str) -> PostgresStore:
         return PostgresStore(self.address(url), 'run', '/router', 10, 'now')
 
+    @pytest.mark.slow
     def test_a_server_that_is_not_there_is_refused_with_a_remedy(self, url, server):
         wrong = url.replace(f':{server.port}/', ':1/')
         with pytest.raises(StoreAway, match=r'cannot be read: .*start or repair the server'):

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-import shutil
 import sqlite3
 
 import pytest
-from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
+from support.router.restarting import Routers
+from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.router.replicas.slot import NO_VERDICT
 from lerobot_serve.router.storage.store import FILE
@@ -22,37 +22,6 @@ from lerobot_serve_interfaces.srv import ControlSlot
 R = ControlSlot.Request
 PLAN = ('5', '100')
 NUMBERS = count()
-
-
-class Routers:
-    """Routers that start one after the other; their file may say something else each time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.rig = folder, None
-
-    def start(self, **file: object) -> RoutingRig:
-        """A router starts, with these values in its file; the one before was killed."""
-        if self.rig:
-            # killed: what the system has is what the next one finds
-            killed = self.folder.with_name(f'{self.folder.name}x')
-            self.rig.core.writer.flush()
-            shutil.copytree(self.folder, killed)
-            self.rig.close()
-            self.folder = killed
-        self.rig = RoutingRig(self.folder, **TWO_SLOTS, **file)
-        return self.rig
-
-    def set_live(self, **values: object) -> None:
-        """`ros2 param set`."""
-        core = self.rig.core
-        new = replace(core.parameters, **values)
-        core.check_change(core.parameters, new)
-        core.change_parameters(new)
-
-    def poll(self) -> None:
-        """The canary decides."""
-        self.rig.now_ns += SECOND
-        self.rig.core.update_canary()
 
 
 @pytest.fixture
@@ -155,6 +124,46 @@ def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
     assert slot_of(rig) == {'b'}
 
 
+def test_a_slot_whose_policy_is_not_known_yet_lifts_no_verdict_on_a_policy(routers):
+    rig = routers.start()
+    routers.set_live(canary_plan=PLAN)
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.set_live(canary_plan=())
+    rig = routers.start(heard=False)
+    with pytest.raises(SlotCommandRejected, match='start its policy servers, then retry'):
+        run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'which one?')
+    # another plan is rolled back, and nobody knows of which policy
+    routers.set_live(canary_plan=PLAN)
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'not today')
+    rig = routers.start(heard=False)
+    text = run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    assert text.startswith('the verdict on slot:b is lifted; slot b is still not eligible: /b1')
+    for server in rig.replicas:
+        rig.hear(server)
+    routers.poll()
+    assert slot_of(rig) == {'a'}
+    assert rig.slots['b'].text.endswith('arm hit the table')
+    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    assert slot_of(rig) == {'a', 'b'}
+
+
+def test_to_resume_a_rollout_lifts_no_verdict_on_what_the_slot_serves_meanwhile(routers):
+    rig = routers.start()
+    rig.core.decisions.bar(rig.slots['b'], 'other@c', 'it fell', at_once=True)
+    routers.set_live(canary_plan=PLAN)
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    # the rollout has not seen it yet
+    rig.hear('/b1', policy='other@c')
+    run_slot_command(rig.core, R.CANARY_RESUME, '', 'it was the gripper')
+    routers.poll()
+    assert slot_of(rig) == {'a'}
+    assert rig.slots['b'].text.endswith('it fell')
+    rig.hear('/b1')
+    assert slot_of(rig) == {'a', 'b'}
+
+
 def test_a_drain_by_hand_holds(routers):
     rig = routers.start()
     run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
@@ -176,6 +185,8 @@ def test_after_a_promotion_the_new_champion_stays(routers):
     with rig.core.decisions.canary_transaction():
         rig.core.change_parameters(replace(rig.core.parameters, split_percent=0))
     rig = routers.start(split_percent=100)
+    # a verdict of its own, which does not go with the plan
+    assert rig.core.decisions.verdicts['act@b'].verdict is PolicyVerdict.PROMOTED
     routers.poll()
     assert slot_of(rig) == {'b'}
     assert 'split_percent is 0, set by the canary before; the file says 100' in rig.told

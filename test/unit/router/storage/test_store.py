@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+import shutil
 import sqlite3
 
 import pytest
 from support.router.store_rig import bars, copied, drained, drains, opened, rolled_back, written
 
+from lerobot_serve import atomic_file
+from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage import schema
 from lerobot_serve.router.storage.batch import Batch
@@ -20,6 +24,7 @@ from lerobot_serve.router.storage.content import (
 from lerobot_serve.router.storage.state_store import StoreRefused
 from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve.router.storage.writer import StoreWriter
+from lerobot_serve.state_folder import FolderLock
 
 BARRED = {(VERDICT, 'two@2'): rolled_back()}
 
@@ -59,9 +64,7 @@ def test_of_the_placements_the_newest_are_known_and_what_is_forgotten_is_gone(tm
 
 def test_two_routers_never_have_one_store(tmp_path):
     first = Store(tmp_path, 100, 'now')
-    with pytest.raises(
-        StoreRefused, match='in use by another router; set a separate state_folder'
-    ):
+    with pytest.raises(StoreRefused, match='in use by another process; stop that one'):
         Store(tmp_path, 100, 'now')
     first.write(Batch(dict(BARRED)))
     first.close()
@@ -74,7 +77,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(tmp_path):
         connection.execute(f'PRAGMA user_version = {schema.VERSION + 1}')
     connection.close()
     before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(StoreRefused, match='has schema 2 of a newer lerobot_serve'):
+    with pytest.raises(StoreRefused, match='has schema 3 of a newer lerobot_serve'):
         Store(tmp_path, 100, 'now')
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -95,7 +98,7 @@ def test_an_older_store_is_brought_up_to_date_a_step_at_a_time(tmp_path, monkeyp
     monkeypatch.setattr('lerobot_serve.router.storage.store.MIGRATIONS', steps)
     monkeypatch.setattr('lerobot_serve.router.storage.store.VERSION', len(steps))
     store = Store(tmp_path, 100, 'now')
-    assert store._connection.execute('PRAGMA user_version').fetchone() == (3,)
+    assert store._connection.execute('PRAGMA user_version').fetchone() == (len(steps),)
     store._connection.execute("INSERT INTO more VALUES ('x', 'y')")
     assert store.content.decisions == default_decisions() | BARRED
     store.close()
@@ -172,14 +175,30 @@ def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_pa
     writer.close()
 
 
-def test_a_router_that_begins_beside_another_has_no_store_before_there_is_a_file(tmp_path):
-    first = Store(tmp_path, 100, 'now')
-    (tmp_path / FILE).unlink()
-    with pytest.raises(
-        StoreRefused, match='in use by another router; set a separate state_folder'
-    ):
-        Store(tmp_path, 100, 'now')
-    first.close()
+def test_a_folder_that_another_router_put_in_its_place_is_left_alone(tmp_path):
+    here = tmp_path / 'here'
+    store = Store(here, 100, 'now')
+    store.lock = FolderLock(here, '/first', 'state_folder')
+    shutil.rmtree(here)
+    other = FolderLock(here, '/second', 'state_folder')
+    for _ in range(2):
+        with pytest.raises(OSError, match='in use by /second'):
+            store.write(Batch(dict(BARRED)))
+    other.release()
+    store.write(Batch(dict(BARRED)))
+    with pytest.raises(UserError, match='in use by /first'):
+        other.renew()
+    store.close()
+    other.renew()
+    other.release()
+    assert ('b', 'two@2') in bars(opened(here).content)
+
+
+def test_a_new_file_survives_a_power_cut(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(atomic_file, 'sync_folder', synced.append)
+    Store(tmp_path / 'here', 100, 'now').close()
+    assert synced == [tmp_path / 'here']
 
 
 def test_a_file_that_is_put_in_its_place_does_not_take_the_decisions(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES
 
+from lerobot_serve.contract.schema import Refusal, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.inference import schedulers
-from lerobot_serve.wire.schema import Refusal, StateClass, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 

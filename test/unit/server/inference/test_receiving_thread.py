@@ -10,11 +10,11 @@ import pytest
 from support.server.request_queue_rig import inference, name_of, queued, thread, WAIT_S
 from support.server.server_core_rig import request, Rig
 
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.core import RECEIVING_THREAD_SERVICE_S
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.inference.schedulers import DynamicBatching
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 STATES = ('queued', 'job', 'busy', 'taken', 'closed', 'waits_for_more')

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.server.worker_rig import ASK, bench, OBSERVATION, PREFIX, SESSION
 
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, Status
 
 FINGERPRINT = 'fake@0123456789abcdef'
 

@@ -21,13 +21,13 @@ from support.server.worker_rig import (
     SESSION,
 )
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.policies.base import PolicyCamera
 from lerobot_serve.server.inference.request_validation import max_pixels
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.image_codec import ImageCodecPool
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
 
 
 def test_a_camera_that_the_policy_does_not_want_is_not_looked_at():

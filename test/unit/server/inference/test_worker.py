@@ -25,6 +25,9 @@ from support.server.worker_rig import (
     SESSION,
 )
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.limits import TEXT_LIMIT
+from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.policies.base import CacheCounts, Prediction
 from lerobot_serve.server.inference.worker import (
     InferenceFailed,
@@ -32,8 +35,6 @@ from lerobot_serve.server.inference.worker import (
     MAX_ESTIMATE_AGE_NS,
 )
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Flag, MsgType, Status, TEXT_LIMIT
 
 
 def test_an_answer_echoes_the_header_and_says_who_answered():

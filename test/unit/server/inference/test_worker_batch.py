@@ -11,8 +11,8 @@ import pytest
 from support.server.fake_policy import FakePolicy
 from support.server.worker_rig import bench, HEADER, queued, robot, ROWS
 
+from lerobot_serve.contract.schema import StateClass, Status
 from lerobot_serve.policies.base import PolicyRequest, Prediction
-from lerobot_serve.wire.schema import StateClass, Status
 
 BROKEN, RAISES, NAN = 2, 3, 4
 STATUSES = {

@@ -10,11 +10,11 @@ import pytest
 from support.server.capture_rig import ask, Captured, NAN, rig_of, S, WALL_S
 from support.server.worker_rig import gives
 
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.observability.capture_files import CaptureReason
 from lerobot_serve.server.observability.request_capture import NothingToCapture, RETRY_S
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.trace.format.incident_file import read_exchanges
-from lerobot_serve.wire.schema import Status
 
 
 @pytest.fixture

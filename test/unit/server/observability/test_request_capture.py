@@ -11,14 +11,14 @@ from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S
 from support.server.server_core_rig import request, Rig
 from support.server.worker_rig import gives, HEADER, OBSERVATION, queued, raises, ROWS
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.observability.request_capture import capture_reason, NothingToCapture
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.trace.format.incident_file import read_exchanges, read_incident
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Status
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ import time
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 import pytest
+from support.golden import listed
 from support.server.server_core_rig import FIXED, request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS
 
+from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.inference.schedulers import DynamicBatching, RoundRobin
@@ -26,7 +28,6 @@ from lerobot_serve.server.observability.metrics import (
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.telemetry.http_endpoint import FunctionCollector
-from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
 PREFIX = 'lerobot_serve_server_'
@@ -118,6 +119,14 @@ def test_every_family_moves():
     )
     assert set(after) == EVERYTHING
     assert moved(before, after) == EVERYTHING
+
+
+@pytest.mark.golden
+def test_the_metrics_are_what_was_agreed(golden):
+    _, after = exercised(
+        state_class=StateClass.RECURRENT, denoise_steps=10, embedding_cache_bytes=1
+    )
+    golden.holds('metrics/server.txt', listed(after.values()))
 
 
 def test_a_policy_has_no_family_that_it_could_not_move():

@@ -13,14 +13,14 @@ from support.server.server_core_rig import request, Rig
 from support.server.server_trace_rig import Told
 from support.server.worker_rig import OBSERVATION, ROWS
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.schema import Refusal, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.observability.trace_recorder import make_trace_recorder
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.schema import Refusal, StateClass, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 NAN = np.full_like(ROWS, np.nan)
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')

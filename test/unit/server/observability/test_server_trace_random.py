@@ -13,12 +13,12 @@ import pytest
 from support.server.server_core_rig import request, Rig
 from support.server.worker_rig import gives, ROWS
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.trace_recorder import make_trace_recorder
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
 
 ROBOTS = st.integers(1, 3)
 STEPS = st.lists(

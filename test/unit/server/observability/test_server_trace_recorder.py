@@ -11,8 +11,8 @@ from support.server.server_core_rig import request, Rig
 from support.server.server_trace_rig import Told
 from support.server.worker_rig import FRAME, gives, OBSERVATION, raises, ROWS
 
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 
 NAN = np.full_like(ROWS, np.nan)
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')

@@ -9,10 +9,10 @@ import time
 import pytest
 from support.server.server_core_rig import ask, FIXED, MEASURED, request, Rig
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.core import AdmissionSettings
 from lerobot_serve.server.inference.schedulers import RoundRobin
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import SessionRefused
 
 S = 1_000_000_000
 # three seconds and a third at 30 Hz: a robot is expected to ask every 5/3 s

@@ -9,7 +9,7 @@ from hypothesis.stateful import invariant, precondition, rule, RuleBasedStateMac
 import pytest
 from support.server.session_rig import ask, RULES, S, table
 
-from lerobot_serve.wire.services.session import SessionRefused
+from lerobot_serve.contract.services.session import SessionRefused
 
 MANY = 10
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import pytest
 from support.server.session_rig import ask, RULES, S, table
 
+from lerobot_serve.contract.limits import ID_LIMIT, SCHEMA_VERSION
+from lerobot_serve.contract.names import session_name
+from lerobot_serve.contract.schema import Refusal, StateClass
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.server.sessions.session_table import SessionTable
-from lerobot_serve.wire.names import session_name
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, SCHEMA_VERSION, StateClass
-from lerobot_serve.wire.services.session import SessionRefused, SessionRequest
 
 MANY = 10
 

@@ -10,6 +10,10 @@ import pytest
 from support.server.fake_policy import JOINTS
 from support.server.session_rig import ask, FRONT, RULES, SERVED
 
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
 from lerobot_serve.server.sessions.session_validation import (
     check_names,
@@ -17,8 +21,6 @@ from lerobot_serve.server.sessions.session_validation import (
     check_version,
     SessionRules,
 )
-from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION
-from lerobot_serve.wire.services.session import CameraSpec, SessionRefused, SessionRequest
 
 STRICT = {'require_trained_fps': True}
 PINNED = {'pin_task': True}

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import pytest
 from support.server.fake_policy import FAKE_DESCRIPTION
 
+from lerobot_serve.contract.schema import StateClass
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
 from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
-from lerobot_serve.wire.schema import StateClass
-from lerobot_serve.wire.services.action_range import ActionRange
 
 CAMERAS = (PolicyCamera('front', 480, 640), PolicyCamera('wrist', 240, 320))
 SERVED = PolicyContract(

@@ -17,6 +17,9 @@ from support.server.server_core_rig import ask, request
 from support.server.swap_rig import NEW, OLD, SwapRig
 from support.server.worker_rig import gives, HEADER, OBSERVATION, PREFIX, raises
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.schema import Flag, StateClass
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.resources import memory, memory_reservation
@@ -30,9 +33,6 @@ from lerobot_serve.policies.runtime.loading_beside import (
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.swap.swap_folder import SwapRefused
 from lerobot_serve.server.swap.swap_status import SwapState
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.schema import Flag, StateClass
-from lerobot_serve.wire.services.session import SessionRefused
 
 CHANGED = Flag.POLICY_CHANGED
 

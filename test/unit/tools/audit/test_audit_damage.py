@@ -89,6 +89,7 @@ def told(folder: str) -> None:
     assert as_text(found)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_lines(tmp_path):
     drive(1, episodes=1).write(tmp_path / 'warm')
     run_audit([tmp_path / 'warm'])

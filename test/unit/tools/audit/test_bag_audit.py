@@ -8,22 +8,24 @@ from dataclasses import dataclass, replace
 import json
 from pathlib import Path
 
+from msgspec import structs
 import numpy as np
 import pytest
 from support.tools.audit_rig import drive
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
-from lerobot_serve.tools.bags import message_decoding
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import BagMessage, DECISION, EXECUTED
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
 from lerobot_serve.tools.cli.verbs import audit as verb
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.traces.record_views import ExecutedRecord
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.cdr import CdrWriter
-from lerobot_serve.wire.chunk import Chunk
 
 LIMITS = json.dumps(
     {
@@ -34,23 +36,22 @@ LIMITS = json.dumps(
         ],
     }
 )
-FINE = message_decoding.ExecutedAction(
+FINE = records.ExecutedAction(
+    Time(1, 2),
     1,
     1,
     1,
-    0,
-    0,
-    0.1,
-    'pass',
-    'policy',
-    'robot_1',
-    'ep',
-    'prod',
-    'p@1',
-    '',
-    np.zeros(2),
-    np.zeros(2),
+    age_s=0.1,
+    client_id='robot_1',
+    episode_id='ep',
+    slot='prod',
+    policy='p@1',
+    raw=np.zeros(2, np.float32),
+    commanded=np.zeros(2, np.float32),
 )
+
+
+CLAMPED = records.ExecutedAction.CageResult.CLAMPED
 
 
 @dataclass
@@ -65,22 +66,14 @@ class Scene:
         self.messages.append(BagMessage(topic, kind, self.now_ns, data))
 
     def execute(self, **changes: object) -> None:
-        action = replace(FINE, **changes)
+        action = structs.replace(FINE, **changes)
         topic = f'/{action.client_id}/edge_controller/executed_action'
-        self.tell(topic, message_decoding.EXECUTED_TYPE, executed_bytes(action))
+        self.tell(topic, EXECUTED, encode(action))
 
     def decide(self, slot: str, *, moved: bool = False) -> None:
-        writer = CdrWriter()
-        writer.pack(message_decoding.STAMP, 1, 2, align=4)
-        for text in ('robot_1', 'ep', 'ep'):
-            writer.string(text, 200)
-        writer.pack(message_decoding.PLACE, 7, 80, align=1)
-        for text in (slot, 'p@1', '/server'):
-            writer.string(text, 300)
-        writer.pack(message_decoding.FLAGS, 0, 0, moved, align=1)
-        writer.string('why', 1024)
-        writer.pack(message_decoding.VERSION, 12, align=8)
-        self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
+        place = 7, 80, slot, 'p@1', '/server', False, False, moved, 'why', 12
+        decision = records.RoutingDecision(Time(1, 2), 'robot_1', 'ep', 'ep', *place)
+        self.tell('/policy_router/routing', DECISION, encode(decision))
 
     def last(self) -> bytes:
         return self.messages[-1].data
@@ -88,32 +81,6 @@ class Scene:
     def judge(self, folder: Path, **given: object) -> AuditResult:
         bag = write(folder / 'bag', self.messages)
         return run_audit([], sources=[BagTrace(bag, **given)])
-
-
-def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
-    writer = CdrWriter()
-    numbers = (
-        action.control_step,
-        action.seq,
-        action.session_epoch,
-        action.episode,
-        action.chunk_row,
-    )
-    words = (
-        message_decoding.CAGE_RESULTS.index(action.cage_result),
-        message_decoding.RUNGS.index(action.rung),
-        message_decoding.SOURCES.index(action.source),
-    )
-    writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
-    names = action.client_id, action.episode_id, action.slot, action.policy, action.reason
-    for text in names:
-        writer.string(text, 300)
-    writer.floats(action.raw, 100, 'raw')
-    writer.floats(action.commanded, 100, 'commanded')
-    writer.floats(action.policy_action, 100, 'policy_action')
-    # no input_ids
-    writer.floats(np.zeros(0, np.float32), 0, 'input_ids')
-    return writer.finish()
 
 
 @pytest.fixture
@@ -159,9 +126,9 @@ def test_with_what_is_given_it_is(scene, tmp_path):
     [
         ('age', {'age_s': 0.7}),
         ('age', {'age_s': float('nan')}),
-        ('finite', {'commanded': np.array([0.0, np.nan]), 'cage_result': 'clamped'}),
-        ('position', {'commanded': np.array([0.2, 1.5]), 'cage_result': 'clamped'}),
-        ('step', {'commanded': np.array([0.9, 0.1]), 'cage_result': 'clamped'}),
+        ('finite', {'commanded': np.array([0.0, np.nan]), 'cage_result': CLAMPED}),
+        ('position', {'commanded': np.array([0.2, 1.5]), 'cage_result': CLAMPED}),
+        ('step', {'commanded': np.array([0.9, 0.1]), 'cage_result': CLAMPED}),
         ('rows', {'chunk_row': 2}),
         ('rows', {'raw': np.ones(2)}),
         ('sticky', {'slot': 'b'}),
@@ -289,9 +256,7 @@ def test_sums_of_a_bag(scene, tmp_path):
 
 
 def test_what_cannot_be_read_is_said(scene, tmp_path):
-    scene.tell(
-        '/robot_1/edge_controller/executed_action', message_decoding.EXECUTED_TYPE, b'nonsense'
-    )
+    scene.tell('/robot_1/edge_controller/executed_action', EXECUTED, b'nonsense')
     bag = BagTrace(write(tmp_path / 'bag', scene.messages))
     assert sum(isinstance(entry.record, ExecutedRecord) for entry in bag.read()) == 10
 
@@ -308,8 +273,8 @@ def test_a_status_of_later_days(tmp_path):
 
 def test_decisions_of_an_older_bag_have_no_version_of_the_split(scene):
     scene.decide('a')
-    assert message_decoding.decode_decision(scene.last()).split_version == 12
+    assert scene.messages[-1].record().split_version == 12
     # it ends with the reason, before the version and what aligns it
     older = scene.last()[: scene.last().index(b'why') + len(b'why\0')]
-    found = message_decoding.decode_decision(older)
+    found = decode(records.RoutingDecision, older)
     assert (found.slot, found.reason, found.split_version) == ('a', 'why', 0)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 import zenoh
 
+from lerobot_serve.contract.names import is_topic
 from lerobot_serve.tools.bags.recording.zenoh_topics import (
     recorded_key,
     selectors,
     SERVICES,
 )
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, is_robot_reply_topic
-from lerobot_serve.wire.names import is_topic
 from lerobot_serve.zenoh.keys import PURPOSES, Role, ServerKeys
 from lerobot_serve.zenoh.server_endpoint import RECORDED
 

@@ -11,7 +11,6 @@ from support.dashboard.page_server import TOKEN
 
 VIEWS = ('fleet', 'rollout', 'servers', 'incidents', 'robot', 'verdicts')
 DO_IT = 'change it'
-FOCUSED = 'document.activeElement.id || document.activeElement.textContent.trim()'
 
 
 @pytest.fixture
@@ -22,6 +21,15 @@ def page(tab):
 
 def wait_for_question(page, text: str = 'Change it') -> None:
     expect(page.locator('#ask-text')).to_have_text(text)
+
+
+def wait_for_held(page, held: list, count: int = 1) -> None:
+    """Wait until requests are held: the browser reports one after the page has begun it."""
+    for _ in range(3000):
+        if len(held) >= count:
+            return
+        page.wait_for_timeout(10)
+    pytest.fail(f'{len(held)} requests in 30 s')
 
 
 def confirmations(server) -> list[dict]:
@@ -43,7 +51,7 @@ def test_the_token_leaves_the_address_and_stays_in_the_tab(tab):
 
 def test_without_a_token_a_button_explains_how_to_get_one(tab, server):
     page = tab.open('#/rollout')
-    page.get_by_role('button', name='Pause').click()
+    page.get_by_role('button', name='Pause', exact=True).click()
     expect(page.locator('#token')).to_contain_text('that lerobot-serve dashboard prints')
     assert server.commands == []
     page.locator('#token-input').fill(TOKEN)
@@ -69,15 +77,36 @@ def test_two_keys_abort_from_anywhere(page, server):
         expect(page.locator(f'nav a[data-view={view}][aria-current]')).to_be_visible()
         page.keyboard.press('A')
         wait_for_question(page)
-        wait_for(page, f"{FOCUSED} === 'ask-confirm'")
+        expect(page.locator('#ask-confirm')).to_be_focused()
         page.keyboard.press('Enter')
         expect(page.locator('.notice')).to_contain_text('rollout: running -> rolled back')
         expect(page.locator('.notice')).to_contain_text('by kim')
         first, second = server.commands
         assert (first['verb'], first['target']) == ('rollout abort', '/policy_router')
         assert (first['confirm'], second['confirm']) == (None, DO_IT)
+        # a candidate that does harm loses its running episodes, too
+        assert first['at_once'] and second['at_once']
         server.commands.clear()
         page.get_by_role('button', name='Dismiss').click()
+
+
+def test_all_robots_are_paused_after_a_question_and_a_resume_needs_more_than_enter(page, server):
+    page.get_by_role('button', name='Pause all robots').click()
+    wait_for_question(page)
+    expect(page.locator('#ask-confirm')).to_be_focused()
+    page.keyboard.press('Enter')
+    expect(page.locator('.notice')).to_contain_text('Pause all robots: done')
+    assert [each['confirm'] for each in server.commands] == [None, DO_IT]
+    assert {each['verb'] for each in server.commands} == {'robots pause'}
+    server.commands.clear()
+    page.get_by_role('button', name='Resume all robots').click()
+    wait_for_question(page)
+    expect(page.locator('#ask-cancel')).to_be_focused()
+    page.keyboard.press('Enter')
+    expect(page.locator('#ask')).to_be_hidden()
+    assert [(each['verb'], each['confirm']) for each in server.commands] == [
+        ('robots resume', None)
+    ]
 
 
 def test_the_keyboard_alone_reaches_everything_with_a_visible_focus(page, server):
@@ -151,13 +180,13 @@ def test_what_moves_a_robot_has_its_focus_on_cancel(page, server):
     page.get_by_label('Actions of robot_6').click()
     page.get_by_role('menuitem', name='Reset cage').click()
     wait_for_question(page)
-    assert page.evaluate(FOCUSED) == 'ask-cancel'
+    expect(page.locator('#ask-cancel')).to_be_focused()
     page.keyboard.press('Enter')
     expect(page.locator('#ask')).to_be_hidden()
     assert confirmations(server) == []
     page.get_by_label('Actions of robot_6').click()
     page.get_by_role('menuitem', name='Pause').click()
-    wait_for(page, f"{FOCUSED} === 'ask-confirm'")
+    expect(page.locator('#ask-confirm')).to_be_focused()
     page.locator('#ask-reason').fill('cable')
     page.keyboard.press('Enter')
     expect(page.locator('.notice')).to_contain_text('Pause the robot: done')
@@ -170,7 +199,7 @@ def test_what_moves_a_robot_has_its_focus_on_cancel(page, server):
 
 def test_the_view_of_a_robot_has_its_actions(page, server):
     page.evaluate(f"location.hash = '#/robot/' + encodeURIComponent('{node_of('robot_2')}')")
-    page.get_by_role('button', name='Resume').click()
+    page.get_by_role('button', name='Resume', exact=True).click()
     wait_for_question(page)
     assert (server.commands[0]['verb'], server.commands[0]['target']) == (
         *('robot resume',),
@@ -264,6 +293,7 @@ def test_a_dashboard_that_does_not_reply_leaves_no_dialog_stuck(page, server):
     page.keyboard.press('Escape')
     expect(page.locator('#ask')).to_be_hidden()
     # a late reply opens nothing
+    wait_for_held(page, held)
     held.pop().fulfill(json={'done': False, 'effect': 'do', 'text': 'late', 'asks': True})
     ways.append(lambda route: route.continue_())
     page.keyboard.press('a')
@@ -281,7 +311,7 @@ def test_a_verdict_is_two_keys_and_leaves_the_list(page, server):
     expect(page.locator('.episode[aria-pressed=true]')).to_contain_text('robot_1')
     page.keyboard.press('f')
     wait_for_question(page)
-    wait_for(page, f"{FOCUSED} === 'ask-confirm'")
+    expect(page.locator('#ask-confirm')).to_be_focused()
     page.keyboard.press('Enter')
     expect(page.locator('.episode')).to_have_count(1)
     (sent,) = confirmations(server)
@@ -307,10 +337,40 @@ def test_a_key_that_comes_before_the_sentence_does_nothing(page, server):
     expect(page.locator('#ask-text')).to_contain_text('Asking the dashboard')
     page.keyboard.press('Enter')
     expect(page.locator('#ask')).to_be_visible()
+    wait_for_held(page, held)
     held.pop().continue_()
     wait_for_question(page)
-    assert page.evaluate(FOCUSED) == 'ask-confirm'
+    expect(page.locator('#ask-confirm')).to_be_focused()
     assert confirmations(server) == []
+
+
+def test_what_is_sent_and_closed_keeps_no_other_command_back(page, server):
+    held = []
+
+    def hold_confirmations(route) -> None:
+        if route.request.post_data_json['confirm'] is None:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route('**/api/commands', hold_confirmations)
+    page.keyboard.press('a')
+    wait_for_question(page)
+    page.keyboard.press('Enter')
+    expect(page.locator('#ask-confirm')).to_be_disabled()
+    # the next command is there before the browser says that the dialog was closed
+    page.evaluate("""() => {
+        document.getElementById('ask').close();
+        document.dispatchEvent(new KeyboardEvent('keydown', {key: 'a'}));
+    }""")
+    wait_for_question(page)
+    page.keyboard.press('Enter')
+    expect(page.locator('#ask-confirm')).to_be_disabled()
+    wait_for_held(page, held, 2)
+    for route in held:
+        route.continue_()
+    expect(page.locator('.notice')).to_have_count(2)
+    assert [each['confirm'] for each in server.commands] == [None, None, DO_IT, DO_IT]
 
 
 def test_a_start_has_policy_and_plan_and_its_end_is_a_notice(page, server):

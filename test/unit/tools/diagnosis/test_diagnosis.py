@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 import json
 
 import pytest
+from support.time_zone import time_zone
 from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.report import outcome
-from lerobot_serve.tools.diagnosis.time_of_day import (
+from lerobot_serve.tools.diagnosis.timeline_event import describe_record
+from lerobot_serve.tools.operate.past.history import Decision
+from lerobot_serve.tools.operate.past.history_text import decision_line
+from lerobot_serve.tools.output.local_time import (
     DAY_S,
+    format_local,
     format_utc,
     parse_time_of_day,
     resolve_within,
 )
-from lerobot_serve.tools.diagnosis.timeline_event import describe_record
 from lerobot_serve.tools.traces.record_views import RecordView, view_of
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
@@ -66,24 +72,43 @@ def test_a_line_says_under_which_split_an_episode_was_placed(version: int, text:
 # moments
 
 
+@pytest.fixture(params=['UTC', 'Europe/Berlin', 'America/New_York'])
+def zone(request) -> Iterator[str]:
+    with time_zone(request.param):
+        yield request.param
+
+
+def seconds(words: str) -> float:
+    return datetime.fromisoformat(words).timestamp()
+
+
 @pytest.mark.parametrize(
-    ('words', 'seconds', 'length_s'),
+    ('words', 'utc', 'length_s'),
     [
-        ('14:03', 50_580.0, 60.0),
-        ('4:03', 14_580.0, 60.0),
-        ('14:03:20', 50_600.0, 0.0),
-        ('14:03:20.5', 50_600.5, 0.0),
-        ('2026-07-30T14:03', 50_580.0, 60.0),
-        ('2026-07-30T14:03:00', 50_580.0, 0.0),
-        ('2026-07-30T16:03:20+02:00', 50_600.0, 0.0),
-        ('2026-07-30 14:03:20Z', 50_600.0, 0.0),
+        ('2026-07-30T14:03Z', '14:03', 60.0),
+        ('2026-07-30T14:03:00Z', '14:03', 0.0),
+        ('2026-07-30T16:03:20+02:00', '14:03:20', 0.0),
+        ('2026-07-30 16:03:20.125+02:00', '14:03:20.125', 0.0),
+        ('14:03Z', '14:03', 60.0),
+        ('4:03+02:00', '02:03', 60.0),
+        ('16:03:20+02:00', '14:03:20', 0.0),
+        ('14:03:20.5Z', '14:03:20.500', 0.0),
     ],
 )
-def test_a_time_of_day_is_a_minute_unless_seconds_are_named(words, seconds, length_s):
+def test_a_time_with_an_offset_is_the_same_everywhere(words, utc, length_s, zone):
     named = parse_time_of_day(words)
-    assert (named.of_day_s, named.length_s) == (seconds, length_s)
-    is_dated = 'T' in words or ' ' in words
-    assert (named.since_1970_s is not None) is is_dated
+    day_s = seconds('2026-07-30T00:00:00+00:00')
+    found = resolve_within(named, day_s, day_s + DAY_S - 1)
+    assert (found, named.length_s) == (seconds(f'2026-07-30T{utc}+00:00'), length_s)
+    assert (named.since_1970_s is not None) is words.startswith('2026')
+
+
+@pytest.mark.parametrize('words', ['14:03:20', '2026-07-30T14:03:20', '2026-07-30 14:03:20'])
+def test_a_time_without_an_offset_is_local(words, zone):
+    noon_s = seconds('2026-07-30T12:00:00')
+    found = resolve_within(parse_time_of_day(words), noon_s, noon_s + 7500)
+    assert found == seconds('2026-07-30T14:03:20')
+    assert format_local(found) == '14:03:20.000'
 
 
 @pytest.mark.parametrize('words', ['', 'now', '24:00', '14:60', '14', '14:03:61', '99999-01-01'])
@@ -92,23 +117,64 @@ def test_what_is_no_time_is_refused(words):
         parse_time_of_day(words)
 
 
-def test_the_last_day_of_the_trace_on_which_it_was_that_late_counts():
+def test_the_last_day_of_the_trace_on_which_it_was_that_late_counts(zone):
+    begin_s = seconds('2026-07-30T00:00:00')
     noon = parse_time_of_day('12:00:00')
-    day_s = 20_000 * DAY_S
-    assert resolve_within(noon, day_s, day_s + 3 * DAY_S) == day_s + 2 * DAY_S + 43_200
-    assert resolve_within(noon, day_s + 36_000, day_s + 50_000) == day_s + 43_200
+    assert resolve_within(noon, begin_s, begin_s + 3 * DAY_S) == begin_s + 2.5 * DAY_S
+    assert resolve_within(noon, begin_s + 36_000, begin_s + 50_000) == begin_s + 43_200
     # the trace ends before noon: that of the day before does not lie in it either
-    assert resolve_within(noon, day_s + 36_000, day_s + 40_000) == day_s + 43_200
-    assert resolve_within(parse_time_of_day('0:01'), day_s - 600, day_s - 120) == day_s + 60
+    assert resolve_within(noon, begin_s + 36_000, begin_s + 40_000) == begin_s + 43_200
+    assert resolve_within(parse_time_of_day('0:01'), begin_s - 600, begin_s - 120) == begin_s + 60
 
 
-def test_times_are_shown_with_milliseconds():
-    assert format_utc(WALL_S + 26.125) == '14:00:26.125'
-    assert format_utc(WALL_S, day=True) == '2026-07-30 14:00:00.000'
-    assert format_utc(1e15) == '1000000000000000.000 s'
+def test_the_hour_that_a_change_of_the_clock_repeats_is_the_one_of_the_trace():
+    with time_zone('Europe/Berlin'):
+        first, second = (seconds(f'2026-10-25T02:30:00+0{n}:00') for n in (2, 1))
+        assert second - first == 3600
+        half_past_two = parse_time_of_day('02:30:00')
+        assert resolve_within(half_past_two, first - 600, first + 600) == first
+        assert resolve_within(half_past_two, second - 600, second + 600) == second
+        # of both the last one
+        assert resolve_within(half_past_two, first - 600, second + 600) == second
+        # a day of 23 hours
+        morning = seconds('2026-03-29T08:00:00')
+        assert resolve_within(parse_time_of_day('08:00:00'), morning - DAY_S, morning) == morning
+        assert format_local(first, day=True) == '2026-10-25 02:30:00.000+02:00'
+        assert format_local(second, day=True) == '2026-10-25 02:30:00.000+01:00'
+
+
+@pytest.mark.parametrize('at_s', [1_761_350_400.0 + n * 1800 for n in range(8)])
+def test_a_time_that_is_copied_is_the_same_time(at_s, zone):
+    """Half hours around a change of the clock: those of people, of history and of JSON."""
+    line = decision_line(Decision(at_s, '/router', 'drained', '', ''))
+    for shown in (format_local(at_s, day=True), format_utc(at_s), line.partition('  ')[0]):
+        assert parse_time_of_day(shown).since_1970_s == at_s
+
+
+def test_a_time_beyond_all_clocks_is_a_number():
+    assert format_utc(1e15) == format_local(1e15, day=True) == '1000000000000000.000 s'
+    assert resolve_within(parse_time_of_day('12:00'), 0.0, 1e15) == 1e15
 
 
 # stalls
+
+
+def test_an_episode_that_ended_and_a_queue_that_stays_empty_is_a_stall_of_the_diagnosis():
+    told = [
+        (0.0, command('policy')),
+        (0.1, command('ramp', 'ramp: cleared')),
+        (0.2, command('hold', 'hold: nothing_to_play')),
+        (0.6, view_of({'kind': 'incident', 'name': 'stalled', 'reason': 'nothing_to_play'})),
+        (1.0, change('hold', 'hold: cleared')),
+        (2.0, command('policy')),
+    ]
+    found = {}
+    for with_holds in (False, True):
+        detector = StallDetector(with_holds=with_holds)
+        for time_s, record in told:
+            detector.add_record(time_s, record)
+        found[with_holds] = [(stall.begin_s, stall.end_s) for stall in detector.longest]
+    assert found == {False: [], True: [(0.6, 2.0)]}
 
 
 @pytest.mark.parametrize('tell', [command, change])
@@ -280,7 +346,7 @@ def test_how_it_ends(tmp_path, capsys):
         capsys.readouterr().out
     )
     assert main([*line, 'robot_1', '--at', '15:03']) == 4
-    assert 'no record at 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
+    assert 'no record at 2026-07-30 15:03:00.000+00:00' in capsys.readouterr().out
     assert main(['diagnose', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
     assert 'is not a trace' in capsys.readouterr().err
     for wrong in (['--at', 'yesterday'], ['--around', '-1'], ['--around', 'nan']):

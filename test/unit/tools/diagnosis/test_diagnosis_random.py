@@ -14,17 +14,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.tools.diagnosis_rig import header, ROBOTS, Scene, scene
 
-from lerobot_serve.tools.diagnosis.causes import POLICY_FAILURES, QUOTA, SESSION_LOST
+from lerobot_serve.tools.diagnosis.causes.process_causes import SESSION_LOST
+from lerobot_serve.tools.diagnosis.causes.server_causes import POLICY_FAILURES, QUOTA
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.median_shift import BEFORE_MIN
 from lerobot_serve.tools.diagnosis.report import as_json, as_text
 from lerobot_serve.tools.diagnosis.rules import RULES
-from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
-from lerobot_serve.tools.diagnosis.window_facts import TRIP_VERDICTS
+from lerobot_serve.tools.output.local_time import parse_time_of_day
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record
 
-AT = parse_time_of_day('2026-07-30T14:00:26')
+AT = parse_time_of_day('2026-07-30T14:00:26Z')
 JUNK = [None, True, -1, 10**400, 1e300, -1e300, '', 'policy', '\x1b[2J', [], [1], {}, {'slot': 3}]
 Told = dict[str, list[Record]]
 
@@ -66,8 +66,13 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
         has('to', 'reconnecting', 'dead')(told) or has('status', *SESSION_LOST)(told)
     ),
     'cage': lambda told: any(
-        r.get('cage_result') in TRIP_VERDICTS for r in of_robot(told, 'executed')
+        r.get('cage_result') == 'clamped' for r in of_robot(told, 'executed')
     ),
+    'stale_state': lambda told: any(
+        r.get('cage_result') == 'held' for r in of_robot(told, 'executed')
+    ),
+    'server_stopped': has('component', 'process'),
+    'router_stopped': has('component', 'process'),
     'control_steps_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
     'requests_start_late': has_figures('round_trip_ms'),
 }
@@ -136,5 +141,5 @@ def test_bytes_of_no_sense_are_borne(cut, places, seed):
 
 
 def test_every_rule_has_evidence_here():
-    assert list(EVIDENCE) == [rule.name for rule in RULES]
+    assert EVIDENCE.keys() == {rule.name for rule in RULES}
     assert ROBOTS[0] == 'robot_1'

@@ -9,16 +9,17 @@ import tracemalloc
 import pytest
 from support.tools.diagnosis_rig import Scene, scene
 
+from lerobot_serve.tools.diagnosis.causes import server_causes
 from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
 from lerobot_serve.tools.diagnosis.median_shift import median_shift
 from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
 from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
-from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+from lerobot_serve.tools.output.local_time import parse_time_of_day
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 
 NAMES = [rule.name for rule in RULES]
-IN_THE_STALL = parse_time_of_day('2026-07-30T14:00:26')
+IN_THE_STALL = parse_time_of_day('2026-07-30T14:00:26Z')
 
 
 def story_of(made: Scene, folder: Path, **options: object) -> Diagnosis:
@@ -28,7 +29,9 @@ def story_of(made: Scene, folder: Path, **options: object) -> Diagnosis:
 
 @pytest.mark.parametrize('trouble', NAMES)
 def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
-    story = story_of(scene(trouble), tmp_path)
+    # a cage that clamps stops no robot
+    at = {'at': IN_THE_STALL} if trouble == 'cage' else {}
+    story = story_of(scene(trouble), tmp_path, **at)
     assert [result.rule.name for result in story.causes] == [trouble]
     assert outcome(story) == 'explained'
     assert story.causes[0].evidence
@@ -72,15 +75,28 @@ def test_clocks_are_put_right_by_the_requests_that_both_tell_of(tmp_path):
     assert not story.facts.missing_traces
 
 
+@pytest.mark.parametrize('waiting', range(7))
+def test_a_server_is_overloaded_where_two_thirds_of_its_other_robots_wait(waiting, tmp_path):
+    facts = story_of(scene('server_overloaded'), tmp_path).facts
+    for peer in facts.peers:
+        others = {f'other_{n}': ([2.0] * 9, [400.0 if n < waiting else 2.0]) for n in range(6)}
+        peer.waits = {'robot_1': peer.waits.get('robot_1', ([], []))} | others
+    assert server_causes.server_overloaded(facts).is_cause is (waiting >= 4)
+    assert server_causes.own_queue_only(facts).is_cause is (waiting < 4)
+
+
 def test_figures_say_how_many_and_the_middle_of_both(tmp_path):
     (found,) = story_of(scene('policy_slow'), tmp_path).causes
-    assert found.evidence == 'inference before n 52 p50 40 ms, during n 2 p50 200 ms'
+    assert found.evidence == (
+        'inference before n 52 p50 40 ms, during n 2 p50 200 ms; explains 98% of the stall'
+    )
 
 
 def test_the_json_has_the_same_as_the_text(tmp_path):
     written = as_json(story_of(scene('network'), tmp_path))
     assert written['outcome'] == 'explained'
-    assert [each['name'] for each in written['rules']] == NAMES
+    # what explains the stall comes first
+    assert [each['name'] for each in written['rules']] == sorted(NAMES, key='network'.__ne__)
     assert [each['summary'] for each in written['rules'] if each['status'] == 'found'] == [
         'The network was slow.'
     ]

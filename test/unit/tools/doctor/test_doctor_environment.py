@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.entry_points import FROM_ROS
-from lerobot_serve.requirements import REQUIREMENTS
+from lerobot_serve.requirements import FROM_ROS, missing_packages, REQUIREMENTS
 from lerobot_serve.tools.doctor import clocks, environment
 from lerobot_serve.tools.doctor.clocks import ClockReading
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
@@ -19,7 +18,6 @@ from lerobot_serve.tools.doctor.machine import (
     file_system_space,
     FileSystemSpace,
     MachineFacts,
-    missing_packages,
     PROFILE_VARIABLES,
     read_machine,
 )
@@ -67,7 +65,8 @@ TROUBLES = [
     (variables(ROS_DISTRO='foxy'), 'ROS', 'warning', 'foxy', 'jazzy'),
     (changed(missing=frozenset(['simplejpeg'])), 'package simplejpeg', 'failure', 'not', 'pip'),
     (changed(missing=frozenset(['lerobot'])), 'package lerobot', 'failure', 'not', 'pip install'),
-    (changed(missing=frozenset(['std_srvs'])), 'package std_srvs', 'failure', 'not', 'source'),
+    (changed(missing=frozenset(['std_srvs'])), 'ROS', 'failure', 'std_srvs', 'rosdep install'),
+    (changed(missing=frozenset(FROM_ROS)), 'ROS', 'failure', 'no rclpy', '`make shell`'),
     (changed(missing=frozenset(['mcap'])), 'package mcap', 'warning', 'bags', 'mcap=='),
     (variables(ROS_DOMAIN_ID='abc'), 'ROS_DOMAIN_ID', 'failure', "'abc'", 'ROS_DOMAIN_ID=N'),
     (variables(ROS_DOMAIN_ID='-1'), 'ROS_DOMAIN_ID', 'failure', "'-1'", 'ROS_DOMAIN_ID=N'),
@@ -240,7 +239,8 @@ def test_only_what_is_needed_is_asked_for(gone, kind, named):
 
 @pytest.mark.parametrize('name', [*FROM_ROS, *REQUIREMENTS])
 def test_every_package_that_may_be_missing_is_looked_for(name):
-    assert list(wrong(changed(missing=frozenset([name])))) == [f'package {name}']
+    named = 'ROS' if name in FROM_ROS else f'package {name}'
+    assert list(wrong(changed(missing=frozenset([name])))) == [named]
 
 
 @pytest.mark.parametrize('text', ['0', '7', '101', '215', '232', ' 5'])

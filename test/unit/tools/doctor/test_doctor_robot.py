@@ -18,6 +18,7 @@ from support.edge.robot_rig import (
 )
 import yaml
 
+from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
 from lerobot_serve.server.sessions.session_validation import SessionRules
@@ -28,7 +29,6 @@ from lerobot_serve.tools.doctor.robot import (
     check_robot_file,
     EXAMPLES_OF,
 )
-from lerobot_serve.wire.services.action_range import ActionRange
 
 ROBOT = load(SIM_ARM)
 LIMITS = tuple((action.low, action.high) for action in ROBOT.actions)

@@ -12,6 +12,9 @@ import pytest
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.limits import MotionLimits
+from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.router.shadow.remote_cage import RemoteCage
 from lerobot_serve.tools.gate import motion
 from lerobot_serve.tools.gate.figures import TaskFigures
@@ -21,9 +24,6 @@ from lerobot_serve.tools.gate.motion import (
     Velocities,
     velocity_distances,
 )
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.schema import MsgType, Status
 
 HEADER = Header(1, 1, 1, 1, 1, MsgType.CHUNK)
 

@@ -193,6 +193,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.slow
 def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path):
     with subprocess.Popen(
         [sys.executable, '-c', PARENT, str(tmp_path / 'log.txt')],

@@ -29,7 +29,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     RouterView,
     SlotView,
-    UnknownPhase,
 )
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
@@ -40,7 +39,7 @@ def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRec
 
 
 def router(
-    phase: CanaryPhase | UnknownPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
+    phase: CanaryPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
 ) -> RouterView:
     canary = CanaryView(phase, candidate=b, champion=a, text='text', is_watched=is_watched)
     slots = (SlotView('a', policy=a), SlotView('b', policy=b))
@@ -120,8 +119,8 @@ def test_a_server_of_slot_a_with_the_policy_of_its_start_is_restored():
 @pytest.mark.parametrize('phase', CanaryPhase)
 def test_a_candidate_is_tried_while_it_has_episodes(phase):
     without = (CanaryPhase.OFF, CanaryPhase.WAITING, CanaryPhase.ROLLED_BACK)
-    assert is_tried(RolloutFacts(phase=phase.value, candidate=V2)) is (phase not in without)
-    assert not is_tried(RolloutFacts(phase=phase.value))
+    assert is_tried(RolloutFacts(phase=phase.word, candidate=V2)) is (phase not in without)
+    assert not is_tried(RolloutFacts(phase=phase.word))
 
 
 def test_every_phase_is_in_the_test_above():
@@ -129,7 +128,7 @@ def test_every_phase_is_in_the_test_above():
 
 
 def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
-    assert rollout_facts(router(UnknownPhase(99))).rollout is Rollout.UNKNOWN
+    assert rollout_facts(router(CanaryPhase(99))).rollout is Rollout.UNKNOWN
     assert rollout_facts(router(CanaryPhase.OFF, a='')).rollout is Rollout.UNKNOWN
     assert rollout_facts(RouterView('/policy_router')).rollout is Rollout.UNKNOWN
 

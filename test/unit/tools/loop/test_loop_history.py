@@ -7,10 +7,11 @@ from datetime import datetime, UTC
 import json
 
 import pytest
+from support.time_zone import time_zone
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop import journal
-from lerobot_serve.tools.loop.history import entry_text, summarize, summary_lines
+from lerobot_serve.tools.loop.history import entry_line, entry_text, summarize, summary_lines
 from lerobot_serve.tools.loop.journal import Entry, Journal
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
@@ -26,6 +27,12 @@ def entries(*events: tuple[str, str, str], hour: int = 1) -> list[Entry]:
         Entry(f'2026-06-01T{hour:02}:{number:02}:00+00:00', *each)
         for number, each in enumerate(events)
     ]
+
+
+def test_an_entry_has_local_time_with_its_offset():
+    (entry,) = entries(('promoted', V2, 'promoted: all'))
+    with time_zone('Asia/Kathmandu'):
+        assert entry_line(entry).startswith('2026-06-01 06:45:00+05:45  promoted reach')
 
 
 def lines(*events: tuple[str, str, str]) -> list[str]:
@@ -115,7 +122,7 @@ def test_the_verb_prints_the_events_and_the_summary(tmp_path, capsys, monkeypatc
     words = ['loop', 'history', '--folder', str(tmp_path), '--hours', '5']
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line[21:] for line in printed[:2]] == [
+    assert [line[27:] for line in printed[:2]] == [
         f'on trial {V2}: running',
         f'rolled back {V2}: worse',
     ]

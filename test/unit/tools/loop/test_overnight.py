@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lerobot_serve.wire.fingerprint import digest_of
+from lerobot_serve.contract.fingerprint import digest_of
 
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('pyarrow', reason='reads datasets (TORCH=none)')
@@ -50,7 +50,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.limit_s(1800)
 @pytest.mark.parametrize('seed', [1, 2, 3, 4, 5])
 def test_a_night_alone_and_its_story_in_the_morning(folder, monkeypatch, seed):

@@ -29,7 +29,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     RouterView,
     SLOT_STATES,
     SlotView,
-    UnknownPhase,
 )
 from lerobot_serve.tools.operate.message_views import canary_view, router_view
 from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES
@@ -149,7 +148,7 @@ def test_another_policy_than_that_of_the_plan_may_only_be_started_or_ended(verb)
 
 @pytest.mark.parametrize('verb', Verb)
 def test_no_verb_acts_in_a_state_of_a_newer_router(verb):
-    rule = rollout_rule(verb, CanaryView(UnknownPhase(9)))
+    rule = rollout_rule(verb, CanaryView(CanaryPhase(9)))
     assert rule.effect is REFUSE
     assert 'unknown (9)' in rule.text and 'version of the router' in rule.text
 
@@ -164,8 +163,8 @@ def test_no_verb_acts_on_a_slot_in_a_state_of_a_newer_router(verb):
 def test_a_state_of_a_newer_router_is_shown_with_its_number():
     message = CanaryState(state=200, guards=[GuardState(name='new', value=float('nan'))])
     view = canary_view(message)
-    assert view.phase == UnknownPhase(200)
-    assert view.phase.value == view.phase.name == 'unknown (200)'
+    assert view.phase == CanaryPhase(200)
+    assert view.phase.word == view.phase.name == 'unknown (200)'
     assert view.guards[0].value is None
     state = RouterState(slots=[SlotState(slot='b', state=99)])
     assert router_view('/r', state, message, 0.0).slots[0].state == 'unknown (99)'

@@ -14,12 +14,18 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SlotView
+from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
 
+CANDIDATE = SlotView(
+    'b',
+    'v2@2',
+    share_percent=5,
+    replicas=(ReplicaView('/s1', 'READY', policy='v2@2'), ReplicaView('/s2', 'UNAVAILABLE')),
+)
 RUNNING = RouterView(
     '/r',
     split_percent=95,
-    slots=(SlotView('a', 'v1@1', share_percent=95), SlotView('b', 'v2@2', share_percent=5)),
+    slots=(SlotView('a', 'v1@1', share_percent=95), CANDIDATE),
     canary=CanaryView(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
 )
 OFF = replace(RUNNING, canary=CanaryView())
@@ -47,8 +53,10 @@ class Client:
     def wait_for_router(self, *_: object) -> None:
         return None
 
-    def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
-        return dict.fromkeys(names) | {'canary.plan': ['5', '25', '50', '100']}
+    def get_parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
+        assert node in ('/r', '/s1'), 'one that does not answer was asked'
+        values = {'canary.plan': ['5', '25', '50', '100'], 'policy_path': '/models/v2'}
+        return {name: values.get(name) for name in names}
 
     def control_slot(self, router: str, command: str, **_: object) -> Any:
         self.commands.append(command)
@@ -114,6 +122,35 @@ def test_a_verb_that_would_do_something_else_by_now_is_refused(
     client = Client(before, then)
     assert run(monkeypatch, client, *words) == 1
     assert text in capsys.readouterr().err
+    assert not client.commands
+
+
+@pytest.mark.parametrize(
+    ('policy', 'plan', 'says'),
+    [
+        (
+            'v2',
+            '5,25:20:60,50,100',
+            'nothing to do: the rollout of v2@2 by this plan runs already',
+        ),
+        ('v2', '5,25:30,50,100', 'end it first: `lerobot-serve rollout stop` without a verdict'),
+        ('v2', '25,100', '`lerobot-serve rollout stop`'),
+        (
+            '/models/v2/',
+            '5,25,50,100',
+            'nothing to do: the rollout of v2@2 by this plan runs already',
+        ),
+        ('/models/v2/', '25,100', '`lerobot-serve rollout stop`'),
+        ('/models/v3', '5,25,50,100', '`lerobot-serve rollout abort` to bar its policy'),
+    ],
+)
+def test_a_rollout_that_runs_already_is_not_started_again(monkeypatch, capsys, policy, plan, says):
+    client = Client(RUNNING, RUNNING)
+    is_same = says.startswith('nothing')
+    status = run(monkeypatch, client, 'rollout', 'start', policy, f'--plan={plan}')
+    assert status == (0 if is_same else 1)
+    output = capsys.readouterr()
+    assert says in (output.out if is_same else output.err)
     assert not client.commands
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS, SILENT
-from lerobot_serve.tools.operate.fleet_table import (
+from lerobot_serve.tools.operate.robots.fleet_table import (
     as_json,
     as_text,
     SEVERITY,

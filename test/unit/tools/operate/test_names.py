@@ -17,6 +17,7 @@ from lerobot_serve.tools.operate.names import (
     resolve_router,
     resolve_slot,
 )
+from lerobot_serve.tools.operate.outcome import NotReached
 
 ROUTERS = ['/lab/policy_router', '/policy_router']
 ROBOTS = [RobotView(f'/robot_{n}/edge_controller', client_id=f'arm_{n}') for n in (7, 8)]
@@ -24,12 +25,12 @@ SLOT = SlotView('b', 'reach@ab12cd')
 
 
 def test_the_only_router_needs_no_name():
-    assert resolve_router('', ROUTERS[:1]) == '/lab/policy_router'
+    assert resolve_router('', ROUTERS[:1], {}) == '/lab/policy_router'
 
 
 @pytest.mark.parametrize('given', ['policy_router', '/policy_router'])
 def test_a_router_is_given_with_or_without_a_slash(given):
-    assert resolve_router(given, ROUTERS) == '/policy_router'
+    assert resolve_router(given, ROUTERS, {}) == '/policy_router'
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,38 @@ def test_a_router_is_given_with_or_without_a_slash(given):
 )
 def test_a_router_that_is_not_one(given, found, text):
     with pytest.raises(UserError) as raised:
-        resolve_router(given, found)
+        resolve_router(given, found, {})
     assert text in str(raised.value)
+
+
+KNOWN = {'/policy_router': 12.0, '/lab/policy_router': 600.0}
+
+
+@pytest.mark.parametrize(
+    ('given', 'found', 'named'),
+    [
+        (
+            '',
+            [],
+            '/policy_router answered until 12 s ago, /lab/policy_router answered until 10 min',
+        ),
+        ('policy_router', [], '/policy_router answered until 12 s ago: it hangs'),
+        ('/policy_router', ROUTERS[:1], '/policy_router answered until 12 s ago: it hangs'),
+    ],
+)
+def test_a_router_that_answered_before_is_named_with_what_holds_meanwhile(given, found, named):
+    with pytest.raises(NotReached) as raised:
+        resolve_router(given, found, KNOWN)
+    text = str(raised.value)
+    assert named in text and 'Nothing was changed' in text
+    assert 'run their fallback ladders' in text and '`lerobot-serve robot --all pause`' in text
+
+
+def test_another_router_that_is_gone_holds_up_no_verb():
+    assert resolve_router('', ROUTERS[:1], KNOWN) == ROUTERS[0]
+    assert resolve_router('lab/policy_router', ROUTERS[:1], KNOWN) == ROUTERS[0]
+    with pytest.raises(UserError, match="no router is named 'x'"):
+        resolve_router('x', ROUTERS, KNOWN)
 
 
 @pytest.mark.parametrize('given', ['robot_7', '/robot_7', '/robot_7/edge_controller', 'arm_7'])

@@ -14,7 +14,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RobotView, RouterView, SlotView
 from lerobot_serve.tools.operate.operations import (
-    FIND_ROUTER_S,
+    RECORD_S,
     run_robot_verb,
     run_rule,
     set_split,
@@ -68,7 +68,9 @@ class FakeClient:
             self.states.pop(0)
         return None
 
-    def wait_for_robot(self, node: str, accepts: Callable[[Any], bool]) -> Any:
+    def wait_for_robot(
+        self, node: str, accepts: Callable[[Any], bool], timeout_s: float | None = None
+    ) -> Any:
         return self.wait_for_router(node, accepts)
 
     def last_router(self, name: str) -> None:
@@ -177,7 +179,7 @@ def test_the_router_of_a_robot_records_who_and_why():
     client = FakeClient([replace(ROBOT, paused=True)], OK)
     result = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable')
     # its server may be none
-    limit = {'find_s': FIND_ROUTER_S}
+    limit = {'limit_s': RECORD_S}
     assert client.commands[-1] == ('NOTE', 'kim@lab: pause left: cable', limit)
     assert result.text == 'Paused'
 
@@ -197,8 +199,7 @@ def test_a_pause_that_is_not_reached_says_how_to_stop_the_robot():
     for robot in (ROBOT, silent):
         with pytest.raises(NotReached, match=f'not there; {by_hand}'):
             run_robot_verb(FakeClient(reply=NotReached('not there')), robot, RobotVerb.PAUSE)
-    # the old state of the silent robot was paused before: it confirms nothing
-    client = FakeClient([replace(ROBOT, paused=True)], ResultUnknown('no reply'))
+    client = FakeClient([], ResultUnknown('no reply'))
     with pytest.raises(ResultUnknown, match=f'did not reply.*{by_hand}'):
         run_robot_verb(client, silent, RobotVerb.PAUSE)
     assert [command for command, *_ in client.commands] == ['pause']

@@ -22,6 +22,9 @@ class Client:
     def find_routers(self, wanted: str) -> list[str]:
         return ['/policy_router']
 
+    def known_routers(self) -> dict[str, float]:
+        return {}
+
     def router(self, name: str) -> RouterView:
         return RouterView(name)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_state import (
-    REPLICA_STATES,
     ReplicaView,
     RobotView,
     RouterView,
@@ -175,7 +175,7 @@ def test_a_server_in_transition_is_left_alone():
     assert not client.calls
 
 
-@pytest.mark.parametrize('state', REPLICA_STATES)
+@pytest.mark.parametrize('state', ReplicaState.State.__members__)
 def test_a_replica_is_loaded_when_it_serves_the_policy(state):
     replica = ReplicaView(FIRST, state, policy=NEW)
     assert is_loaded(replica, NEW) == (state in ('READY', 'POLICY_MISMATCH'))

@@ -99,7 +99,7 @@ def test_a_running_rollout_has_bars_guards_and_the_time_left():
 def test_only_a_rollout_on_trial_has_bars_and_guards(phase):
     view = rollout_view(replace(ROUTER, canary=replace(CANARY, phase=phase)), SETTINGS)
     assert bool(view.bars) == bool(view.guards) == (phase in ON_TRIAL)
-    assert phase.value.replace('_', ' ') in as_text(view)
+    assert phase.word.replace('_', ' ') in as_text(view)
 
 
 def test_a_shadow_without_a_sample_is_json_and_text():

@@ -39,7 +39,7 @@ def router(
         SlotView('a', OLD, replicas=tuple(ReplicaView(f'/a{n}', 'READY', '', OLD) for n in '12')),
         SlotView('b', policy, state, 'text of b', 100, replicas=(ReplicaView('/b', 'READY'),)),
     )
-    canary = replace(PROMOTED, phase=phase, text=f'{phase.value}: why')
+    canary = replace(PROMOTED, phase=phase, text=f'{phase.word}: why')
     return RouterView('/r', slots=slots, canary=canary)
 
 

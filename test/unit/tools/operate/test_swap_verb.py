@@ -8,27 +8,27 @@ from itertools import product
 
 import pytest
 
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rule import Effect
 from lerobot_serve.tools.operate.swap import swapping
-from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView, SwapPhase
+from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView
 from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
 
+Swap = ServerStatus.Swap
 SERVED = ServerView('/policy_server', 'ACTIVE', policy='pick@1', sessions=2)
-LOADING = replace(SERVED, swap=SwapPhase.LOADING, swap_text='loading /models/new beside pick@1')
-DONE = replace(
-    SERVED, policy='pick@2', swap=SwapPhase.DONE, swap_text='pick@2 has replaced pick@1'
-)
-FAILED = replace(SERVED, swap=SwapPhase.FAILED, swap_text='pick@1 goes on: no such file')
+LOADING = replace(SERVED, swap=Swap.LOADING, swap_text='loading /models/new beside pick@1')
+DONE = replace(SERVED, policy='pick@2', swap=Swap.DONE, swap_text='pick@2 has replaced pick@1')
+FAILED = replace(SERVED, swap=Swap.FAILED, swap_text='pick@1 goes on: no such file')
 
 
 @pytest.mark.parametrize(
-    ('state', 'phase'), product((*SERVER_STATES, 'unknown (9)'), SwapPhase), ids=str
+    ('state', 'phase'), product((*SERVER_STATES, 'unknown (9)'), Swap), ids=str
 )
 def test_only_a_server_that_serves_and_loads_nothing_swaps(state, phase):
     rule = swap_rule(replace(SERVED, state=state, swap=phase, text='why'), 'new')
-    may = state == 'ACTIVE' and phase is not SwapPhase.LOADING
+    may = state == 'ACTIVE' and phase is not Swap.LOADING
     assert rule.effect is (Effect.DO if may else Effect.REFUSE)
     assert rule.asks == may
     assert '{' not in rule.text
@@ -87,7 +87,7 @@ def test_with_wait_it_shows_the_change_and_who_did_it():
 
 
 def test_the_policy_that_is_served_is_no_change():
-    same = replace(SERVED, swap=SwapPhase.DONE, swap_text='pick@1 is served already')
+    same = replace(SERVED, swap=Swap.DONE, swap_text='pick@1 is served already')
     assert swapping.swap(Client(same), SERVED, 'new', wait_s=10.0).changes == []
 
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.recorder_rig import bags, CAMERA, CAMERA_TYPE, JOINTS, messages, RecorderRig
 
-from lerobot_serve.tools.bags.message_decoding import (
-    decode_executed,
-    EXECUTED_TYPE,
-    STATE_TYPE,
-)
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.records import ExecutedAction
+from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
@@ -47,7 +45,7 @@ def started(folder, rules, wanted=''):
 
 
 def steps(bag) -> list[int]:
-    return [decode_executed(each.data).control_step for each in messages(bag, EXECUTED_TYPE)]
+    return [decode(ExecutedAction, each.data).control_step for each in messages(bag, EXECUTED)]
 
 
 def intervals(bag) -> dict:
@@ -92,7 +90,7 @@ def test_each_episode_is_a_bag_of_its_own(rig):
     # what a late subscriber gets is in each
     for bag in (first, second):
         assert len(list(messages(bag, TEXT_TYPE))) == 1
-        assert list(messages(bag, STATE_TYPE))
+        assert list(messages(bag, EDGE_STATE))
     assert intervals(first)['ended'] == 'not running'
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
 from lerobot_serve.tools.recorder.frames import compressed, FrameCompressor
-from lerobot_serve.wire.cdr import CdrReader, CdrWriter
-from lerobot_serve.wire.errors import Malformed
 
 STAMP = struct.Struct('<iI')
 

@@ -16,8 +16,7 @@ from support.tools.recorder_rig import (
     state,
 )
 
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
@@ -77,7 +76,7 @@ def test_the_ring_keeps_what_is_young_within_its_bytes(steps):
 
 def test_a_condition_that_lasts_is_one_trigger():
     def act(cage: str, source: str = 'policy') -> tuple[str, bytes]:
-        return EXECUTED_TYPE, executed('ep', 1, cage_result=cage, source=source)
+        return EXECUTED, executed('ep', 1, cage_result=cage, source=source)
 
     assert reasons(act('pass'), act('clamped'), act('held'), act('pass'), act('stopped')) == [
         '',
@@ -95,7 +94,7 @@ def test_a_condition_that_lasts_is_one_trigger():
 
 def test_states_and_outcomes_that_trigger():
     def told(**fields: object) -> tuple[str, bytes]:
-        return STATE_TYPE, state('ep', **fields)
+        return EDGE_STATE, state('ep', **fields)
 
     assert reasons(told(), told(state='stalled'), told(state='stalled'), told()) == [
         '',

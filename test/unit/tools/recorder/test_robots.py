@@ -13,8 +13,7 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.recorder.robots import known_robots
 from lerobot_serve.tools.recorder.robots.known_robots import (
     KnownRobots,
@@ -36,7 +35,7 @@ ALIAS_BOMB = 'a0: &a0 lol\n' + ''.join(
 def learned(wanted: str = '', content: str = ROBOT_FILE) -> KnownRobots:
     robots = KnownRobots(wanted)
     robots.learn(BagMessage(f'{EDGE}/robot_file', TEXT_TYPE, 1, text(content)))
-    robots.learn(BagMessage(f'{EDGE}/state', STATE_TYPE, 1, state('ep')))
+    robots.learn(BagMessage(f'{EDGE}/state', EDGE_STATE, 1, state('ep')))
     return robots
 
 
@@ -140,7 +139,7 @@ def test_a_file_outside_is_not_opened():
 def test_the_number_of_robots_is_bounded():
     robots = KnownRobots()
     for number in range(ROBOTS_LIMIT + 1):
-        complaint = robots.learn(BagMessage(f'/r{number}/e/state', STATE_TYPE, 1, state('ep')))
+        complaint = robots.learn(BagMessage(f'/r{number}/e/state', EDGE_STATE, 1, state('ep')))
     assert f'{ROBOTS_LIMIT} robots' in complaint
     assert len(robots.robots) == ROBOTS_LIMIT
 
@@ -154,8 +153,8 @@ def test_which_topics_are_recorded(wanted):
         # another type than the robot file says
         ('/cam/image', 'sensor_msgs/msg/CompressedImage', False),
         ('/other/joint_states', 'sensor_msgs/msg/JointState', False),
-        (f'{EDGE}/executed_action', EXECUTED_TYPE, is_wanted),
-        (f'{EDGE}/state', STATE_TYPE, True),
+        (f'{EDGE}/executed_action', EXECUTED, is_wanted),
+        (f'{EDGE}/state', EDGE_STATE, True),
         ('/diagnostics', 'diagnostic_msgs/msg/DiagnosticArray', True),
         # announcements are of other bags
         ('/recorded_episodes', RECORDED_TYPE, False),

@@ -19,8 +19,7 @@ import pytest
 from support.tools.recorder_rig import bags, messages, RecorderRig
 import yaml
 
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE
+from lerobot_serve.tools.bags.message import BagError, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
@@ -30,7 +29,6 @@ from lerobot_serve.tools.recorder.options import STRATEGIES
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
-from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
     EpisodicWriter,
@@ -69,7 +67,7 @@ def test_a_cut_episode_is_completed(tmp_path, source):
     cut, _ = bags(tmp_path)
     assert [(each.folder, each.is_kept) for each in folder.recovered] == [(cut, True)]
     assert [each.data for each in messages(cut)] == written
-    assert len(list(messages(cut, EXECUTED_TYPE))) == 20
+    assert len(list(messages(cut, EXECUTED))) == 20
     about = yaml.safe_load((cut / 'metadata.yaml').read_text())['rosbag2_bagfile_information']
     assert about['message_count'] == len(written)
     assert about['relative_file_paths'] == [f'{cut.name}_0.mcap']
@@ -311,8 +309,8 @@ def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, str
 def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
     code = (
         'import sys; from pathlib import Path; '
-        'from lerobot_serve.tools.recorder.storage.folder_lock import FolderLock; '
-        'lock = FolderLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()'
+        'from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder; '
+        'folder = BagFolder(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()'
     )
     process = subprocess.Popen(
         [sys.executable, '-c', code, str(tmp_path)],
@@ -320,11 +318,13 @@ def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
         stdout=subprocess.PIPE,
     )
     assert process.stdout.readline() == b'held\n'
-    with pytest.raises(BagError, match='in use by another recorder'):
+    with pytest.raises(
+        BagError, match=rf'in use by lerobot-serve record \(process {process.pid} '
+    ):
         BagFolder(tmp_path)
     process.kill()
     process.communicate(timeout=30)
-    FolderLock(tmp_path).release()
+    BagFolder(tmp_path).close()
 
 
 def test_a_full_disk_keeps_the_whole_episodes(tmp_path, monkeypatch):

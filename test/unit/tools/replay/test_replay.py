@@ -20,6 +20,9 @@ from support.tools.replay_rig import (
     request,
 )
 
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.header import FLAGS_AT, read_envelope
+from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
 from lerobot_serve.tools.replay.compare import compare_replies, MatchLevel
@@ -28,9 +31,6 @@ from lerobot_serve.tools.replay.exit_status import exit_status as status_of
 from lerobot_serve.tools.replay.report import as_json, as_text
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import incident_file
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire.header import FLAGS_AT, read_envelope
-from lerobot_serve.wire.schema import Flag, MsgType, Status
 
 
 def changed(raw: bytes, **changes: object) -> bytes:

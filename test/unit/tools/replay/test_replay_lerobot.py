@@ -14,12 +14,12 @@ from support.policies.lerobot_rig import folder_of, NAMES
 from support.policies.tiny_policies import CAMERAS, HEIGHT, WIDTH
 from support.tools.replay_rig import answered, record
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType
 
 BLACK = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
 IMAGES = tuple(

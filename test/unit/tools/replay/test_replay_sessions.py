@@ -10,10 +10,10 @@ from support.paths import PLUGINS
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, counts, episodes, replay
 
+from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, REQUEST_RECEIVED
 from lerobot_serve.tools.replay.sources import open_source
-from lerobot_serve.wire.cdr import CdrWriter
 
 EVENTS = '/policy_server/open_session/_service_event'
 PLUGIN = PLUGINS / 'steered'

@@ -12,6 +12,7 @@ from pathlib import Path
 from hypothesis import given
 import numpy as np
 import pytest
+from support.contract.wire_examples import observations, patient
 from support.paths import REPOSITORY
 from support.server.traced_server_rig import (
     edge_trace,
@@ -31,8 +32,12 @@ from support.tools.replay_rig import (
     request,
     SHAPE,
 )
-from support.wire.wire_examples import observations, patient
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HOME_RAD
 from lerobot_serve.tools.cli.verbs import replay as command
@@ -40,11 +45,6 @@ from lerobot_serve.tools.replay.sources import open_source
 from lerobot_serve.trace.format import records, replay_field
 from lerobot_serve.trace.format.encoding import decode, encode
 from lerobot_serve.trace.format.redaction import Redaction
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec
 
 PARTS_BYTES = 8192
 REACH = str(REPOSITORY / 'config' / 'policies' / 'reach')

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 from support.tools.rerun_rig import BEGIN_NS, CLOCK_AHEAD_NS, JOINTS, ROBOT, Scene, STEP_NS
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.message import BagMessage, OBSERVATION
 from lerobot_serve.tools.rerun_view.mapping import joint_values, message_mapping, robot_mapping
@@ -26,9 +29,6 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     State,
 )
 from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec, Flag, Status
 
 AT = ('robots', ROBOT)
 PIXELS = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)
@@ -244,7 +244,7 @@ def test_a_reply_that_is_no_chunk_is_an_event():
     scene.reply(3, status=Status.TOO_LATE, status_text='40 ms late', policy='')
     scene.reply(4, status=77, policy='')
     found = events(mapped(scene))
-    assert found[:2] == ['request 3: too_late: 40 ms late', 'request 4: status 77']
+    assert found[:2] == ['request 3: too_late: 40 ms late', 'request 4: unknown (77)']
 
 
 def test_flags_of_a_reply_are_events():

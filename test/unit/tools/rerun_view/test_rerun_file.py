@@ -12,6 +12,9 @@ from support.tools.bag_rig import begin, write, write_sqlite
 from support.tools.rerun_rig import BEGIN_NS, CLOCK_AHEAD_NS, JOINTS, ROBOT, Scene, STEP_NS
 from support.tools.rrd_file import RrdFile
 
+from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
@@ -21,9 +24,6 @@ from lerobot_serve.tools.rerun_view.destinations import open_sink
 from lerobot_serve.tools.rerun_view.mapping.entries import path_part
 from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import MessageView
-from lerobot_serve.wire import image_codec
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.schema import Codec
 
 AT = ('robots', ROBOT)
 PIXELS = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 from support.tools.rerun_rig import Scene
 
-from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
-from lerobot_serve.tools.bags.message_decoding import EXECUTED_TYPE, STATE_TYPE
+from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.rerun_view.curve_batches import CurveBatches, CurveKey, POINTS_LIMIT
 from lerobot_serve.tools.rerun_view.layout import GROUP_LIMIT, joint_groups, Layout
@@ -87,10 +86,10 @@ EDGE = '/robot_7/edge_controller'
 @pytest.mark.parametrize(
     ('topic', 'kind', 'before', 'after', 'all_robots'),
     [
-        (f'{EDGE}/state', STATE_TYPE, True, True, True),
+        (f'{EDGE}/state', EDGE_STATE, True, True, True),
         ('/policy_router/open_session/_service_event', OPEN_SESSION, True, True, True),
-        (f'{EDGE}/executed_action', EXECUTED_TYPE, False, True, True),
-        ('/robot_8/edge_controller/executed_action', EXECUTED_TYPE, False, False, True),
+        (f'{EDGE}/executed_action', EXECUTED, False, True, True),
+        ('/robot_8/edge_controller/executed_action', EXECUTED, False, False, True),
         (f'{EDGE}/action_chunk', CHUNK, False, True, True),
         ('/robot_7/action_chunk', CHUNK, False, True, True),
         ('/robot_8/edge_controller/action_chunk', CHUNK, False, False, True),

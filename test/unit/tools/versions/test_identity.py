@@ -125,6 +125,7 @@ def test_a_checkpoint_keeps_its_name_in_every_store(store, tdmpc, tmp_path):
     assert identify(tmp_path / 'renamed').fingerprint == manifest.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('onnx', [False, True])
 def test_an_exported_policy_is_served_as_its_version_says(store, tmp_path, onnx):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')

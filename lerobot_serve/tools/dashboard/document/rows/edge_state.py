@@ -12,24 +12,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lerobot_serve.tools.operate.fleet_state import RobotView, unknown_name
-from lerobot_serve.tools.operate.message_views import (
-    EDGE_NAMES,
-    INTERVENTION_NAMES,
-    RUNG_NAMES,
-)
-from lerobot_serve.wire.cdr import CdrReader, START
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import (
+from lerobot_serve.contract.cdr import CdrReader, START
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.limits import (
     FINGERPRINT_LIMIT,
     ID_LIMIT,
     SLOT_LIMIT,
     TASK_LIMIT,
     TEXT_LIMIT,
 )
+from lerobot_serve.contract.records import EdgeState
+from lerobot_serve.tools.operate.fleet_state import RobotView
 
+# between the stamp and the codes
+TEXTS = {
+    'client_id': ID_LIMIT,
+    'server': FINGERPRINT_LIMIT,
+    'episode_id': ID_LIMIT,
+    'task': TASK_LIMIT,
+    'slot': SLOT_LIMIT,
+    'policy': FINGERPRINT_LIMIT,
+}
 STAMP, CODES = struct.Struct('<iI'), struct.Struct('<BBBB')
 TEXTS_AT = START + STAMP.size
 # queue, age, round trip, network; 4 bytes of padding where the counters are aligned to 8
@@ -80,28 +85,18 @@ class EdgeStateReader:
         self._texts = b''
         reader = CdrReader(raw)
         reader.unpack(STAMP, align=4)
-        client_id = reader.string(ID_LIMIT, 'client_id')
-        server = reader.string(FINGERPRINT_LIMIT, 'server')
-        episode_id = reader.string(ID_LIMIT, 'episode_id')
-        task = reader.string(TASK_LIMIT, 'task')
-        slot = reader.string(SLOT_LIMIT, 'slot')
-        policy = reader.string(FINGERPRINT_LIMIT, 'policy')
+        texts: dict[str, Any] = {n: reader.string(limit, n) for n, limit in TEXTS.items()}
         state, rung, paused, intervention = reader.unpack(CODES, align=1)
         reason = reader.string(TEXT_LIMIT, 'reason')
         end = reader.position
         self._robot = RobotView(
             node=self._node,
-            client_id=client_id,
-            state=EDGE_NAMES.get(state, unknown_name(state)),
-            rung=RUNG_NAMES.get(rung, unknown_name(rung)),
+            state=EdgeState.State.of(state).name,
+            rung=EdgeState.Rung.of(rung).name,
             paused=bool(paused),
-            intervention=INTERVENTION_NAMES.get(intervention, unknown_name(intervention)),
+            intervention=EdgeState.Intervention.of(intervention).name,
             reason=reason,
-            server=server,
-            slot=slot,
-            policy=policy,
-            episode_id=episode_id,
-            task=task,
+            **texts,
         )
         self._measured_at = _aligned(end, 4)
         self._counted_at = _aligned(self._measured_at + MEASURED.size, 8)

@@ -7,7 +7,7 @@ from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nul
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded, whole
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
 from lerobot_serve.tools.operate.fleet_state import RobotView
-from lerobot_serve.tools.operate.fleet_table import (
+from lerobot_serve.tools.operate.robots.fleet_table import (
     is_stopped,
     MOVING_RUNG,
     SEVERITY,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from lerobot_serve.contract.records import DropCount, RouterState, ServerStatus, SlotState
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nulls
 from lerobot_serve.tools.dashboard.document.printed_numbers import (
@@ -17,7 +18,6 @@ from lerobot_serve.tools.operate.fleet_state import (
     ReplicaView,
     RouterView,
     ShadowView,
-    unknown_name,
 )
 from lerobot_serve.tools.operate.rollout.rollout_view import (
     guard_title,
@@ -27,10 +27,6 @@ from lerobot_serve.tools.operate.rollout.rollout_view import (
     RolloutView,
 )
 from lerobot_serve.tools.operate.rollout.steering import steering_rule, STEERING_VERBS
-from lerobot_serve_interfaces.msg import DropCount, RouterState, ServerStatus, SlotState
-
-SERVER_STATES = ('UNCONFIGURED', 'INACTIVE', 'ACTIVE', 'DRAINING', 'FAILED')
-SERVER_NAMES = {getattr(ServerStatus, name): name for name in SERVER_STATES}
 
 
 def router_row(
@@ -158,7 +154,7 @@ def server_row(status: ServerStatus) -> Json:
             'policy': bounded(status.policy),
             'slot': bounded(status.slot),
             'device': bounded(status.device),
-            'state': SERVER_NAMES.get(status.state, unknown_name(status.state)),
+            'state': ServerStatus.State.of(status.state).name,
             'text': bounded(status.text),
             'load': rounded(status.load, 2),
             'inference_p50_ms': rounded(status.inference_ms_p50, 1),

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from support.edge.requester_rig import Bench, CHUNK, MS, played, starting
 
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, Status
 
 SOURCE = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')
 

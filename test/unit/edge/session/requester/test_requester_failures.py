@@ -8,14 +8,14 @@ import threading
 import pytest
 from support.edge.requester_rig import Bench, CHUNK, MS, played, Simulation, starting
 
+from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.schema import Flag, Status
-from lerobot_serve.wire.services.session import ServerUnreachable
 
 ONE = ('/a',)
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from support.edge.requester_rig import Bench, MS, played, starting
 
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Codec, Flag, MsgType
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
 
 FRAME = Image('front', 2, 2, bytes(range(12)), Codec.RAW)
 

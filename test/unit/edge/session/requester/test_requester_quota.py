@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from support.edge.requester_rig import Simulation
 
+from lerobot_serve.contract.data_path.chunk import retry_after
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.edge.session import requester
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.chunk import retry_after
-from lerobot_serve.wire.schema import Status
 
 USED_UP = {'status': Status.QUOTA, 'status_text': 'quota of robot * is used up'}
 

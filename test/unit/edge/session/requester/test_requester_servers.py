@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.edge.requester_rig import ABC, CHUNK, Simulation
 
+from lerobot_serve.contract.schema import Refusal, Status
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 GONE = ServerUnreachable('no answer')
 OTHER_JOINTS = SessionRefused(Refusal.ACTION_NAMES, 'the policy moves another robot')
@@ -238,6 +238,19 @@ def test_a_robot_that_is_given_up_asks_nobody_until_somebody_begins(begin_at_s):
     else:
         assert bench.states == dead
         assert len(seen) == asked_when_dead[0]
+
+
+@pytest.mark.parametrize('had_session', [False, True])
+def test_episodes_that_begin_without_a_session_do_not_defer_the_teardown(had_session):
+    bench = Simulation(servers=('/a',), max_offline_s=10.0)
+    if had_session:
+        lose(bench, a=GONE)
+    else:
+        bench.transport.refusals['/a'] = OTHER_JOINTS
+    for begin_at_s in (3.0, 6.0, 9.0):
+        bench.at(begin_at_s, lambda: bench.requester.begin_episode(EpisodeRequest()))
+    bench.run(12.0)
+    assert bench.connection.state == ConnectionState.DEAD
 
 
 def test_beginning_anew_revives_before_the_thread_gets_to_it():

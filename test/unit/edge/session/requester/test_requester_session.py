@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 from support.edge.requester_rig import Bench, CHUNK, Simulation, starting
 
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION, Status
-from lerobot_serve.wire.services.session import SessionRefused
 
 
 @pytest.fixture

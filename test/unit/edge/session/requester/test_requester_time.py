@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from support.edge.requester_rig import ABC, Simulation
 
+from lerobot_serve.contract.data_path.execution_report import decode, ExecutionReport, Halt
+from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.execution_report import decode, ExecutionReport, Halt
-from lerobot_serve.wire.schema import Status
-from lerobot_serve.wire.services.session import ServerUnreachable
 
 ONE = ('/a',)
 GONE = ServerUnreachable('no answer')
@@ -259,6 +259,14 @@ def test_what_grows_too_old_before_it_is_played_is_not_buffered():
     bench.run(1.0)
     # of 5 s in the chunk, 1 s may be played; half of it is the buffer
     assert asked_s(bench)[:2] == [0.0, pytest.approx(0.55, abs=0.11)]
+
+
+def test_it_waits_until_its_buffer_is_reached_and_not_until_the_next_look():
+    bench = streaming(request_threshold_s=0.65)
+    bench.answers['/a'] = {'robot': LONG[:7]}
+    bench.run(0.5)
+    # 0.7 s in the queue: 0.05 s more than the buffer, half of the time between two looks
+    assert pytest.approx(0.05) in bench.waits
 
 
 def test_what_is_wanted_while_it_rests_is_not_late():

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.edge.requester_rig import CHUNK, MS, played, Simulation, starting
 
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.services.session import ServerUnreachable, SessionRefused
 
 MISFIT = SessionRefused(Refusal.ACTION_NAMES, 'arm_0.pos is not joint_0.pos')
 

@@ -43,7 +43,7 @@ def python(source: str, *words: str) -> list[str]:
 
 
 def started(words: list[str], folder: Path, **environment: str) -> GuardedProcess:
-    return GuardedProcess(words, folder=folder, environment=environment)
+    return GuardedProcess(words, folder=folder, environment={**os.environ, **environment})
 
 
 def output_of(process: GuardedProcess) -> bytes:
@@ -103,6 +103,7 @@ def niceness_of_session(process: int) -> int:
     return int(Path(f'/proc/{process}/autogroup').read_text().split()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self/autogroup').exists(), reason='a kernel without autogroup')
 def test_each_session_below_it_has_the_niceness_of_its_learner(tmp_path):
     nice = ['nice', '-n', '7', sys.executable, '-c', LEARNER]

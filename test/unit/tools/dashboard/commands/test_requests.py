@@ -63,6 +63,9 @@ class Fleet:
     def robot(self, node: str) -> RobotView:
         return RobotView('/robot_7/edge_controller', paused=self._paused)
 
+    def robots(self) -> list[RobotView]:
+        return [self.robot('')]
+
     def router_of_episode(self, episode_id: str) -> str:
         return ROUTER
 
@@ -135,6 +138,15 @@ def test_a_drain_during_a_trial_says_that_it_rolls_back():
     request = command_request({'verb': 'drain', 'target': ROUTER, 'slot': 'b'})
     assert 'is rolled back by it' in planned(request, Fleet(router(CanaryPhase.RUNNING))).text
     assert 'rolled back' not in planned(request, Fleet(router())).text
+
+
+@pytest.mark.parametrize('phase', CanaryPhase)
+@pytest.mark.parametrize('state', ['BARRED', 'HEALTHY'])
+def test_a_plan_that_waits_for_a_barred_slot_is_removed_before_the_verdict_is_lifted(phase, state):
+    request = command_request({'verb': 'rollout resume', 'target': ROUTER})
+    found = planned(request, Fleet(router(phase, state)))
+    removes = found.rule.effect is Effect.REFUSE and '`lerobot-serve rollout stop`' in found.text
+    assert removes == (phase is CanaryPhase.WAITING and state == 'BARRED')
 
 
 def test_a_restore_says_what_begins_by_it():

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
 from lerobot_serve.tools.operate.message_views import robot_view
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import DropCount, EdgeState
 
 NODE = '/robot_7/edge_controller'

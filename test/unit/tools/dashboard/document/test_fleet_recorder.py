@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lerobot_serve.contract.records import EdgeState as EdgeRecord
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.canary.plan import parse_plan
@@ -30,11 +31,8 @@ from lerobot_serve.tools.operate.fleet_state import (
     RobotView,
     RouterView,
     SlotView,
-    unknown_name,
-    UnknownPhase,
 )
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.message_views import EDGE_NAMES
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve_interfaces.msg import EdgeState, RouterState, ServerStatus, SlotState
 
@@ -145,8 +143,8 @@ def test_a_robot_in_any_state_has_a_rank(seen, state):
     seen.recorder.on_robot(NODE, sample, 0.8, 0.0)
     row = seen.rows(ROBOT)[NODE]
     assert row['rank'] >= FIRST_RANK
-    if state not in EDGE_NAMES:
-        assert row['state'] == unknown_name(state)
+    if state not in tuple(EdgeRecord.State):
+        assert row['state'] == f'unknown ({state})'
 
 
 def test_a_stall_of_a_robot_is_an_incident_once_its_episode_has_settled(seen):
@@ -175,9 +173,9 @@ def test_an_episode_leads_to_its_router(seen):
 def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
     seen.router()
     assert seen.recorder.plan(NODE_OF_ROUTER) is SETTINGS.plan
-    seen.router(UnknownPhase(99), 1.0)
+    seen.router(CanaryPhase(99), 1.0)
     row = seen.rows(ROUTER)[NODE_OF_ROUTER]
-    assert row['rollout']['phase'] == UnknownPhase(99).name
+    assert row['rollout']['phase'] == CanaryPhase(99).name
     assert {each['effect'] for each in row['actions'].values()} == {'refuse'}
     assert seen.recorder.evidence(NODE_OF_ROUTER) and seen.recorder.evidence('x') is None
 

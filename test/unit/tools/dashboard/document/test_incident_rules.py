@@ -8,16 +8,16 @@ from itertools import product
 
 import pytest
 
+from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document import incident_rules as rules
-from lerobot_serve.tools.dashboard.document.rows.router_rows import SERVER_STATES
 from lerobot_serve.tools.operate.fleet_state import (
     EDGE_STATES,
-    REPLICA_STATES,
     RobotView,
     RUNGS,
     SLOT_STATES,
 )
+from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES
 
 ROBOT = RobotView('/robot_7/edge_controller', episode_id='e1', policy='v1', server='/router')
 # new state -> kind and severity, whatever the old one was
@@ -127,7 +127,7 @@ def test_every_transition_of_a_slot(old, new):
     assert finding == ('slot', SEVERITIES[new], f'slot b: {old} -> {new} (why)')
 
 
-@pytest.mark.parametrize(('old', 'new'), product(REPLICA_STATES, REPLICA_STATES))
+@pytest.mark.parametrize(('old', 'new'), product(ReplicaState.State.__members__, repeat=2))
 def test_every_transition_of_a_replica(old, new):
     severity = {'UNKNOWN': 'info', 'READY': 'info', 'UNHEALTHY': 'warning'}.get(new, 'error')
     finding = rules.replica_finding('/v1', old, new, '')

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Log what goes wrong again and again when it changes: drops and failures by their number, what can
+happen in each control step by its share of the steps, and the loss of the robot's state.
+
+Plain; the executor thread polls, some times in a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypedDict
+
+from lerobot_serve.telemetry.log_throttle import Log, PERIOD_S
+
+# caused by an operator, or part of the normal work of a router
+EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
+# below it nothing is logged: a gripper that closes on its limit
+SHARE_MIN = 0.05
+# a rate has changed when it is so many times the one that was logged
+CHANGE = 2
+# a state that flaps is fresh again after so long
+FRESH_S = 5.0
+
+
+class Logs(TypedDict):
+    """Where both logs write, and their clock."""
+
+    info: Log
+    warning: Log
+    clock: Callable[[], int]
+
+
+class ProblemLog:
+    """Counts are since start, by name."""
+
+    def __init__(self, *, info: Log, warning: Log, clock: Callable[[], int]) -> None:
+        self._log_info, self._log_warning, self._clock = info, warning, clock
+        self._begin_ns = clock()
+        # at the begin of the period
+        self._counted: Counter[str] = Counter()
+        self._steps = 0
+        self._logged_counts: Counter[str] = Counter()
+        self._logged_shares: dict[str, float] = {}
+
+    def poll(self, counts: Counter[str], in_steps: Counter[str], steps: int) -> None:
+        """
+        `counts` are drops and failures, `in_steps` what may happen in each of the `steps`. A new
+        kind of drop is logged at once, everything else once in a period.
+        """
+        counts = Counter({n: c for n, c in counts.items() if c and n not in EXPECTED_REASONS})
+        new = {name: counts[name] for name in counts if name not in self._logged_counts}
+        if new:
+            self._logged_counts.update(new)
+            self._counted.update(new)
+            self._log_warning(f'dropped or failed: {_listed(new)}')
+        now_ns = self._clock()
+        if now_ns - self._begin_ns < 1e9 * PERIOD_S:
+            return
+        self._log_counts(counts - self._counted)
+        if steps > self._steps:
+            self._log_shares(in_steps, steps - self._steps)
+        self._begin_ns, self._steps = now_ns, steps
+        self._counted = counts + in_steps
+
+    def _log_counts(self, passed: Counter[str]) -> None:
+        changed = {}
+        for name, logged in self._logged_counts.items():
+            now = passed[name]
+            if now >= CHANGE * logged:
+                changed[name] = now
+            if now >= CHANGE * logged or now * CHANGE <= logged:
+                self._logged_counts[name] = max(1, now)
+        if changed:
+            text = f'dropped or failed in the last {PERIOD_S:g} s: {_listed(changed)}'
+            self._log_warning(text)
+
+    def _log_shares(self, in_steps: Counter[str], steps: int) -> None:
+        for name, count in sorted(in_steps.items()):
+            share = (count - self._counted[name]) / steps
+            logged = self._logged_shares.get(name, 0.0)
+            if share < SHARE_MIN:
+                if self._logged_shares.pop(name, 0.0):
+                    self._log_info(f'{name}: below {SHARE_MIN:.0%} of the control steps again')
+            elif share >= CHANGE * logged or share * CHANGE <= logged:
+                self._logged_shares[name] = share
+                self._log_warning(
+                    f'{name}: {share:.0%} of the control steps of the last {PERIOD_S:g} s, '
+                    f'{logged:.0%} before'
+                )
+
+
+class StateLog:
+    """Logs that commands are held without a known state of the robot, and the end of that."""
+
+    def __init__(self, *, info: Log, warning: Log, clock: Callable[[], int]) -> None:
+        self._log_info, self._log_warning, self._clock = info, warning, clock
+        self._held, self._held_ns = 0, 0
+        # of the loss of now: when it began, and the commands held before it
+        self._lost: tuple[int, int] | None = None
+
+    def poll(self, unknown: str, last_unknown: str, held: int) -> None:
+        """
+        `unknown` is why the state is not known now, empty if it is, `last_unknown` why it was not
+        the last time; `held` the commands that were held for it since start.
+        """
+        now_ns, before = self._clock(), self._held
+        if held > before:
+            self._held, self._held_ns = held, now_ns
+            if self._lost is None:
+                self._lost = now_ns, before
+                why = unknown or last_unknown
+                self._log_warning(f'commands are held, the state of the robot is not known: {why}')
+        elif self._lost and not unknown and now_ns - self._held_ns >= 1e9 * FRESH_S:
+            begin_ns, first = self._lost
+            self._lost = None
+            self._log_info(
+                f'the state of the robot is known again: {held - first} commands were held in '
+                f'{(self._held_ns - begin_ns) / 1e9:.1f} s'
+            )
+
+
+def _listed(counts: Counter[str] | dict[str, int]) -> str:
+    names: Iterable[str] = sorted(counts)
+    return ', '.join(f'{name} {counts[name]}' for name in names)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What comes along when a router changes its state: from its file to a shared state, back, or to
+another site. Pure.
+
+A file in the state folder names the shared state that the router used last; without it, that was
+`router.sqlite`. Decisions come along by themselves only into a shared state that has none:
+
+    decisions of the last state       into a shared state    into a state with     into a file
+    that the new one lacks            without decisions      others                or from a site
+    none                              TAKE                   GO_ON                 GO_ON
+    some                              TAKE                   REFUSE                REFUSE
+
+TAKE is for those of a file. `state_import` answers where this refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import auto, Enum
+from typing import Any
+
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.storage.batch import Batch
+from lerobot_serve.router.storage.content import (
+    CANARY,
+    COUNTED,
+    COUNTED_UNTIL,
+    counted_until,
+    DecisionKey,
+    DRAIN,
+    PARAMETER,
+    StoreContent,
+    VERDICT,
+)
+from lerobot_serve.router.storage.decision_values import withholding
+from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
+from lerobot_serve.router.storage.state_store import StateStore
+
+# values of state_import
+ASK, LAST, NONE = 'ask', 'last', 'none'
+TEXT_LIMIT = 500
+Decisions = Mapping[DecisionKey, Any]
+
+
+class Import(Enum):
+    """What happens to the decisions of the last state."""
+
+    GO_ON, TAKE, REFUSE = auto(), auto(), auto()
+
+
+def what_to_import(
+    *, is_lost: bool, is_from_file: bool, is_to_file: bool, has_decisions: bool
+) -> Import:
+    """
+    Return what happens without a word of an operator. `is_lost`: the new state lacks decisions of
+    the last one; `has_decisions`: it has some.
+    """
+    if is_from_file and not is_to_file and not has_decisions:
+        return Import.TAKE
+    return Import.REFUSE if is_lost else Import.GO_ON
+
+
+def decided(decisions: Decisions) -> dict[DecisionKey, Any]:
+    """Return what operators and rollouts have decided, without what files say."""
+    return {key: row for key, row in decisions.items() if row and _is_decided(key[0], row)}
+
+
+def _is_decided(kind: str, row: Mapping[str, Any]) -> bool:
+    if kind == PARAMETER:
+        return not row['by'].startswith(BY_FILE)
+    if kind == DRAIN:
+        return bool(row['text'])
+    return kind == VERDICT or bool(row.get('plan'))
+
+
+def lost_decisions(last: Decisions, new: Decisions) -> dict[DecisionKey, Any]:
+    """Return what the last state has decided and the new one does not have."""
+    return {
+        key: value
+        for key, value in decided(last).items()
+        if _comparable(value) != _comparable(new.get(key))
+    }
+
+
+def _comparable(value: Any) -> Any:
+    """Return what two states can have in common."""
+    own = ('file', COUNTED)
+    if not isinstance(value, Mapping):
+        return value
+    return {name: each for name, each in value.items() if name not in own}
+
+
+def describe(decisions: Decisions) -> str:
+    """Return decisions in words."""
+    words: dict[str, Callable[[str, Any], str]] = {
+        PARAMETER: lambda name, row: f'{name} is {row["value"]}, set {row["by"]}',
+        DRAIN: lambda name, row: f'slot {name} is drained: {row["text"]}',
+        VERDICT: lambda name, row: f'{name}: {row["text"]}',
+        CANARY: lambda _, row: f'the rollout is {row["state"]}',
+    }
+    texts = [words[kind](name, row) for (kind, name), row in decisions.items()]
+    return '; '.join(texts)[:TEXT_LIMIT]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What is written to the new state, `decisions` last: so a new try is a whole one."""
+
+    episodes: Batch
+    decisions: Batch
+
+
+def imported(last: StoreContent, new: StateStore, given: RouterParameters) -> Imported:
+    """
+    Return what to write. Bars and drains of both states hold, everything else is that of the last
+    one. `given` are the parameters of file and command line.
+    """
+    decisions = decided(last.decisions)
+    holds = withholding(new.content.decisions)
+    for key in holds.keys() & decisions.keys():
+        if key not in withholding(decisions):
+            del decisions[key]
+    fields = {spec.name: spec.field for spec in live_specs()}
+    for (kind, name), row in decisions.items():
+        if kind == PARAMETER and name in fields:
+            # what it overrides, so that it is no older value of a file
+            decisions[kind, name] = {**row, 'file': to_json_value(getattr(given, fields[name]))}
+    base = newest_number(new)
+    rollout = decisions.get((CANARY, ''))
+    uncounted = [row for number, row in last.episodes if number > counted_until(rollout)]
+    if rollout:
+        decisions[CANARY, ''] = {**rollout, COUNTED: {COUNTED_UNTIL: base}}
+    episodes = Batch(
+        shadow=dict(last.shadow),
+        placements=dict(last.placements),
+        episodes=list(enumerate(uncounted if rollout else [], start=base + 1)),
+    )
+    return Imported(episodes, Batch(decisions))
+
+
+def newest_number(store: StateStore) -> int:
+    """Return a number that begins and ends are written after."""
+    numbers = [number for number, _ in store.content.episodes[-1:]]
+    counted = counted_until(store.content.decisions.get((CANARY, '')))
+    return max([*numbers, counted, getattr(store, 'revision', 0)])

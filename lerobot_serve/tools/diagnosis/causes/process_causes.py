@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes in the processes of router and server: they stood still, ended or closed. Pure."""
+
+from __future__ import annotations
+
+from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding
+from lerobot_serve.tools.diagnosis.causes.link_causes import NO_EDGE_TRACE
+from lerobot_serve.tools.diagnosis.causes.request_spans import (
+    influence,
+    lost_requests,
+    reply_status,
+    with_aftermath,
+)
+from lerobot_serve.tools.diagnosis.causes.time_spans import length_s, union
+from lerobot_serve.tools.diagnosis.joined_request import DRAINING, NO_SESSION
+from lerobot_serve.tools.diagnosis.window_facts import PeerFacts, WindowFacts
+from lerobot_serve.tools.output.local_time import format_local
+
+SESSION_LOST = (NO_SESSION, DRAINING)
+
+
+def router_stood_still(facts: WindowFacts) -> CauseFinding:
+    return _stood_still(facts, 'router')
+
+
+def server_stood_still(facts: WindowFacts) -> CauseFinding:
+    return _stood_still(facts, 'server')
+
+
+def _stood_still(facts: WindowFacts, role: str) -> CauseFinding:
+    """Evaluate whether the process of a node did not run, by its own trace."""
+    peers = [peer for peer in facts.of_role(role) if peer.joined_requests]
+    if not peers:
+        return CauseFinding(None, f'no {role} has a trace of this robot')
+    still = {peer.node: facts.of_window(peer.still_spans) for peer in peers}
+    spans = [span for found in still.values() for span in found]
+    words = [
+        f'{node} did not run for {length_s(union(found)):.2f} s'
+        for node, found in still.items()
+        if found
+    ]
+    text = '; '.join(words) or f'no standstill is recorded of {", ".join(still)}'
+    return CauseFinding(bool(spans), text, with_aftermath(facts, spans))
+
+
+def session_lost(facts: WindowFacts) -> CauseFinding:
+    """Evaluate whether the session was lost, or the server was draining or ended."""
+    if not facts.has_edge:
+        return CauseFinding(None, NO_EDGE_TRACE)
+    during = facts.during
+    statuses = [s for s in map(reply_status, during) if s in SESSION_LOST]
+    words = [f'{why} {count}' for why, count in sorted(facts.connection_losses.items())]
+    words += [f'{statuses.count(status)} replies {status}' for status in sorted(set(statuses))]
+    spans = list(facts.lost_spans)
+    for peer in facts.peers:
+        if (end_s := abrupt_end_s(facts, peer)) is not None:
+            words.append(
+                f'the trace of {peer.node} ends at {format_local(end_s)} without a footer: '
+                'killed, cut off, or it stands still'
+            )
+            spans.append((end_s, facts.end_s))
+    spans += influence(facts, [r for r in during if reply_status(r) in SESSION_LOST])
+    return CauseFinding(
+        bool(words), ', '.join(words) or 'the connection was not lost', tuple(spans)
+    )
+
+
+def abrupt_end_s(facts: WindowFacts, peer: PeerFacts) -> float | None:
+    """Return the end of a peer's trace that has no footer and ends before lost requests."""
+    if peer.is_ended or not peer.joined_requests or peer.span_s is None:
+        return None
+    _, end_s = peer.span_s
+    lost = [request for request in lost_requests(facts) if not request.server_records]
+    return end_s if any(end_s <= request.end_s for request in lost) else None

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Pause or resume all robots, each in a thread of its own: a robot that hangs delays no other one.
+
+The caller's thread waits for all of them. Each call has the limits of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import as_completed, Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, TYPE_CHECKING
+
+from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate.commands import robot_rule, RobotVerb, Rule
+from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.tools.operate.names import listed, natural_order
+from lerobot_serve.tools.operate.operations import run_robot_verb
+from lerobot_serve.tools.operate.outcome import EXIT_UNKNOWN, PartlyDone, ResultUnknown
+from lerobot_serve.tools.operate.rule import Effect
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+EVERY_VERBS = (RobotVerb.PAUSE, RobotVerb.RESUME)
+# threads; each waits for its robot nearly all the time
+AT_ONCE = 256
+EXIT_REFUSED = 1
+PAUSE_EVERY = Rule(Effect.DO, 'slow every robot down to rest and hold it there')
+
+
+@dataclass(frozen=True, slots=True)
+class RobotResult:
+    """What is true of one robot after a verb on all; `exit_status` as that of the verb on one."""
+
+    name: str
+    node: str
+    exit_status: int
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Report = Callable[[RobotResult], object]
+
+
+def every_robot_rule(verb: RobotVerb, robots: Iterable[RobotView]) -> Rule:
+    """Return the rule of a verb on all robots. A pause goes to each one, whatever its state."""
+    if verb is RobotVerb.PAUSE:
+        return PAUSE_EVERY
+    names = [robot.name for robot in robots if robot_rule(verb, robot).effect is Effect.DO]
+    if not names:
+        return Rule(Effect.NOTHING, 'no robot that is heard of is paused')
+    # all of them: who confirms this must have read the name of each
+    named = ', '.join(sorted(names, key=natural_order))
+    text = f'end the pause of {named}: they may move at once'
+    return Rule(Effect.DO, text, asks=True)
+
+
+def pause_every_robot(
+    client: FleetClient, nodes: Iterable[str], reason: str, report: Report
+) -> list[RobotResult]:
+    """
+    Pause the robots `nodes`, and each other one as soon as it is found. `report` gets each result
+    at once, in the order in which they arrive. Raises UserError without any robot.
+    """
+    with ThreadPoolExecutor(AT_ONCE, 'robot') as pool:
+        begun: dict[str, Future[RobotResult]] = {}
+
+        def begin(node: str) -> None:
+            if node not in begun:
+                robot = RobotView(node)
+                begun[node] = pool.submit(_run, client, robot, RobotVerb.PAUSE, reason)
+
+        for node in nodes:
+            begin(node)
+        client.find_robot_nodes(begin)
+        if not begun:
+            raise UserError(client.no_robot_text)
+        return _collect(begun.values(), report)
+
+
+def resume_every_robot(
+    client: FleetClient, robots: Iterable[RobotView], reason: str, report: Report
+) -> list[RobotResult]:
+    """End the pause of those that are paused; those that send nothing are refused."""
+    with ThreadPoolExecutor(AT_ONCE, 'robot') as pool:
+        return _collect(
+            [pool.submit(_run, client, robot, RobotVerb.RESUME, reason) for robot in robots],
+            report,
+        )
+
+
+def exit_status(results: list[RobotResult]) -> int:
+    """Return 0 when all are done, 4 when some are; else 3 when one was sent and not confirmed."""
+    statuses = {result.exit_status for result in results}
+    if statuses <= {0}:
+        return 0
+    if 0 in statuses:
+        return PartlyDone.exit_status
+    return EXIT_UNKNOWN if EXIT_UNKNOWN in statuses else EXIT_REFUSED
+
+
+def summary(verb: RobotVerb, results: list[RobotResult]) -> str:
+    """Return how many robots a verb reached, and the names of the others."""
+    others = sorted((r.name for r in results if r.exit_status), key=natural_order)
+    reached = f'{verb.value}: {len(results) - len(others)} of {len(results)} robots confirm it'
+    return f'{reached}; not {listed(others)}' if others else reached
+
+
+def _collect(begun: Iterable[Future[RobotResult]], report: Report) -> list[RobotResult]:
+    results = []
+    for future in as_completed(begun):
+        results.append(future.result())
+        report(results[-1])
+    return sorted(results, key=lambda result: natural_order(result.name))
+
+
+def _run(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str) -> RobotResult:
+    """Run the verb on one robot. A thread of the pool."""
+    rule = robot_rule(verb, robot)
+    if rule.effect is not Effect.DO:
+        is_refused = rule.effect is Effect.REFUSE
+        return RobotResult(robot.name, robot.node, EXIT_REFUSED * is_refused, rule.text)
+    try:
+        text, status = run_robot_verb(client, robot, verb, reason).text, 0
+    except UserError as error:
+        text, status = str(error), EXIT_REFUSED
+    except ResultUnknown as unknown:
+        text, status = str(unknown), EXIT_UNKNOWN
+    return RobotResult(robot.name, robot.node, status, text)

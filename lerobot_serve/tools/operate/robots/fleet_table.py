@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The robots of a fleet as a table, the worst first. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
+from lerobot_serve.tools.operate.names import natural_order
+from lerobot_serve.tools.output.text import without_controls
+
+# a state of a newer edge
+UNKNOWN_SEVERITY = 1
+# worst first: a robot of which nothing is known now, one that needs an operator, one without
+# actions, one that moves
+SEVERITY = {
+    SILENT: -1,
+    'DEAD': 0,
+    'STALLED': 2,
+    'RECONNECTING': 3,
+    'CONNECTING': 4,
+    'DEGRADED': 5,
+    'STREAMING': 6,
+}
+# of the rung; one that only an operator lifts comes before every state
+STOPPED_RUNGS = ('STOP_SERVICE', 'NO_COMMAND')
+MOVING_RUNG = 'POLICY'
+HEADS = ('ROBOT', 'STATE', 'RUNG', 'SLOT', 'POLICY', 'EPISODE', 'QUEUE', 'ROUND TRIP', 'REASON')
+
+
+# measured values of a robot, which are old when it is silent
+MEASURED = ('queue_remaining_s', 'action_age_s', 'round_trip_ms')
+
+
+def severity(robot: RobotView) -> tuple[object, ...]:
+    """
+    Return the sort key, worst first: silent, stopped by a rung, state, not on the policy, stalls,
+    name.
+    """
+    return (
+        not robot.is_silent,
+        not is_stopped(robot),
+        SEVERITY.get(robot.state, UNKNOWN_SEVERITY),
+        robot.rung == MOVING_RUNG,
+        -(robot.stalls + robot.cage_trips),
+        natural_order(robot.name),
+    )
+
+
+def is_stopped(robot: RobotView) -> bool:
+    """Return whether only an operator lifts what stops it; one that is paused has no fault."""
+    return robot.rung in STOPPED_RUNGS and not robot.paused and not robot.is_silent
+
+
+def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
+    """Return the robots in the order in which an operator looks at them."""
+    return sorted(robots, key=severity)
+
+
+def as_json(robots: Iterable[RobotView]) -> list[dict[str, Any]]:
+    """Return the robots as JSON objects, worst first; what is measured is null of a silent one."""
+    return [_object(robot) for robot in worst_first(robots)]
+
+
+def _object(robot: RobotView) -> dict[str, Any]:
+    found = {'name': robot.name, **asdict(robot)}
+    return found | dict.fromkeys((*MEASURED, 'rung')) if robot.is_silent else found
+
+
+def as_text(robots: Iterable[RobotView]) -> str:
+    """Return the table and a last line with counts, worst first."""
+    ordered = worst_first(robots)
+    rows = [HEADS, *(_row(robot) for robot in ordered)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS) - 1)]
+    lines = [_line(row, widths) for row in rows]
+    return '\n'.join([*lines, _counts(ordered)])
+
+
+def _row(robot: RobotView) -> tuple[str, ...]:
+    """Return the cells; names and texts may come from anywhere."""
+    is_silent = robot.is_silent
+    cells = (
+        robot.name,
+        _state(robot),
+        '-' if is_silent else robot.rung.lower(),
+        robot.slot or '-',
+        robot.policy or '-',
+        robot.episode_id or '-',
+        '-' if is_silent else f'{robot.queue_remaining_s:.1f} s',
+        '-' if is_silent else f'{robot.round_trip_ms:.0f} ms',
+        robot.reason,
+    )
+    return tuple(map(without_controls, cells))
+
+
+def _state(robot: RobotView) -> str:
+    if robot.is_silent:
+        return robot.state
+    if robot.paused:
+        return f'{robot.state} (paused)'
+    if is_stopped(robot):
+        return f'{robot.state} (stopped)'
+    return robot.state if robot.intervention == 'NONE' else f'{robot.state} (taken over)'
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [f'{cell:<{width}}' for cell, width in zip(row, widths, strict=False)]
+    return '  '.join([*cells, row[-1]]).rstrip()
+
+
+def _counts(robots: Sequence[RobotView]) -> str:
+    counts = Counter(map(_state, robots))
+    parts = [f'{count} {state}' for state, count in counts.items()]
+    return f'{len(robots)} robots: {", ".join(parts)}'

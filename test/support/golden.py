@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What users and other programs rely on, as texts in test/golden that no change passes unnoticed.
+
+After a change that is meant: `make golden`, and review what git then shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import unified_diff
+
+from prometheus_client.core import Metric
+
+from support.paths import REPOSITORY
+
+FOLDER = REPOSITORY / 'test' / 'golden'
+OPTION = '--write-golden'
+
+
+def listed(families: Iterable[Metric]) -> str:
+    """Return name, type and labels of metrics, one a line."""
+    lines = (' '.join((each.name, each.type, *each._labelnames)) for each in families)
+    return '\n'.join(sorted(lines)) + '\n'
+
+
+class Golden:
+    """Compares texts with their files, or writes these."""
+
+    def __init__(self, *, writes: bool) -> None:
+        self._writes = writes
+
+    def holds(self, name: str, text: str) -> None:
+        """Fail where a text is no longer that of its file."""
+        file = FOLDER / name
+        if self._writes:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        kept = file.read_text() if file.exists() else ''
+        lines = unified_diff(kept.splitlines(), text.splitlines(), 'kept', 'now', lineterm='')
+        changed = '\n'.join(lines)
+        assert not changed, f'test/golden/{name} differs; if it is meant: make golden\n{changed}'
+
+    def holds_folder(self, name: str, texts: dict[str, str]) -> None:
+        """The same for all files of a folder, which has no other."""
+        kept = {file.name for file in (FOLDER / name).glob('*')}
+        for file in kept - texts.keys() if self._writes else ():
+            (FOLDER / name / file).unlink()
+            kept.discard(file)
+        others = kept ^ texts.keys()
+        assert self._writes or not others, f'{others}; if it is meant: make golden'
+        for file, text in texts.items():
+            self.holds(f'{name}/{file}', text)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routers with one state folder, each of which is killed before the next one starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+import shutil
+
+from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
+
+
+class Routers:
+    """Routers that start one after the other; their file may say something else each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rig = folder, None
+
+    def start(self, **file: object) -> RoutingRig:
+        """A router starts, with these values in its file; the one before was killed at rest."""
+        if self.rig:
+            self.rig.core.writer.flush()
+            self.kill()
+        self.rig = RoutingRig(self.folder, **TWO_SLOTS, **file)
+        return self.rig
+
+    def kill(self) -> None:
+        """What the system has is what the next one finds."""
+        killed = self.folder.with_name(f'{self.folder.name}x')
+        shutil.copytree(self.folder, killed)
+        self.rig.close()
+        self.folder, self.rig = killed, None
+
+    def set_live(self, **values: object) -> None:
+        """`ros2 param set`."""
+        core = self.rig.core
+        new = replace(core.parameters, **values)
+        core.check_change(core.parameters, new)
+        core.change_parameters(new)
+
+    def poll(self) -> None:
+        """The canary decides."""
+        self.rig.now_ns += SECOND
+        self.rig.core.update_canary()

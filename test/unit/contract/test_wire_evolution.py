@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a later version may add without breaking this one, and how versions are agreed on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from support.contract.wire_examples import a_chunk, an_observation, content
+
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.data_path.message_parts import Extension
+from lerobot_serve.contract.limits import (
+    negotiate_version,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_MIN,
+    SchemaVersionRefused,
+)
+from lerobot_serve.contract.schema import Flag
+
+BOTH = [(wire_observation, an_observation()), (wire_chunk, a_chunk())]
+both = pytest.mark.parametrize('wire, plain', BOTH, ids=['observation', 'chunk'])
+
+
+def sent(wire, plain):
+    return wire.decode(wire.encode(plain))
+
+
+@both
+def test_unknown_extensions_change_nothing_else(wire, plain):
+    unknown = (Extension('a.later.version', b'\xff' * 9), Extension('', b''))
+    arrived = sent(wire, replace(plain, extensions=unknown))
+    assert [(e.key, bytes(e.value)) for e in arrived.extensions] == [
+        ('a.later.version', b'\xff' * 9),
+        ('', b''),
+    ]
+    assert content(replace(arrived, extensions=())) == content(replace(plain, extensions=()))
+
+
+@both
+@pytest.mark.parametrize('flags', [0x10, 0x80, 0xF0, 0xFF])
+def test_unknown_flag_bits_pass_through(wire, plain, flags):
+    assert flags & ~int(~Flag.NONE), 'some of these bits must have no name'
+    arrived = sent(wire, replace(plain, header=replace(plain.header, flags=flags)))
+    assert arrived.header.flags == flags
+    assert read_envelope(wire.encode(arrived)).header.flags == flags
+
+
+@both
+def test_another_schema_version_can_be_read(wire, plain):
+    # the version is refused when a session is opened, not with every message
+    later = replace(plain, header=replace(plain.header, schema_version=65535))
+    assert sent(wire, later).header.schema_version == 65535
+
+
+def test_an_unknown_status_passes_through():
+    assert sent(wire_chunk, replace(a_chunk(), status=255)).status == 255
+
+
+def test_an_unknown_codec_passes_through():
+    image = replace(an_observation().images[0], codec=77, channels=9, channel_bytes=0)
+    arrived = sent(wire_observation, replace(an_observation(), images=(image,)))
+    assert content(arrived.images[0]) == content(image)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_a_state_that_is_no_number_can_be_read(value):
+    # the server refuses it, with the name of the joint
+    state = np.full((1, 3), value, np.float32)
+    arrived = sent(wire_observation, replace(an_observation(), state=state))
+    assert np.array_equal(arrived.state, state, equal_nan=True)
+
+
+@pytest.mark.parametrize('version', range(SCHEMA_VERSION_MIN, SCHEMA_VERSION + 1))
+def test_a_version_in_the_range_is_agreed_on(version):
+    assert negotiate_version(version) == version
+
+
+@given(st.integers(0, 65535))
+@settings(max_examples=100, deadline=None)
+def test_every_other_version_is_refused_with_its_side_and_both_numbers(version):
+    if SCHEMA_VERSION_MIN <= version <= SCHEMA_VERSION:
+        return
+    with pytest.raises(SchemaVersionRefused) as caught:
+        negotiate_version(version)
+    assert caught.value.is_client_newer == (version > SCHEMA_VERSION)
+    assert f'schema version {version}, this server' in str(caught.value)
+    assert f'{SCHEMA_VERSION_MIN} to {SCHEMA_VERSION};' in str(caught.value)
+
+
+def test_the_side_to_update_is_named():
+    with pytest.raises(SchemaVersionRefused, match='update the server'):
+        negotiate_version(SCHEMA_VERSION + 1)
+    with pytest.raises(SchemaVersionRefused, match='update the client'):
+        negotiate_version(SCHEMA_VERSION_MIN - 1)
+
+
+def test_a_range_of_versions_is_accepted_as_a_whole(monkeypatch):
+    monkeypatch.setattr('lerobot_serve.contract.limits.SCHEMA_VERSION_MIN', 3)
+    monkeypatch.setattr('lerobot_serve.contract.limits.SCHEMA_VERSION', 5)
+    assert [negotiate_version(version) for version in (3, 4, 5)] == [3, 4, 5]
+    for version, is_client_newer in ((2, False), (6, True)):
+        with pytest.raises(SchemaVersionRefused, match='3 to 5') as caught:
+            negotiate_version(version)
+        assert caught.value.is_client_newer is is_client_newer
