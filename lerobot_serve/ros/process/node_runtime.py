@@ -67,10 +67,7 @@ STILL_TEXT = (
     'standing still: {}. The service manager ends and restarts this process unless it goes on '
     'within {:g} s'
 )
-DEAF_TEXT = (
-    'this process hears nothing by shared memory: {} for {:g} s; restart it. A service manager '
-    'with a watchdog does so'
-)
+DEAF_TEXT = 'shared-memory receive is stuck in this process: {} for {:g} s'
 LOCKED_UP_TEXT = (
     'the middleware has locked itself up ({} has waited for a lock for {:g} s, '
     'eProsima/Fast-DDS#6502): this process hears nothing'
@@ -306,9 +303,11 @@ class NodeRuntime:
 
     def _set_deaf(self, problem: str) -> None:
         text = DEAF_TEXT.format(problem, DEAF_S) if problem else ''
-        if text and not self._deaf:
+        is_new, self._deaf = bool(text and not self._deaf), text
+        if is_new:
             self._log_error(text)
-        self._deaf = text
+            if self.own_restart:
+                self.own_restart.start_again(text)
 
     def _report_alive(self) -> None:
         """Report while all threads go on. Thread `watchdog`."""

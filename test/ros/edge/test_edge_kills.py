@@ -21,15 +21,15 @@ from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.fake_server import FakeServer
 from support.nodes.person import DEVICE
 from support.nodes.played_robot import HOME
-from support.nodes.service_asking import ask
 
 from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve_interfaces.msg import EdgeState
 from lerobot_serve_interfaces.srv import OpenSession
 
 # of three kills each
 PASSES, KILLS_OF_EACH = 7, 20
-WINDOW_S = 0.05
+WINDOW_S, CALL_S = 0.05, 60.0
 PAUSE, TAKEOVER, LATCH, STOP, DEAD_STOP = 'pause', 'takeover', 'latch', 'stop', 'stop after DEAD'
 # the services that decide and that lift, and the reply that says so
 DECIDES = {PAUSE: ('pause', 'Paused'), TAKEOVER: ('take_over', 'Taken over')}
@@ -146,7 +146,11 @@ class Lives:
         if service not in self._clients:
             client = self.rig.node.create_client(Trigger, f'{EDGE}/{service}')
             self._clients[service] = client
-        reply = ask(self.rig.node, self._clients[service], Trigger.Request()).message
+        assert self._clients[service].wait_for_service(CALL_S), service
+        # sent again to a process that shared memory failed, and that starts again on its own
+        reply = call_service(
+            self._clients[service], Trigger.Request(), CALL_S, idempotent=True
+        ).message
         assert reply.startswith(words)
         if LATE in reply:
             # a busy disk; the state says so until it is done

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 from pathlib import Path
 
 from lerobot_serve.contract import records
@@ -178,8 +179,11 @@ def messages(bag: Path, kind: str = '') -> Iterator[BagMessage]:
 
 def has_messages(root: Path, episode_id: str) -> bool:
     """Return whether an episode, or most of it, is on the disk."""
-    files = root.glob(f'*_{episode_id}_*/*.mcap')
-    return any(
-        not file.parent.name.endswith('.recording') or file.stat().st_size > WRITTEN_BYTES
-        for file in files
-    )
+    for file in root.glob(f'*_{episode_id}_*/*.mcap'):
+        if not file.parent.name.endswith('.recording'):
+            return True
+        # a whole bag has another name from now on
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_size > WRITTEN_BYTES:
+                return True
+    return False
