@@ -37,7 +37,7 @@ from lerobot_serve.ros_home import ros_home
 from lerobot_serve.state_folder import FolderLock, state_path
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import read_manifest
 from lerobot_serve.versions.store import Store
 from lerobot_serve_interfaces.msg import CanaryState, LearnerState, PolicyVersion, RecordedEpisode
 

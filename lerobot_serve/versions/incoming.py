@@ -23,8 +23,7 @@ from lerobot_serve.versions.comparing import differences
 from lerobot_serve.versions.errors import store_error, VersionConflict, VersionInUse
 from lerobot_serve.versions.layout import Layout
 from lerobot_serve.versions.locks import store_lock, try_lock
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest
 
 PUBLISH, FETCH, DELETED = 'publish', 'fetch', 'deleted'
 FILE_MODE = 0o444

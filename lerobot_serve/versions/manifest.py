@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The manifest of a version: what it is, where it comes from, and each file with size and SHA-256.
-
-Immutable and checked when it is made; `manifest_parser` makes it from bytes. Any thread.
+Any thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from datetime import datetime
 import json
+import os
+from pathlib import Path
 import re
+from typing import Annotated, Any, Literal
 
+import msgspec
+from msgspec import Meta, Struct
+
+from lerobot_serve.files.load import load, Record, Refused, rule
+from lerobot_serve.files.parsing import from_json, read
 from lerobot_serve.versions.errors import ManifestError
 
 FORMAT_VERSION = 1
@@ -20,35 +26,72 @@ NAME_FORM, HASH_FORM = r'[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}', r'[0-9a-f]{16}'
 ID = re.compile(f'({NAME_FORM})@({HASH_FORM})')
 ID_TEXT = 'NAME@HASH: 1 to 64 letters, digits or ._-, then @ and 16 hexadecimal digits'
 SHA256 = re.compile(r'[0-9a-f]{64}')
-KIND = re.compile(r'[a-z][a-z0-9_]{0,31}')
-HUB = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]+@[0-9a-f]{40}', re.ASCII)
 SOURCE = re.compile(r'(https?://|/)\S+')
 TIME_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 FILE_LIMIT, DEPTH_LIMIT, PATH_LIMIT, PART_LIMIT = 1000, 8, 512, 255
-SIZE_LIMIT_BYTES = 1 << 44
+SIZE_LIMIT_BYTES, MANIFEST_LIMIT_BYTES = 1 << 44, 1 << 20
 NOTE_LIMIT, SOURCE_LIMIT, SOURCE_LENGTH = 1000, 8, 512
+PATH_TEXT = (
+    f'relative, at most {PATH_LIMIT} bytes and {DEPTH_LIMIT} parts between /, each part '
+    f'printable, without \\ and without a leading dot; not {MANIFEST_FILE}'
+)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionFile:
+def is_path(path: str) -> bool:
+    """Return whether this is the relative path of a file below a folder."""
+    # a surrogate is not printable
+    if not path.isprintable() or '\\' in path or path == MANIFEST_FILE:
+        return False
+    parts = path.split('/')
+    is_short = len(path.encode()) <= PATH_LIMIT and len(parts) <= DEPTH_LIMIT
+    return is_short and all(
+        part and not part.startswith('.') and len(part.encode()) <= PART_LIMIT for part in parts
+    )
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.strptime(text, TIME_FORMAT).strftime(TIME_FORMAT) == text
+    except ValueError:
+        return False
+
+
+def _form(form: str, allowed: str) -> Meta:
+    return Meta(pattern=rf'^({form})\Z', description=allowed)
+
+
+Digest = Annotated[str, _form(SHA256.pattern, '64 hexadecimal digits')]
+
+
+class VersionFile(Record, frozen=True):
     """One file; `path` is relative to the folder of the version, with / between its parts."""
 
-    path: str
-    size_bytes: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        check_path(self.path)
-        if type(self.size_bytes) is not int or not 0 <= self.size_bytes <= SIZE_LIMIT_BYTES:
-            raise _refused(
-                f'size_bytes of {self.path}', self.size_bytes, f'0 to {SIZE_LIMIT_BYTES}'
-            )
-        if not _matches(SHA256, self.sha256):
-            raise _refused(f'sha256 of {self.path}', self.sha256, '64 hexadecimal digits')
+    path: Annotated[str, rule(is_path, PATH_TEXT)]
+    size_bytes: Annotated[
+        int, Meta(ge=0, le=SIZE_LIMIT_BYTES, description=f'0 to {SIZE_LIMIT_BYTES}')
+    ]
+    sha256: Digest
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+def _are_ordered(files: list[dict[str, Any]]) -> bool:
+    """Return whether paths are different, in their order, and none is below a file."""
+    paths = [each['path'] for each in files]
+    known = set(paths)
+    parents = (
+        path.rsplit('/', depth)[0] for path in paths for depth in range(1, path.count('/') + 1)
+    )
+    return paths == sorted(known) and not known.intersection(parents)
+
+
+class FormatVersion(Struct, frozen=True):
+    """Checked before the other fields: another version of the format may have others."""
+
+    format_version: Annotated[
+        Literal[1], Meta(description=f'{FORMAT_VERSION} (use the lerobot_serve that wrote it)')
+    ]
+
+
+class Manifest(Record, frozen=True):
     """
     id              the fingerprint that a policy server computes for these files
     policy_kind     such as lerobot or builtin
@@ -61,32 +104,61 @@ class Manifest:
     sources         http(s) addresses and paths of stores that have this version
     """
 
-    id: str
-    policy_kind: str
-    created: str
-    files: tuple[VersionFile, ...]
-    parent: str = ''
-    dataset_sha256: str = ''
-    note: str = ''
-    hub: str = ''
-    sources: tuple[str, ...] = ()
+    format_version: Literal[1]
+    id: Annotated[str, _form(ID.pattern, ID_TEXT)]
+    policy_kind: Annotated[str, _form('[a-z][a-z0-9_]{0,31}', '1 to 32 of a-z, 0-9 and _')]
+    created: Annotated[str, rule(_is_time, 'a UTC time such as 2026-11-26T18:30:00Z')]
+    files: Annotated[
+        tuple[VersionFile, ...],
+        rule(
+            _are_ordered,
+            f'a list of 1 to {FILE_LIMIT} files with different paths, in their order, none below '
+            'another file',
+            min_length=1,
+            max_length=FILE_LIMIT,
+        ),
+    ]
+    parent: Annotated[str, _form(f'|{ID.pattern}', f'empty, or {ID_TEXT}')]
+    dataset_sha256: Annotated[str, _form(f'|{SHA256.pattern}', 'empty, or 64 hexadecimal digits')]
+    note: Annotated[
+        str,
+        rule(
+            str.isprintable,
+            f'one line of at most {NOTE_LIMIT} printable characters',
+            max_length=NOTE_LIMIT,
+        ),
+    ]
+    hub: Annotated[
+        str,
+        _form(
+            r'|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+@[0-9a-f]{40}',
+            'empty, or USER/REPOSITORY@COMMIT',
+        ),
+    ]
+    sources: Annotated[
+        tuple[
+            Annotated[
+                str,
+                rule(
+                    str.isprintable,
+                    'http://..., https://... or a full path',
+                    pattern=rf'^{SOURCE.pattern}\Z',
+                    max_length=SOURCE_LENGTH,
+                ),
+            ],
+            ...,
+        ],
+        Meta(max_length=SOURCE_LIMIT),
+    ]
 
     def __post_init__(self) -> None:
-        for name, value, form, allowed in (
-            ('id', self.id, ID, ID_TEXT),
-            ('policy_kind', self.policy_kind, KIND, '1 to 32 of a-z, 0-9 and _'),
-            ('parent', self.parent or self.id, ID, f'empty, or {ID_TEXT}'),
-            ('dataset_sha256', self.dataset_sha256 or '0' * 64, SHA256, 'empty, or 64 digits'),
-            ('hub', self.hub or f'a/b@{"0" * 40}', HUB, 'empty, or USER/REPOSITORY@COMMIT'),
-        ):
-            if not _matches(form, value):
-                raise _refused(name, value, allowed)
         if self.parent == self.id:
-            raise _refused('parent', self.parent, 'another version than its own')
-        _check_time(self.created)
-        _check_text('note', self.note, NOTE_LIMIT)
-        _check_sources(self.sources)
-        _check_files(self.files)
+            raise ValueError(f'parent must be another version than its own, got {self.parent!r}')
+        if self.size_bytes > SIZE_LIMIT_BYTES:
+            raise ValueError(
+                f'size_bytes of all files must be at most {SIZE_LIMIT_BYTES}, got '
+                f'{self.size_bytes}'
+            )
 
     @property
     def name(self) -> str:
@@ -102,74 +174,37 @@ class Manifest:
 
     def encoded(self) -> bytes:
         """Return the content of the manifest file; equal manifests give equal bytes."""
-        values = {'format_version': FORMAT_VERSION, **asdict(self)}
+        values = msgspec.to_builtins(self)
         return (json.dumps(values, indent=1, ensure_ascii=False) + '\n').encode()
 
 
-def check_path(path: object) -> None:
-    """Raise ManifestError unless this is the relative path of a file below a folder."""
-    allowed = (
-        f'relative, at most {PATH_LIMIT} bytes and {DEPTH_LIMIT} parts between /, each part '
-        f'printable, without \\ and without a leading dot; not {MANIFEST_FILE}'
-    )
-    # a surrogate is not printable
-    if not isinstance(path, str) or not path.isprintable() or '\\' in path:
-        raise _refused('path', path, allowed)
-    parts = path.split('/')
-    is_short = len(path.encode()) <= PATH_LIMIT and len(parts) <= DEPTH_LIMIT
-    if not is_short or path == MANIFEST_FILE or not all(map(_is_part, parts)):
-        raise _refused('path', path, allowed)
-
-
-def _is_part(part: str) -> bool:
-    return bool(part) and not part.startswith('.') and len(part.encode()) <= PART_LIMIT
-
-
-def _matches(form: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and bool(form.fullmatch(value))
-
-
-def _check_time(value: object) -> None:
+def checked_manifest(values: Any, where: str) -> Manifest:
+    """Return the manifest of plain values. Raises ManifestError."""
     try:
-        if isinstance(value, str):
-            if datetime.strptime(value, TIME_FORMAT).strftime(TIME_FORMAT) != value:
-                raise ValueError
-            return
-    except ValueError:
-        pass
-    raise _refused('created', value, 'a UTC time such as 2026-11-26T18:30:00Z')
+        load(FormatVersion, values, where)
+        return load(Manifest, values, where)
+    except Refused as refused:
+        raise ManifestError(f'{refused}; publish or fetch the version again') from None
 
 
-def _check_text(name: str, value: object, limit: int) -> None:
-    if not isinstance(value, str) or not value.isprintable() or len(value) > limit:
-        raise _refused(name, value, f'one line of at most {limit} printable characters')
+def parsed_manifest(data: bytes, where: str) -> Manifest:
+    """Return the manifest; `where` names its origin in errors. Raises ManifestError."""
+    try:
+        if len(data) > MANIFEST_LIMIT_BYTES:
+            raise ValueError(f'larger than {MANIFEST_LIMIT_BYTES} bytes')
+        values = from_json(data)
+    except ValueError as error:
+        raise ManifestError(f'{where}: {error}; publish or fetch the version again') from None
+    return checked_manifest(values, where)
 
 
-def _check_sources(sources: tuple[str, ...]) -> None:
-    if len(sources) > SOURCE_LIMIT:
-        raise _refused('sources', f'{len(sources)} of them', f'at most {SOURCE_LIMIT}')
-    for source in sources:
-        _check_text('sources', source, SOURCE_LENGTH)
-        if not SOURCE.fullmatch(source):
-            raise _refused('sources', source, 'http://..., https://... or a full path')
-
-
-def _check_files(files: tuple[VersionFile, ...]) -> None:
-    if not 1 <= len(files) <= FILE_LIMIT:
-        raise _refused('files', f'{len(files)} files', f'1 to {FILE_LIMIT}')
-    paths = [each.path for each in files]
-    if paths != sorted(set(paths)):
-        raise _refused('files', 'other paths', 'different paths, in their order')
-    known = set(paths)
-    for path in paths:
-        parents = {path.rsplit('/', depth)[0] for depth in range(1, path.count('/') + 1)}
-        if parents & known:
-            raise _refused('files', path, 'outside of a path that is a file itself')
-    if (total := sum(each.size_bytes for each in files)) > SIZE_LIMIT_BYTES:
-        raise _refused('size_bytes of all files', total, f'at most {SIZE_LIMIT_BYTES}')
-
-
-def _refused(name: str, given: object, allowed: str) -> ManifestError:
-    return ManifestError(
-        f'manifest: {name} must be {allowed}, got {given!r:.80}; publish the version again'
-    )
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest in the folder of a version. Raises ManifestError."""
+    file = folder / MANIFEST_FILE
+    try:
+        data = read(file, MANIFEST_LIMIT_BYTES, os.O_NOFOLLOW)
+    except ValueError as error:
+        raise ManifestError(
+            f'{file}: {error}; give the folder of a version, or publish or fetch it again'
+        ) from None
+    return parsed_manifest(data, str(file))

@@ -16,7 +16,9 @@ from pathlib import Path
 import stat
 from typing import BinaryIO
 
-from lerobot_serve.versions.errors import ManifestError, PublishError, store_error
+import msgspec
+
+from lerobot_serve.versions.errors import PublishError, store_error
 from lerobot_serve.versions.file_hash import BLOCK_BYTES, CountBytes, ignore_bytes
 from lerobot_serve.versions.incoming import (
     complete,
@@ -26,12 +28,15 @@ from lerobot_serve.versions.incoming import (
     write_manifest,
 )
 from lerobot_serve.versions.manifest import (
-    check_path,
+    checked_manifest,
     FILE_LIMIT,
+    FORMAT_VERSION,
     ID,
     ID_TEXT,
+    is_path,
     Manifest,
     MANIFEST_FILE,
+    PATH_TEXT,
     VersionFile,
 )
 from lerobot_serve.versions.store import Store
@@ -118,16 +123,20 @@ def publish(
 def _manifest(
     identity: PolicyIdentity, files: tuple[VersionFile, ...], details: Details
 ) -> Manifest:
-    return Manifest(
-        id=identity.fingerprint,
-        policy_kind=identity.kind,
-        created=details.created,
-        files=files,
-        parent=details.parent,
-        dataset_sha256=details.dataset_sha256,
-        note=details.note,
-        hub=identity.hub,
-        sources=details.sources,
+    return checked_manifest(
+        {
+            'format_version': FORMAT_VERSION,
+            'id': identity.fingerprint,
+            'policy_kind': identity.kind,
+            'created': details.created,
+            'files': msgspec.to_builtins(files),
+            'parent': details.parent,
+            'dataset_sha256': details.dataset_sha256,
+            'note': details.note,
+            'hub': identity.hub,
+            'sources': list(details.sources),
+        },
+        'manifest',
     )
 
 
@@ -143,10 +152,10 @@ def policy_paths(source: Path) -> tuple[list[str], tuple[str, ...]]:
     except OSError as error:
         raise store_error(f'{source} cannot be read', error) from None
     for path in found:
-        try:
-            check_path(path)
-        except ManifestError as error:
-            raise PublishError(f'{source}: {error}') from None
+        if not is_path(path):
+            raise PublishError(
+                f'{source}: path must be {PATH_TEXT}, got {path!r:.80}; rename it, then publish'
+            )
     return sorted(found), tuple(sorted(hidden))
 
 
@@ -181,7 +190,7 @@ def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionF
             raise PublishError(
                 f'{path} changed while it was read; publish it when nothing writes to it'
             )
-    return VersionFile(path, size, sha256)
+    return VersionFile(path=path, size_bytes=size, sha256=sha256)
 
 
 def _blocks_up_to(read: BinaryIO, limit_bytes: int) -> Iterator[bytes]:

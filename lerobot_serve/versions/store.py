@@ -24,8 +24,7 @@ from lerobot_serve.versions.errors import (
 from lerobot_serve.versions.incoming import DELETED, remove_leftovers, temporary_name
 from lerobot_serve.versions.layout import Layout, made_layout, opened_layout
 from lerobot_serve.versions.locks import exclusive, store_lock
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest
 
 LEAST_HASH_DIGITS = 4
 SHOWN_NAMES = 5

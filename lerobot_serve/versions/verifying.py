@@ -11,8 +11,7 @@ from pathlib import Path
 from lerobot_serve.versions.errors import DamagedVersion, ManifestError
 from lerobot_serve.versions.file_hash import CountBytes, hash_of, ignore_bytes
 from lerobot_serve.versions.locks import VersionLock
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, VersionFile
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest, VersionFile
 
 SHOWN_FAULTS = 3
 

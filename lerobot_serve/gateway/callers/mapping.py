@@ -21,21 +21,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
 import numpy as np
-import yaml
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.load import load_file, Record, Refused, rule
+from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.gateway.callers.predictions import as_state, PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.parameters import closest_name
 
 CAMERA_PREFIX = 'observation.images.'
-PARTS = ('cameras', 'state', 'actions')
 REMEDY = 'correct the mapping of the door, see docs/gateway.md'
-FILE_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +135,33 @@ class NameMapping:
 
 
 EQUAL_NAMES = NameMapping()
+Name = Annotated[str, Meta(min_length=1, description='a name')]
+Names = Annotated[
+    tuple[Name, ...],
+    rule(lambda names: len({*names}) == len(names), 'a list of different names'),
+]
+
+
+class MappingFile(Record, frozen=True):
+    """A mapping file; a part without a value is left out."""
+
+    cameras: dict[str, Name | None] | None = None
+    state: Names | None = None
+    actions: dict[str, Name | Names] | None = None
+
+    @property
+    def names(self) -> NameMapping:
+        return NameMapping(
+            {theirs: ours or '' for theirs, ours in (self.cameras or {}).items()},
+            self.state or (),
+            {
+                theirs: (ours,) if isinstance(ours, str) else ours
+                for theirs, ours in (self.actions or {}).items()
+            },
+        )
+
+
+T = TypeVar('T', bound=MappingFile)
 
 
 def flat_state(values: object, contract: PolicyContract) -> Float32Array:
@@ -151,68 +177,15 @@ def flat_state(values: object, contract: PolicyContract) -> Float32Array:
 
 def read_mapping(path: str) -> NameMapping:
     """Return the mapping of a file, that of equal names for an empty path. Raises UserError."""
-    if not path:
-        return EQUAL_NAMES
-    content = read_content(path)
+    return read_mapping_file(path, MappingFile).names if path else EQUAL_NAMES
+
+
+def read_mapping_file(path: str, kind: type[T]) -> T:
+    """Return the content of a mapping file. Raises UserError."""
     try:
-        return parsed_mapping(content)
-    except ValueError as error:
-        raise UserError(f'mapping {path}: {error}') from None
-
-
-def read_content(path: str) -> Any:
-    """Return the decoded YAML of a mapping file. Raises UserError."""
-    try:
-        text = Path(path).expanduser().read_bytes()[: FILE_LIMIT_BYTES + 1]
-        if len(text) > FILE_LIMIT_BYTES:
-            raise UserError(f'mapping {path}: has more than {FILE_LIMIT_BYTES} bytes')
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f'mapping {path}: {error.strerror or error}') from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f'mapping {path}: is no YAML: {str(error)[:200]}') from None
-
-
-def parsed_mapping(content: Any) -> NameMapping:
-    """Return the mapping of decoded YAML. Raises ValueError."""
-    if not isinstance(content, dict):
-        raise ValueError(f'must have the keys {", ".join(PARTS)}')
-    for key in content:
-        if key not in PARTS:
-            near = closest_name(str(key), PARTS)
-            hint = f'; did you mean {near}?' if near else ''
-            raise ValueError(f'{key!r} is no key of a mapping, only {", ".join(PARTS)}{hint}')
-    return NameMapping(
-        _cameras(content.get('cameras') or {}),
-        _names('state', content.get('state') or []),
-        _actions(content.get('actions') or {}),
-    )
-
-
-def _cameras(given: Any) -> dict[str, str]:
-    if not isinstance(given, dict):
-        raise ValueError('cameras must be a mapping THEIRS: OURS, or THEIRS: null')
-    for theirs, ours in given.items():
-        if not isinstance(theirs, str) or not (ours is None or (isinstance(ours, str) and ours)):
-            raise ValueError(f'cameras: {theirs!r}: must be a name or null, got {ours!r}')
-    return {theirs: ours or '' for theirs, ours in given.items()}
-
-
-def _actions(given: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(given, dict):
-        raise ValueError('actions must be a mapping THEIRS: OURS, or THEIRS: [OURS, ...]')
-    return {
-        str(theirs): _names(f'actions: {theirs}', [ours] if isinstance(ours, str) else ours)
-        for theirs, ours in given.items()
-    }
-
-
-def _names(place: str, given: Any) -> tuple[str, ...]:
-    if not (isinstance(given, list) and all(isinstance(n, str) and n for n in given)):
-        raise ValueError(f'{place}: must be a list of names, got {given!r}')
-    if len(set(given)) < len(given):
-        raise ValueError(f'{place}: names a name twice')
-    return tuple(given)
+        return load_file(kind, Path(path).expanduser(), from_yaml)
+    except Refused as refused:
+        raise UserError(f'mapping {refused}') from None
 
 
 def _check_known(part: str, names: Any, known: Any) -> None:

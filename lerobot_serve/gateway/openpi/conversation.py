@@ -54,7 +54,7 @@ class Conversation:
         self._gateway, self._caller, self._mapping = gateway, caller, mapping
         self._clock, self._contract = clock, contract
         self._columns: Columns = mapping.names.action_columns(contract)
-        self._episodes = Episodes(by_task=mapping.new_episode == 'task')
+        self._episodes = Episodes(by_task=mapping.form.new_episode == 'task')
         self._previous_ms = 0.0
 
     @classmethod
@@ -82,7 +82,7 @@ class Conversation:
 
     async def run(self, connection: Messages) -> None:
         """Converse until the connection ends, with ConnectionClosed."""
-        first = metadata_frame(self._contract, self._mapping.metadata)
+        first = metadata_frame(self._contract, self._mapping.form.metadata)
         await connection.send(Opcode.BINARY, first)
         while True:
             data, opcode = await connection.next_message()
@@ -114,7 +114,7 @@ class Conversation:
             message = unpack_openpi(data)
         except PeerFormatError as error:
             raise invalid(f'the message cannot be read: {error}') from None
-        return sorted_observation(message, self._mapping.task_key)
+        return sorted_observation(message, self._mapping.form.task_key)
 
     async def _predict(self, found: Observation, begin_s: float) -> bytes:
         """Return the frame of a prediction. Raises PredictionError."""

@@ -18,46 +18,66 @@ each value by the name that the policy gives it, or all in one vector under a ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgpack
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.files.load import Record, rule
 from lerobot_serve.gateway.callers.mapping import (
+    MappingFile,
+    Name,
     NameMapping,
-    parsed_mapping,
-    read_content,
+    read_mapping_file,
     REMEDY,
 )
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
-from lerobot_serve.parameters import closest_name
 
-LAYOUTS, EPISODES = ('auto', 'hwc', 'chw'), ('connection', 'task')
-KEYS = ('image_layout', 'task_key', 'new_episode', 'metadata')
 # of LeRobot's data sets, and of openpi's own
 STATE_VECTORS = ('observation.state', 'state')
-PART, METADATA_LIMIT_BYTES = 'openpi', 1 << 16
+METADATA_LIMIT_BYTES = 1 << 16
+
+
+def _is_sendable(metadata: dict[str, Any]) -> bool:
+    try:
+        return len(msgpack.packb(metadata)) <= METADATA_LIMIT_BYTES
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+class OpenpiPart(Record, frozen=True):
+    """The part of the file that is of this protocol."""
+
+    image_layout: Literal['auto', 'hwc', 'chw'] = 'auto'
+    task_key: Name = 'prompt'
+    new_episode: Literal['connection', 'task'] = 'connection'
+    metadata: Annotated[
+        dict[str, Any],
+        rule(
+            _is_sendable,
+            f'a mapping of names to what msgpack sends, of at most {METADATA_LIMIT_BYTES} bytes',
+        ),
+    ] = {}
+
+
+class OpenpiMappingFile(MappingFile, frozen=True):
+    """See the module."""
+
+    openpi: OpenpiPart | None = None
+
+    @property
+    def mapping(self) -> ObservationMapping:
+        return ObservationMapping(self.names, self.openpi or OpenpiPart())
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationMapping:
-    """See the module. Raises ValueError."""
+    """The names of a client, and the form of its messages."""
 
     names: NameMapping = field(default_factory=NameMapping)
-    image_layout: str = 'auto'
-    task_key: str = 'prompt'
-    new_episode: str = 'connection'
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_choice('image_layout', self.image_layout, LAYOUTS)
-        _check_choice('new_episode', self.new_episode, EPISODES)
-        if not (isinstance(self.task_key, str) and self.task_key):
-            raise ValueError(f'openpi: task_key must be a name, got {self.task_key!r}')
-        _check_metadata(self.metadata)
+    form: OpenpiPart = field(default_factory=OpenpiPart)
 
     def for_state(self, keys: Collection[str], contract: PolicyContract) -> ObservationMapping:
         """
@@ -78,40 +98,4 @@ class ObservationMapping:
 
 def read_observation_mapping(path: str) -> ObservationMapping:
     """Return the mapping of a file, the default for an empty path. Raises UserError."""
-    if not path:
-        return ObservationMapping()
-    content = read_content(path)
-    try:
-        return parsed_observation_mapping(content)
-    except ValueError as error:
-        raise UserError(f'mapping {path}: {error}') from None
-
-
-def parsed_observation_mapping(content: Any) -> ObservationMapping:
-    """Return the mapping of decoded YAML. Raises ValueError."""
-    rest = dict(content) if isinstance(content, dict) else content
-    part = rest.pop(PART, None) or {} if isinstance(rest, dict) else {}
-    if not isinstance(part, dict):
-        raise ValueError(f'openpi: must have the keys {", ".join(KEYS)}')
-    for key in part:
-        if key not in KEYS:
-            near = closest_name(str(key), KEYS)
-            hint = f'; did you mean {near}?' if near else ''
-            raise ValueError(f'openpi: {key!r} is no key, only {", ".join(KEYS)}{hint}')
-    return ObservationMapping(parsed_mapping(rest), **part)
-
-
-def _check_choice(key: str, given: object, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise ValueError(f'openpi: {key} must be one of {", ".join(allowed)}, got {given!r}')
-
-
-def _check_metadata(given: Any) -> None:
-    if not (isinstance(given, dict) and all(isinstance(key, str) for key in given)):
-        raise ValueError('openpi: metadata must be a mapping of names')
-    try:
-        size = len(msgpack.packb(given))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f'openpi: metadata has a value that cannot be sent ({error})') from None
-    if size > METADATA_LIMIT_BYTES:
-        raise ValueError(f'openpi: metadata has {size} bytes, {METADATA_LIMIT_BYTES} are allowed')
+    return read_mapping_file(path, OpenpiMappingFile).mapping if path else ObservationMapping()

@@ -91,7 +91,9 @@ def request_of(
     named = mapping.names.images(found.images, contract)
     return PredictionRequest(
         state=mapping.names.state_vector(found.state, contract),
-        images={name: rgb_image(name, each, mapping.image_layout) for name, each in named.items()},
+        images={
+            name: rgb_image(name, each, mapping.form.image_layout) for name, each in named.items()
+        },
         task=found.task,
         episode_id=found.episode_id,
         episode_start=episode_start,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass, replace
+import math
 import select
 from typing import assert_never
 
@@ -571,9 +572,9 @@ class Learner:
             episodes=len(self._stock),
             episodes_new=len(self._stock.new()),
             episodes_wanted=self.live.episodes_per_round,
-            progress=advance.done_share,
-            loss=advance.loss,
-            remaining_s=advance.remaining_s,
+            progress=_or_nan(advance.done_share),
+            loss=_or_nan(advance.loss),
+            remaining_s=_or_nan(advance.remaining_s),
             dropped=self._dropped(),
             rounds=dict(self._counts.rounds),
         )
@@ -604,6 +605,10 @@ class Learner:
             failure=self._failure,
             is_staging=self._is_staging,
         )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _without_progress(shown: Shown) -> Shown:

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-import json
-from typing import Any
+import msgspec
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ScanJob:
+class ScanJob(Struct, frozen=True, tag_field='kind', tag='scan'):
     """Look for episodes below folders; `parent` is the folder whose fingerprint is asked for."""
 
     folders: tuple[str, ...]
     parent: str
 
 
-@dataclass(frozen=True, slots=True)
-class BagToConvert:
+class BagToConvert(Struct, frozen=True):
     """
     A readable bag, its hash, and the episode that it holds; `copies` are further places of it, for
     where the first is damaged.
@@ -30,8 +27,7 @@ class BagToConvert:
     copies: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertJob:
+class ConvertJob(Struct, frozen=True, tag_field='kind', tag='convert'):
     """
     Add bags to a dataset. `used` are robot and id of the episodes that the parent of the round was
     trained on: all others are new to it.
@@ -44,8 +40,7 @@ class ConvertJob:
     used: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StageJob:
+class StageJob(Struct, frozen=True, tag_field='kind', tag='stage'):
     """Convert bags ahead of the round that adds them to a dataset; the rest as in ConvertJob."""
 
     bags: tuple[BagToConvert, ...]
@@ -54,8 +49,7 @@ class StageJob:
     vcodec: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainJob:
+class TrainJob(Struct, frozen=True, tag_field='kind', tag='train'):
     """Train a policy from `parent`; `trainer` as in trainers/loading.py, the rest in base.py."""
 
     trainer: str
@@ -68,8 +62,7 @@ class TrainJob:
     budget_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class PublishJob:
+class PublishJob(Struct, frozen=True, tag_field='kind', tag='publish'):
     """Publish the policy in a folder, which has this fingerprint."""
 
     store: str
@@ -82,36 +75,17 @@ class PublishJob:
 
 
 Job = ScanJob | StageJob | ConvertJob | TrainJob | PublishJob
-KINDS: dict[str, type[Job]] = {
-    'scan': ScanJob,
-    'stage': StageJob,
-    'convert': ConvertJob,
-    'train': TrainJob,
-    'publish': PublishJob,
-}
 
 
 def kind_of(job: Job) -> str:
-    return next(name for name, kind in KINDS.items() if type(job) is kind)
+    return str(job.__struct_config__.tag)
 
 
 def encoded(job: Job) -> bytes:
     """Return the line of a job."""
-    return json.dumps({'kind': kind_of(job), 'job': asdict(job)}).encode() + b'\n'
+    return msgspec.json.encode(job) + b'\n'
 
 
 def decoded(line: bytes) -> Job:
     """Return the job of a line of `encoded`."""
-    content: dict[str, Any] = json.loads(line)
-    values = {name: as_tuple(value) for name, value in content['job'].items()}
-    if 'bags' in values:
-        values['bags'] = tuple(
-            BagToConvert(**{name: as_tuple(value) for name, value in each.items()})
-            for each in values['bags']
-        )
-    return KINDS[content['kind']](**values)
-
-
-def as_tuple(value: Any) -> Any:
-    """Return a value of JSON with tuples instead of lists."""
-    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+    return msgspec.json.decode(line, type=Job)

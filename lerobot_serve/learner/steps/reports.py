@@ -3,41 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-import json
-import math
 from typing import Any
 
-from lerobot_serve.learner.steps.jobs import as_tuple
+import msgspec
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """How far a step is; NaN for what is not known."""
+class Advance(Struct, frozen=True, tag_field='kind', tag='advance'):
+    """How far a step is; None for what is not known, as NaN becomes in a line."""
 
-    done_share: float = math.nan
-    loss: float = math.nan
-    remaining_s: float = math.nan
+    done_share: float | None = None
+    loss: float | None = None
+    remaining_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEpisode:
+class FoundEpisode(Struct, frozen=True, tag_field='kind', tag='found'):
     """An episode that a search found, as fields of RecordedEpisode."""
 
     values: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedFolder:
+class SkippedFolder(Struct, frozen=True, tag_field='kind', tag='skipped'):
     """A folder that is not the whole bag of an episode, and why."""
 
     path: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedBag:
+class RefusedBag(Struct, frozen=True, tag_field='kind', tag='refused'):
     """A bag that is not in the dataset: the reason in a word, and what to do."""
 
     sha256: str
@@ -45,23 +38,20 @@ class RefusedBag:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScanDone:
+class ScanDone(Struct, frozen=True, tag_field='kind', tag='scanned'):
     """The fingerprint of the parent's folder, empty for none, and folders that were not read."""
 
     parent: str
     faults: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StageDone:
+class StageDone(Struct, frozen=True, tag_field='kind', tag='staged'):
     """Hashes of the bags that were looked at ahead of a round."""
 
     staged: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertDone:
+class ConvertDone(Struct, frozen=True, tag_field='kind', tag='converted'):
     """
     Hashes of the bags that the dataset has, the indices that are new to the parent, and its hash;
     `new` are robot and id of what is new, also of bags that are gone since.
@@ -74,23 +64,20 @@ class ConvertDone:
     new: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainDone:
+class TrainDone(Struct, frozen=True, tag_field='kind', tag='trained'):
     """The folder of the new policy, whole on the disk, and its fingerprint."""
 
     output: str
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class PublishDone:
+class PublishDone(Struct, frozen=True, tag_field='kind', tag='published'):
     """The version in the store."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True, tag_field='kind', tag='failed'):
     """Why a step ended without a result, in a sentence with the remedy."""
 
     text: str
@@ -98,31 +85,16 @@ class Failed:
 
 Done = ScanDone | StageDone | ConvertDone | TrainDone | PublishDone
 Report = Advance | FoundEpisode | SkippedFolder | RefusedBag | Done | Failed
-KINDS: dict[str, Callable[..., Report]] = {
-    'advance': Advance,
-    'found': FoundEpisode,
-    'skipped': SkippedFolder,
-    'refused': RefusedBag,
-    'scanned': ScanDone,
-    'staged': StageDone,
-    'converted': ConvertDone,
-    'trained': TrainDone,
-    'published': PublishDone,
-    'failed': Failed,
-}
 
 
 def encoded(report: Report) -> bytes:
     """Return the line of a report."""
-    kind = next(name for name, kind in KINDS.items() if type(report) is kind)
-    return json.dumps({'kind': kind, 'values': asdict(report)}).encode() + b'\n'
+    return msgspec.json.encode(report) + b'\n'
 
 
 def decoded(line: bytes) -> Report:
     """Return the report of a line of `encoded`. Raises ValueError for any other line."""
     try:
-        content = json.loads(line)
-        values = {name: as_tuple(value) for name, value in content['values'].items()}
-        return KINDS[content['kind']](**values)
-    except (KeyError, TypeError, AttributeError) as error:
+        return msgspec.json.decode(line, type=Report)
+    except msgspec.DecodeError as error:
         raise ValueError(f'not a report of a step: {error}') from None

@@ -29,11 +29,10 @@ from lerobot_serve.policies.builtin.settings import (
     KIND,
     policy_fingerprint,
     ReachSettings,
-    read_settings,
     WEIGHTS_FILE,
 )
 from lerobot_serve.policies.files.policy_folder import check_folder
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
 from lerobot_serve.policies.resources.device import (
@@ -124,7 +123,7 @@ def load(options: LoadOptions) -> ReachPolicy:
                 'again, or give another one'
             )
     check_no_lerobot_options(options, KIND)
-    settings = read_settings(files[0])
+    settings = read_policy_json(ReachSettings, files[0])
     target = torch_device(options.device)
     description = _description(options, settings, folder, target)
     check_options_match(options, description)
@@ -142,7 +141,7 @@ def _description(
         fingerprint=policy_fingerprint(folder, settings, options.name),
         state_names=settings.state_names,
         action_names=settings.action_names,
-        cameras=settings.cameras,
+        cameras=settings.policy_cameras,
         chunk_size=settings.chunk_size,
         trained_fps=settings.trained_fps,
         device=str(device),
@@ -157,9 +156,9 @@ def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
             ReachSizes(
                 len(settings.state_names),
                 settings.chunk_size,
-                settings.image_pixels,
-                settings.channels,
-                settings.hidden,
+                settings.network.image_pixels,
+                settings.network.channels,
+                settings.network.hidden,
             )
         )
     expected = network.state_dict()

@@ -49,9 +49,9 @@ from lerobot_serve.policies.exported.programs import (
     Program,
     TensorSizeLimiter,
 )
-from lerobot_serve.policies.exported.sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
+from lerobot_serve.policies.exported.sidecar import ACTION, KIND, Sidecar, STATE
 from lerobot_serve.policies.files.file_headers import unpacked_bytes
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
 from lerobot_serve.policies.resources.device import (
     runs_in_any_thread,
@@ -89,7 +89,7 @@ class ExportedPolicy:
         self._description = description
         self._is_batched = description.batch_limit != 1
         self._device = torch.device(description.device)
-        self._cameras = {camera.name: camera for camera in sidecar.cameras}
+        self._cameras = {camera.name: camera for camera in sidecar.policy_cameras}
         self._states: SessionStates[Hidden] = SessionStates(state_limit)
         self._limit: TimeLimit | None = None
 
@@ -239,7 +239,7 @@ def load(options: LoadOptions) -> ExportedPolicy:
     settings, program = policy_files(options.path)
     check_no_lerobot_options(options, KIND)
     statistics = settings.with_name(STATISTICS_FILE)
-    sidecar = read_sidecar(settings)
+    sidecar = read_policy_json(Sidecar, settings)
     device = torch_device(options.device)
     scales, without = read_scales(
         statistics, sidecar, device, missing_allowed=options.allow_missing_statistics
@@ -305,13 +305,13 @@ def _description(
         fingerprint=identity,
         state_names=sidecar.state_names,
         action_names=sidecar.action_names,
-        cameras=sidecar.cameras,
+        cameras=sidecar.policy_cameras,
         chunk_size=sidecar.chunk_size,
         trained_fps=sidecar.trained_fps,
         state_class=StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
         device=options.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request
-        batch_limit=0 if sidecar.batched and not sidecar.stochastic else 1,
+        batch_limit=0 if sidecar.batch == 'dynamic' and not sidecar.stochastic else 1,
         notes=(note,) if without else (),
     )

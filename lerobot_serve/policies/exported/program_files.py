@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
-from lerobot_serve.policies.exported.sidecar import read_sidecar, Sidecar
+from lerobot_serve.policies.exported.sidecar import Sidecar
 from lerobot_serve.policies.files.fingerprint import fingerprint
 from lerobot_serve.policies.files.policy_folder import check_folder
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.files.version_folder import version_name
 
 EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
@@ -64,4 +64,4 @@ def folder_fingerprint(path: str, name: str = '') -> str:
     """Return the fingerprint of a folder without loading its program. Raises PolicyError."""
     settings, program = policy_files(path)
     model = read_model(program) if program.name == ONNX_FILE else None
-    return policy_fingerprint(program, read_sidecar(settings), model, name)
+    return policy_fingerprint(program, read_policy_json(Sidecar, settings), model, name)

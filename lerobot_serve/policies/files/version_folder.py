@@ -12,8 +12,7 @@ from pathlib import Path
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.manifest import Manifest
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, read_manifest
 from lerobot_serve.versions.verifying import is_version
 
 

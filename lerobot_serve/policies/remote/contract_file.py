@@ -9,21 +9,84 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-import re
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from msgspec import Meta, UNSET, UnsetType
 
+from lerobot_serve.files.load import load, parsed, Record, Refused, rule
+from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
 from lerobot_serve.policies.files.policy_folder import check_inside
-from lerobot_serve.policies.files.policy_json import check_fields, FieldRule, is_names, SIZE
-from lerobot_serve.policies.files.unique_keys import UniqueKeys
+from lerobot_serve.policies.files.policy_json import Names, Size
 from lerobot_serve.private_file import mode_of_others
 
-FILE_LIMIT_BYTES, KEY_LIMIT = 1 << 20, 4096
-FILE_NAME = re.compile(r'\w[\w.-]*', re.ASCII)
+KEY_LIMIT, MAX_NAME = 4096, 64
 URL_MARK = ',url='
-MAX_NAME = 64
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+Seconds = Annotated[float, Meta(gt=0, le=600, description='seconds above 0 and at most 600')]
+Beside = Annotated[
+    str,
+    Meta(
+        pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]{0,1023}\Z',
+        description='the name of a file beside the contract file',
+    ),
+]
+# a key of the server -> names of ours
+Parts = dict[Text, Names]
+
+
+class CameraSize(Record, frozen=True):
+    """The size of the images of a camera."""
+
+    height: Size
+    width: Size
+
+
+class ContractFile(Record, frozen=True, kw_only=True):
+    """The fields of every contract file; a protocol adds its options, UNSET if not given."""
+
+    name: Annotated[
+        str,
+        rule(
+            lambda name: '@' not in name,
+            f'1 to {MAX_NAME} characters without @',
+            min_length=1,
+            max_length=MAX_NAME,
+        ),
+    ]
+    state_names: Names
+    action_names: Names
+    chunk_steps: Size
+    control_hz: Annotated[float, Meta(gt=0, le=1000)]
+    url: Text = ''
+    version: Annotated[
+        str, Meta(min_length=1, max_length=1024, description='a text in quotes')
+    ] = ''
+    cameras: dict[Text, CameraSize] = {}
+    connect_timeout_s: Seconds = 5.0
+    predict_timeout_s: Seconds = 5.0
+    max_reply_mb: Annotated[int, Meta(ge=1, le=1024)] = 16
+    api_key_file: Beside = ''
+    tls_ca_file: Beside = ''
+    tls_certificate_file: Beside = ''
+    tls_key_file: Beside = ''
+    metadata_keys: Names = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError('tls_certificate_file and tls_key_file need each other')
+
+
+class MappedContractFile(ContractFile, frozen=True, kw_only=True):
+    """Of a protocol whose observations have keys of their own."""
+
+    state: Parts | UnsetType = UNSET
+    images: dict[Text, Text] | UnsetType = UNSET
+    task: Text = ''
+    actions: Parts | UnsetType = UNSET
+
+
+COMMON = MappedContractFile.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,177 +130,76 @@ class RemoteContract:
     options: Mapping[str, Any]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 1024
-
-
-def _is_seconds(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= 600
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value))
-
-
-def _is_file_name(value: Any) -> bool:
-    return _is_text(value) and bool(FILE_NAME.fullmatch(value))
-
-
-def _is_name(value: Any) -> bool:
-    return _is_text(value) and len(value) <= MAX_NAME and '@' not in value
-
-
-TEXT = FieldRule('a text of 1 to 1024 characters', _is_text)
-BESIDE = FieldRule('the name of a file beside the contract file', _is_file_name)
-NAMES = FieldRule('a list of different names', is_names)
-SECONDS = FieldRule('seconds above 0 and at most 600', _is_seconds)
-KEYS_TO_NAMES = FieldRule(
-    'a mapping from a key of the server to a list of names',
-    lambda value: _is_mapping(value) and all(map(is_names, value.values())),
-)
-REQUIRED = {
-    'name': FieldRule(f'1 to {MAX_NAME} characters without @', _is_name),
-    'state_names': NAMES,
-    'action_names': NAMES,
-    'chunk_steps': SIZE,
-    'control_hz': FieldRule(
-        'a number above 0 and at most 1000',
-        lambda value: type(value) in (int, float) and 0 < value <= 1000,
-    ),
-}
-OPTIONAL = {
-    'url': TEXT,
-    'version': FieldRule('a text in quotes', _is_text),
-    'cameras': FieldRule('a mapping from a name to height and width', _is_mapping),
-    'connect_timeout_s': SECONDS,
-    'predict_timeout_s': SECONDS,
-    'max_reply_mb': FieldRule(
-        'a whole number from 1 to 1024', lambda value: type(value) is int and 1 <= value <= 1024
-    ),
-    'api_key_file': BESIDE,
-    'tls_ca_file': BESIDE,
-    'tls_certificate_file': BESIDE,
-    'tls_key_file': BESIDE,
-    'metadata_keys': NAMES,
-}
-# of the protocols whose observations have keys of their own
-MAPPING = {
-    'state': KEYS_TO_NAMES,
-    'images': FieldRule(
-        'a mapping from a key of the server to a camera',
-        lambda value: _is_mapping(value) and all(map(_is_text, value.values())),
-    ),
-    'task': TEXT,
-    'actions': KEYS_TO_NAMES,
-}
-CAMERA = {'height': SIZE, 'width': SIZE}
-
-
-def read_contract(
-    path: str, rules: Mapping[str, FieldRule], *, mapped: bool, image_prefix: str = ''
-) -> RemoteContract:
+def read_contract(path: str, kind: type[ContractFile], image_prefix: str = '') -> RemoteContract:
     """
     Return the contract in FILE or FILE,url=URL; the given address wins over that of the file.
 
-    `rules` are those of the options of one protocol; `mapped`: its observations have keys;
-    `image_prefix`, before the name of a camera, is its key where the file has none. Raises
-    PolicyError with file, field and rule.
+    `kind` has the fields of one protocol; `image_prefix`, before the name of a camera, is its key
+    where the file has none. Raises PolicyError with file, field and rule.
     """
     name, _, given_url = path.partition(URL_MARK)
     file = Path(name)
-    values = _load(file)
-    allowed = OPTIONAL | dict(rules) | (MAPPING if mapped else {})
-    given = {key: rule for key, rule in allowed.items() if key in values}
-    try:
-        check_fields(values, REQUIRED | given, str(file))
-    except PolicyError as error:
-        unknown = [key for key in values if key not in REQUIRED | allowed]
-        if not unknown:
-            raise
-        listed = ', '.join([*REQUIRED, *allowed])
-        raise PolicyError(
-            f'{file}: {unknown[0]!r} is not a field; allowed are {listed}'
-        ) from error
-    url = given_url or values.get('url', '')
-    if not url:
-        raise PolicyError(
-            f'{file}: url is missing; add it to the file, or append it: {name}{URL_MARK}URL'
-        )
-    values.setdefault(
-        'images', {f'{image_prefix}{name}': name for name in values.get('cameras', {})}
-    )
-    return _contract(file, values, url, {key: values[key] for key in rules if key in values})
-
-
-def _contract(
-    file: Path, values: dict[str, Any], url: str, options: dict[str, Any]
-) -> RemoteContract:
-    cameras = _cameras(file, values.get('cameras', {}))
-    states, actions = tuple(values['state_names']), tuple(values['action_names'])
-    images = values['images']
-    _check_images(file, images, cameras)
-    return RemoteContract(
-        url=url,
-        name=values['name'],
-        version=values.get('version', ''),
-        state_names=states,
-        action_names=actions,
-        cameras=cameras,
-        chunk_steps=values['chunk_steps'],
-        control_hz=float(values['control_hz']),
-        state=_positions(file, 'state', values.get('state', {'state': [*states]}), states),
-        images=images,
-        task=values.get('task', ''),
-        actions=_columns(file, values.get('actions', {'actions': [*actions]}), actions),
-        connect_timeout_s=float(values.get('connect_timeout_s', 5.0)),
-        predict_timeout_s=float(values.get('predict_timeout_s', 5.0)),
-        max_reply_bytes=values.get('max_reply_mb', 16) << 20,
-        api_key=_secret(file, values.get('api_key_file', '')),
-        tls=_tls(file, values),
-        metadata_keys=tuple(values.get('metadata_keys', ())),
-        options=options,
-    )
-
-
-def _load(file: Path) -> dict[str, Any]:
-    """Return the mapping in a file. Raises PolicyError."""
-    try:
-        with open(file, 'rb') as handle:
-            data = handle.read(FILE_LIMIT_BYTES + 1)
-    except (OSError, ValueError) as error:
+    if not file.exists():
         raise PolicyError(
             f'the path of a remote policy is its contract file, FILE or FILE{URL_MARK}URL; '
-            f'cannot read {str(file)!r}: {getattr(error, "strerror", None) or error}'
-        ) from None
-    if len(data) > FILE_LIMIT_BYTES:
-        raise PolicyError(f'{file}: over {FILE_LIMIT_BYTES} bytes, which no contract file is')
+            f'{name!r} does not exist'
+        )
     try:
-        values = yaml.load(data, UniqueKeys)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        text = ' '.join(str(error).split())
-        raise PolicyError(f'{file}: not valid YAML: {text:.300}') from None
-    if not isinstance(values, dict):
-        raise PolicyError(f'{file}: must be a mapping of fields, got {values!r:.60}')
-    return values
+        given = load(kind, parsed(file, from_yaml), name)
+        return _contract(file, given, given_url, image_prefix)
+    except Refused as refused:
+        raise PolicyError(str(refused)) from None
 
 
-def _cameras(file: Path, values: dict[str, Any]) -> tuple[PolicyCamera, ...]:
-    for name, size in values.items():
-        check_fields(size, CAMERA, f'{file}: cameras: {name}')
-    return tuple(PolicyCamera(name, **size) for name, size in values.items())
-
-
-def _check_images(file: Path, images: dict[str, str], cameras: tuple[PolicyCamera, ...]) -> None:
-    names = sorted(camera.name for camera in cameras)
-    if sorted(images.values()) != names:
+def _contract(file: Path, given: ContractFile, url: str, image_prefix: str) -> RemoteContract:
+    if not (url or given.url):
         raise PolicyError(
-            f'{file}: images must name each of the cameras {names} once, '
+            f'{file}: url is missing; add it to the file, or append it: {file}{URL_MARK}URL'
+        )
+
+    def given_or(name: str, default: Any) -> Any:
+        value = getattr(given, name, UNSET)
+        return default if value is UNSET else value
+
+    states, actions = given.state_names, given.action_names
+    images = given_or('images', {f'{image_prefix}{name}': name for name in given.cameras})
+    if sorted(images.values()) != sorted(given.cameras):
+        raise PolicyError(
+            f'{file}: images must name each of the cameras {sorted(given.cameras)} once, '
             f'got {sorted(images.values())}'
         )
+    own = [name for name in given.__struct_fields__ if name not in COMMON]
+    return RemoteContract(
+        url=url or given.url,
+        name=given.name,
+        version=given.version,
+        state_names=states,
+        action_names=actions,
+        cameras=tuple(
+            PolicyCamera(name, size.height, size.width) for name, size in given.cameras.items()
+        ),
+        chunk_steps=given.chunk_steps,
+        control_hz=given.control_hz,
+        state=_positions(file, 'state', given_or('state', {'state': states}), states),
+        images=images,
+        task=given_or('task', ''),
+        actions=_columns(file, given_or('actions', {'actions': actions}), actions),
+        connect_timeout_s=given.connect_timeout_s,
+        predict_timeout_s=given.predict_timeout_s,
+        max_reply_bytes=given.max_reply_mb << 20,
+        api_key=_secret(file, given.api_key_file),
+        tls=TlsFiles(
+            _beside(file, given.tls_ca_file),
+            _beside(file, given.tls_certificate_file),
+            _beside(file, given.tls_key_file),
+        ),
+        metadata_keys=given.metadata_keys,
+        options={name: value for name in own if (value := getattr(given, name)) is not UNSET},
+    )
 
 
 def _positions(
-    file: Path, field: str, parts: dict[str, list[str]], names: tuple[str, ...]
+    file: Path, field: str, parts: Mapping[str, tuple[str, ...]], names: tuple[str, ...]
 ) -> dict[str, tuple[int, ...]]:
     """Return the positions of the names of each part. Raises PolicyError for an unknown name."""
     for part, given in parts.items():
@@ -249,7 +211,7 @@ def _positions(
 
 
 def _columns(
-    file: Path, parts: dict[str, list[str]], names: tuple[str, ...]
+    file: Path, parts: Mapping[str, tuple[str, ...]], names: tuple[str, ...]
 ) -> dict[str, tuple[int, ...]]:
     """Return the columns of each part; together they are every action once."""
     columns = _positions(file, 'actions', parts, names)
@@ -258,29 +220,25 @@ def _columns(
     return columns
 
 
-def _tls(file: Path, values: dict[str, Any]) -> TlsFiles:
-    """Return the paths of the TLS files."""
-    fields = ('tls_ca_file', 'tls_certificate_file', 'tls_key_file')
-    paths = [str(_beside(file, values[field])) if field in values else '' for field in fields]
-    if bool(paths[1]) != bool(paths[2]):
-        raise PolicyError(f'{file}: tls_certificate_file and tls_key_file need each other')
-    return TlsFiles(*paths)
-
-
-def _beside(file: Path, name: str) -> Path:
-    """Return the path of a file beside the contract file. Raises PolicyError for a link away."""
+def _beside(file: Path, name: str) -> str:
+    """
+    Return the path of a file beside the contract file, '' for none. Raises PolicyError for a link
+    away.
+    """
+    if not name:
+        return ''
     path = file.parent / name
     check_inside(path, file.parent)
-    return path
+    return str(path)
 
 
 def _secret(file: Path, name: str) -> str:
     """Return the content of a file that only its owner may read."""
-    if not name:
-        return ''
     path = _beside(file, name)
+    if not path:
+        return ''
     try:
-        mode = mode_of_others(path)
+        mode = mode_of_others(Path(path))
         with open(path, encoding='ascii') as handle:
             text = handle.read(KEY_LIMIT + 1).strip()
     except (OSError, ValueError) as error:

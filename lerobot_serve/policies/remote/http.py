@@ -13,19 +13,18 @@ import base64
 from collections.abc import Callable
 import contextlib
 import json
-import re
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
+from msgspec import Meta, UNSET, UnsetType
 import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import FrameArray
 from lerobot_serve.contract.image_codec import encode_jpeg
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.files.policy_json import FieldRule
 from lerobot_serve.policies.remote.address import check_address, ssl_context
-from lerobot_serve.policies.remote.contract_file import RemoteContract, TEXT
+from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract, Text
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.metadata import selected
 from lerobot_serve.policies.remote.peer import (
@@ -39,11 +38,13 @@ from lerobot_serve.policies.remote.peer import (
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
 KIND = 'http'
-PATH = FieldRule(
-    'a path that begins with /, of letters, digits and ._-/',
-    lambda value: isinstance(value, str) and bool(re.fullmatch(r'(/[\w.-]+)+/?', value, re.ASCII)),
-)
-RULES: dict[str, FieldRule] = {'act_path': PATH, 'config_path': PATH, 'model_version': TEXT}
+UrlPath = Annotated[
+    str,
+    Meta(
+        pattern=r'^(/[A-Za-z0-9_.-]+)+/?\Z',
+        description='a path that begins with /, of letters, digits and ._-/',
+    ),
+]
 JPEG_QUALITY = 95
 SHOWN_CHARACTERS = 300
 BLOCK_BYTES = 1 << 16
@@ -53,6 +54,14 @@ VERSION_HEADER = 'X-Reflex-Model-Version'
 
 class NewConnection(Exception):
     """A request needs a new TCP connection, over which the metadata must be read first."""
+
+
+class HttpContractFile(MappedContractFile, frozen=True, kw_only=True):
+    """With the fields of this protocol."""
+
+    act_path: UrlPath | UnsetType = UNSET
+    config_path: UrlPath | UnsetType = UNSET
+    model_version: Text | UnsetType = UNSET
 
 
 class HttpPeer:
@@ -198,7 +207,7 @@ def load(options: LoadOptions) -> RemotePolicy:
         KIND,
         options,
         HttpPeer,
-        rules=RULES,
+        file_kind=HttpContractFile,
         image_prefix='images>',
         check=lambda contract: check_address(contract, KIND, 'http', 'https'),
     )

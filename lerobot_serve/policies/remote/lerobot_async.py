@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
+from msgspec import UNSET, UnsetType
 import numpy as np
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
@@ -31,9 +32,8 @@ from lerobot_serve.peer_formats.lerobot_requests import (
 )
 from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.files.policy_json import FieldRule
 from lerobot_serve.policies.remote.address import check_address
-from lerobot_serve.policies.remote.contract_file import RemoteContract, TEXT
+from lerobot_serve.policies.remote.contract_file import ContractFile, RemoteContract, Text
 from lerobot_serve.policies.remote.peer import (
     BadReply,
     PeerError,
@@ -45,15 +45,18 @@ from lerobot_serve.policies.remote.peer import (
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
 KIND = 'lerobot_async'
-RULES: dict[str, FieldRule] = {
-    'policy_type': TEXT,
-    'pretrained_name_or_path': TEXT,
-    'policy_device': TEXT,
-}
 SERVICE = '/transport.AsyncInference/'
 CAMERA_PREFIX = 'observation.images.'
 SHOWN_CHARACTERS = 300
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+class LerobotContractFile(ContractFile, frozen=True, kw_only=True):
+    """With the fields of this protocol."""
+
+    policy_type: Text | UnsetType = UNSET
+    pretrained_name_or_path: Text | UnsetType = UNSET
+    policy_device: Text | UnsetType = UNSET
 
 
 class LerobotAsyncPeer:
@@ -233,4 +236,6 @@ def _check(contract: RemoteContract) -> None:
 
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
-    return load_remote(KIND, options, LerobotAsyncPeer, rules=RULES, mapped=False, check=_check)
+    return load_remote(
+        KIND, options, LerobotAsyncPeer, file_kind=LerobotContractFile, check=_check
+    )

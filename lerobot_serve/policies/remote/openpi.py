@@ -12,17 +12,17 @@ import asyncio
 from collections.abc import Callable
 import contextlib
 import re
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
+from msgspec import UNSET, UnsetType
 import numpy as np
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi, unpack_openpi
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.files.policy_json import FieldRule, one_of
 from lerobot_serve.policies.remote.address import check_address, ssl_context
-from lerobot_serve.policies.remote.contract_file import RemoteContract
+from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.peer import (
     BadReply,
@@ -34,11 +34,16 @@ from lerobot_serve.policies.remote.peer import (
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
 KIND = 'openpi'
-RULES: dict[str, FieldRule] = {'image_layout': one_of('hwc', 'chw')}
 SHOWN_CHARACTERS = 300
 # an exception at the end of a traceback; its text may go on for some lines
 EXCEPTION = re.compile(r'[A-Za-z_][\w.]*(: |$)')
 MESSAGES = (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
+
+
+class OpenpiContractFile(MappedContractFile, frozen=True, kw_only=True):
+    """With the field of this protocol."""
+
+    image_layout: Literal['hwc', 'chw'] | UnsetType = UNSET
 
 
 class OpenpiPeer:
@@ -162,5 +167,9 @@ def forward_ms_of(reply: dict[str, Any]) -> float | None:
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
     return load_remote(
-        KIND, options, OpenpiPeer, rules=RULES, check=lambda c: check_address(c, KIND, 'ws', 'wss')
+        KIND,
+        options,
+        OpenpiPeer,
+        file_kind=OpenpiContractFile,
+        check=lambda c: check_address(c, KIND, 'ws', 'wss'),
     )

@@ -6,7 +6,7 @@ state between requests, because the sessions of this policy share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,11 +19,15 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.policies.files.policy_json import FieldRule
 from lerobot_serve.policies.option_checks import check_no_torch_options, check_options_match
 from lerobot_serve.policies.remote.address import is_exposed
 from lerobot_serve.policies.remote.connection import PeerConnection
-from lerobot_serve.policies.remote.contract_file import read_contract, RemoteContract
+from lerobot_serve.policies.remote.contract_file import (
+    ContractFile,
+    MappedContractFile,
+    read_contract,
+    RemoteContract,
+)
 from lerobot_serve.policies.remote.metadata import check_reported, identity, selected
 from lerobot_serve.policies.remote.peer import BadReply, Peer, PeerObservation, PeerReply
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
@@ -93,8 +97,7 @@ def load_remote(
     options: LoadOptions,
     make_peer: PeerClass,
     *,
-    rules: Mapping[str, FieldRule] | None = None,
-    mapped: bool = True,
+    file_kind: type[ContractFile] = MappedContractFile,
     image_prefix: str = '',
     check: Callable[[RemoteContract], None] = lambda contract: None,
     check_metadata: Callable[[dict[str, Any], RemoteContract], None] | None = None,
@@ -102,11 +105,11 @@ def load_remote(
     """
     Read the contract file `options.path`, connect and return the policy. Raises PolicyError.
 
-    `rules` are the fields of this protocol in the contract file, `check` and `check_metadata` its
-    own checks.
+    `file_kind` has the fields of the contract file of this protocol, `check` and `check_metadata`
+    are its own checks.
     """
     check_no_torch_options(options, kind)
-    contract = read_contract(options.path, rules or {}, mapped=mapped, image_prefix=image_prefix)
+    contract = read_contract(options.path, file_kind, image_prefix)
     check(contract)
     where = f'{kind} server {contract.url}'
     connection = PeerConnection(

@@ -16,6 +16,8 @@ from pathlib import Path
 import shutil
 from typing import Any
 
+import msgspec
+
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
 from lerobot_serve.experience.scanning import known_hash
@@ -125,7 +127,7 @@ def whole_bags(
         for path in (bag.path, *bag.copies):
             fault = _fault(path, bag.sha256)
             if fault is None:
-                whole.append(replace(bag, path=path))
+                whole.append(msgspec.structs.replace(bag, path=path))
                 break
             faults.append(fault)
         else:

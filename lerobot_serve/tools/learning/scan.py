@@ -15,7 +15,7 @@ from lerobot_serve.learner.steps.jobs import ScanJob
 from lerobot_serve.learner.steps.reports import FoundEpisode, Report, ScanDone, SkippedFolder
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import read_manifest
 from lerobot_serve.versions.verifying import is_version
 
 

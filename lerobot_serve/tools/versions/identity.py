@@ -13,7 +13,7 @@ from pathlib import Path
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.builtin import settings as builtin
 from lerobot_serve.policies.exported import program_files as exported
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import hub_origin, read_checkpoint
 from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint
@@ -68,7 +68,7 @@ def _lerobot(options: LoadOptions, trusted_packages: tuple[str, ...]) -> PolicyI
 
 def _builtin(options: LoadOptions, _: tuple[str, ...]) -> PolicyIdentity:
     folder = Path(options.path)
-    settings = builtin.read_settings(folder / SETTINGS_FILE)
+    settings = read_policy_json(builtin.ReachSettings, folder / SETTINGS_FILE)
     found = builtin.policy_fingerprint(folder, settings, options.name)
     return PolicyIdentity(found, 'builtin')
 

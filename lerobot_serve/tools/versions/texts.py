@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.versions.comparing import Differences, FileDifference
@@ -124,7 +125,7 @@ def entry_json(entry: Entry, folder: Path) -> dict[str, Any]:
         'pin': entry.pin or '',
         'fault': entry.fault,
         'size_bytes': entry.manifest.size_bytes if entry.manifest else 0,
-        'manifest': asdict(entry.manifest) if entry.manifest else None,
+        'manifest': msgspec.to_builtins(entry.manifest),
     }
 
 

@@ -26,8 +26,14 @@ from lerobot_serve.access.token_file import check_private, parsed_tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.versions.errors import FetchError, Interrupted
 from lerobot_serve.versions.file_hash import BLOCK_BYTES
-from lerobot_serve.versions.manifest import ID, Manifest, MANIFEST_FILE, VersionFile
-from lerobot_serve.versions.manifest_parser import MANIFEST_LIMIT_BYTES, parsed_manifest
+from lerobot_serve.versions.manifest import (
+    ID,
+    Manifest,
+    MANIFEST_FILE,
+    MANIFEST_LIMIT_BYTES,
+    parsed_manifest,
+    VersionFile,
+)
 from lerobot_serve.versions.transfer.source import Opened
 
 LIST_PATH = 'versions.json'

@@ -30,8 +30,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.versions.errors import StoreError, VersionError
 from lerobot_serve.versions.file_hash import open_regular
 from lerobot_serve.versions.locks import held
-from lerobot_serve.versions.manifest import ID, MANIFEST_FILE
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import ID, MANIFEST_FILE, read_manifest
 from lerobot_serve.versions.store import Store
 from lerobot_serve.versions.transfer.http_files import LIST_PATH
 from lerobot_serve.versions.transfer.places import Places

@@ -14,8 +14,7 @@ from lerobot_serve.versions.errors import FetchError, VersionError
 from lerobot_serve.versions.file_hash import blocks_of, open_regular
 from lerobot_serve.versions.layout import opened_layout
 from lerobot_serve.versions.locks import held
-from lerobot_serve.versions.manifest import Manifest, VersionFile
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, read_manifest, VersionFile
 from lerobot_serve.versions.verifying import is_version
 
 

@@ -13,8 +13,9 @@ from support.docs.docs_rig import blocks, Command, commands, REPOSITORY
 import yaml
 
 from lerobot_serve.edge.robot.file import parse
-from lerobot_serve.gateway.openpi.mapping_file import parsed_observation_mapping
-from lerobot_serve.learner.trainers.trainer_file import parse_trainer
+from lerobot_serve.files.load import load
+from lerobot_serve.gateway.openpi.mapping_file import OpenpiMappingFile
+from lerobot_serve.learner.trainers.trainer_file import trainer_options
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
@@ -109,10 +110,10 @@ def test_a_file_that_is_shown_is_taken(page, content):
         fleet_plan(read_fleet(yaml.safe_dump(fleet | content), page), REPOSITORY / 'config')
         return
     if page.startswith('gateway'):
-        parsed_observation_mapping(content)
+        load(OpenpiMappingFile, content, page)
         return
     if page == 'trainers.md':
-        parse_trainer(yaml.safe_dump(content), page)
+        trainer_options(content, page)
         return
     if page == 'remote_policies.md':
         # test_remote_policy_page.py reads them as files of their kinds

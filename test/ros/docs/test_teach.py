@@ -29,7 +29,7 @@ pytest.importorskip('lerobot', reason='LeRobot writes the dataset and trains')
 
 # with others beside it, the training takes three times as long as alone
 LIMIT_S = 1800.0
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.limit_s(LIMIT_S)]
+pytestmark = [pytest.mark.release, pytest.mark.limit_s(LIMIT_S)]
 START_S, END_S, TRAINING_S = 120.0, 90.0, 1200.0
 BAGS = 'ros/lerobot_serve/bags/teach'
 HOME_BAGS, HOME_TRACES = '~/.ros/lerobot_serve/bags/teach/*', '~/.ros/lerobot_serve/traces/teach'

@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.versions.locks import store_lock
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import read_manifest
 
 pytest.importorskip('lerobot')
 pytest.importorskip('torch')

@@ -22,7 +22,8 @@ from lerobot_serve.demo.tour.fleet_files import (
 from lerobot_serve.demo.tour.learning_fleet import LEARNING_FILE, write_learning_files
 from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.policies.builtin.settings import read_settings
+from lerobot_serve.policies.builtin.settings import ReachSettings
+from lerobot_serve.policies.files.policy_json import read_policy_json
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
 
@@ -77,10 +78,10 @@ def plain(value: object) -> object:
 def test_each_policy_has_the_name_of_its_version_and_its_weights(tmp_path):
     write_policies(POLICIES, tmp_path)
     for version, shipped in process_specs.VERSIONS.items():
-        settings = read_settings(tmp_path / 'policies' / version / 'policy.json')
-        original = read_settings(POLICIES / shipped / 'policy.json')
+        settings = read_policy_json(ReachSettings, tmp_path / 'policies' / version / 'policy.json')
+        original = read_policy_json(ReachSettings, POLICIES / shipped / 'policy.json')
         assert (settings.id, settings.chunk_size) == (version, 30)
-        assert settings.hidden == original.hidden
+        assert settings.network == original.network
         weights = (tmp_path / 'policies' / version / 'model.safetensors').read_bytes()
         assert weights == (POLICIES / shipped / 'model.safetensors').read_bytes()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import json
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ import yaml
 from lerobot_serve.edge.robot import file as robot_file
 from lerobot_serve.edge.robot.yaml_mapping import parse_yaml
 from lerobot_serve.experience.episode_facts import read_facts
-from lerobot_serve.gateway.callers.mapping import parsed_mapping
+from lerobot_serve.files.load import load
+from lerobot_serve.files.parsing import from_yaml
+from lerobot_serve.gateway.callers.mapping import MappingFile
 from lerobot_serve.gateway.http.body import read_body
-from lerobot_serve.learner.trainers.trainer_file import parse_trainer
-from lerobot_serve.policies.builtin.settings import read_settings
-from lerobot_serve.policies.exported.sidecar import read_sidecar
-from lerobot_serve.policies.remote.contract_file import read_contract
+from lerobot_serve.learner.trainers.trainer_file import trainer_options
+from lerobot_serve.policies.builtin.settings import ReachSettings
+from lerobot_serve.policies.exported.sidecar import Sidecar
+from lerobot_serve.policies.files.policy_json import read_policy_json
+from lerobot_serve.policies.remote.contract_file import MappedContractFile, read_contract
 from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan
-from lerobot_serve.versions.manifest_parser import parsed_manifest
+from lerobot_serve.versions.manifest import parsed_manifest
 
 pytestmark = [pytest.mark.golden, pytest.mark.slow]
 SHA = 'a' * 64
@@ -112,7 +116,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
     'trainer_builtin': (
         {'builtin': {'steps': 800, 'batch_size': 32, 'learning_rate': 0.001, 'cpu_threads': 1}},
         plain,
-        lambda text: parse_trainer(text, 'trainer.yaml'),
+        lambda text: trainer_options(from_yaml(text), 'trainer.yaml'),
     ),
     'trainer_command': (
         {
@@ -122,7 +126,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             'environment': {'HF_HUB_OFFLINE': '1'},
         },
         plain,
-        lambda text: parse_trainer(text, 'trainer.yaml'),
+        lambda text: trainer_options(from_yaml(text), 'trainer.yaml'),
     ),
     'contract_file': (
         {
@@ -141,7 +145,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             'max_reply_mb': 16,
         },
         plain,
-        from_file('contract.yaml', lambda file: read_contract(str(file), {}, mapped=True)),
+        from_file('contract.yaml', lambda file: read_contract(str(file), MappedContractFile)),
     ),
     'policy_reach': (
         POLICY
@@ -151,7 +155,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             'network': {'image_pixels': 32, 'channels': [8, 16], 'hidden': 64},
         },
         json.dumps,
-        from_file('policy.json', read_settings),
+        from_file('policy.json', partial(read_policy_json, ReachSettings)),
     ),
     'policy_exported': (
         POLICY
@@ -168,7 +172,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             },
         },
         json.dumps,
-        from_file('policy.json', read_sidecar),
+        from_file('policy.json', partial(read_policy_json, Sidecar)),
     ),
     'gateway_mapping': (
         {
@@ -177,7 +181,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             'actions': {'arm': NAMES},
         },
         plain,
-        lambda text: parsed_mapping(yaml.safe_load(text)),
+        lambda text: load(MappingFile, from_yaml(text), 'mapping.yaml'),
     ),
     'http_body': (
         {

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.builtin.settings import read_settings
+from lerobot_serve.policies.builtin.settings import ReachSettings
+from lerobot_serve.policies.files.policy_json import read_policy_json
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
@@ -86,11 +87,11 @@ BROKEN = {
         lambda f: (f / 'model.safetensors').unlink(),
         'safetensors is missing, so',
     ),
-    'not JSON': (replace_file('policy.json', b'{"id": '), 'not readable JSON'),
-    'not text': (replace_file('policy.json', b'\xff\xfe'), 'not readable JSON'),
+    'not JSON': (replace_file('policy.json', b'{"id": '), 'not JSON'),
+    'not text': (replace_file('policy.json', b'\xff\xfe'), 'not JSON'),
     'not a group': (replace_file('policy.json', b'[1]'), r'must be a group .* got \[1\]'),
     'missing field': (drop_setting('chunk_size'), 'chunk_size is missing; it must be a whole'),
-    'unknown field': (change_settings(speed=2), "'speed' is not a field; allowed are format"),
+    'unknown field': (change_settings(speed=2), "unknown field 'speed'; allowed are format"),
     'later format': (change_settings(format_version=2), 'format_version must be 1 .* got 2'),
     'other kind': (change_settings(kind='act'), "kind must be 'builtin.reach', got 'act'"),
     'one camera': (change_settings(cameras=SETTINGS['cameras'][:1]), 'a list of two cameras'),
@@ -204,7 +205,7 @@ def test_no_setting_gives_a_traceback(tmp_path_factory, name, value):
     file = tmp_path_factory.getbasetemp() / 'any-policy.json'
     file.write_text(json.dumps({**SETTINGS, name: value}))
     try:
-        read = read_settings(file)
+        read = read_policy_json(ReachSettings, file)
     except PolicyError as error:
         assert str(file) in str(error)
     else:

@@ -14,18 +14,20 @@ from support.versions.version_rig import CREATED, SHA
 from lerobot_serve.versions.errors import ManifestError
 from lerobot_serve.versions.manifest import (
     FILE_LIMIT,
+    is_path,
     Manifest,
-    SIZE_LIMIT_BYTES,
-    VersionFile,
-)
-from lerobot_serve.versions.manifest_parser import (
     MANIFEST_LIMIT_BYTES,
     parsed_manifest,
     read_manifest,
+    SIZE_LIMIT_BYTES,
+    VersionFile,
 )
 
 ID = 'act@0123456789abcdef'
-FILES = (VersionFile('config.json', 2, SHA), VersionFile('meta/info.json', 3, SHA))
+FILES = tuple(
+    VersionFile(path=path, size_bytes=size, sha256=SHA)
+    for path, size in (('config.json', 2), ('meta/info.json', 3))
+)
 VALUES = {
     'format_version': 1,
     'id': ID,
@@ -39,10 +41,11 @@ VALUES = {
     'sources': [],
 }
 WHOLE = Manifest(
-    ID,
-    'lerobot',
-    CREATED,
-    FILES,
+    format_version=1,
+    id=ID,
+    policy_kind='lerobot',
+    created=CREATED,
+    files=FILES,
     parent='act@ffffffffffffffff',
     dataset_sha256='a' * 64,
     note='größer',
@@ -107,18 +110,21 @@ def test_a_path_that_leaves_the_folder_or_hides_is_refused(path):
 
 @pytest.mark.parametrize('size', [-1, SIZE_LIMIT_BYTES + 1, 10**30, 1.0, True, '2', None])
 def test_a_size_that_no_file_has_is_refused(size):
-    assert 'size_bytes of config.json must be 0 to' in refused(files=[file_entry(size_bytes=size)])
+    assert 'files[0]: size_bytes must be 0 to' in refused(files=[file_entry(size_bytes=size)])
 
 
 @pytest.mark.parametrize('sha256', ['', SHA[1:], SHA + '0', 'G' * 64, SHA.replace('0', 'A'), 0])
 def test_a_hash_of_another_form_is_refused(sha256):
-    assert 'sha256 of config.json' in refused(files=[file_entry(sha256=sha256)])
+    assert 'files[0]: sha256 must be' in refused(files=[file_entry(sha256=sha256)])
 
 
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
-        ({'format_version': 2}, 'format_version must be 1, got 2; use the lerobot_serve'),
+        (
+            {'format_version': 2},
+            'format_version must be 1 (use the lerobot_serve that wrote it), got 2',
+        ),
         ({'format_version': True}, 'format_version must be 1'),
         ({'format_version': 2, 'new': 1}, 'format_version must be 1'),
         ({'id': 'act'}, 'id must be NAME@HASH'),
@@ -133,20 +139,20 @@ def test_a_hash_of_another_form_is_refused(sha256):
         ({'note': 'two\nlines'}, 'note must be one line'),
         ({'note': 'x' * 1001}, 'note must be one line of at most 1000'),
         ({'note': '\x1b[31m'}, 'note must be one line'),
-        ({'sources': ['ftp://host']}, 'sources must be http'),
-        ({'sources': ['/a'] * 9}, 'sources must be at most 8'),
+        ({'sources': ['ftp://host']}, 'sources[0] must be http'),
+        ({'sources': ['/a'] * 9}, 'sources must be a list of at most 8'),
         ({'sources': 'http://a'}, 'sources must be a list'),
         ({'created': '2026-13-01T00:00:00Z'}, 'created must be a UTC time'),
         ({'created': '2026-1-1T0:0:0Z'}, 'created must be a UTC time'),
         ({'created': 0}, 'created must be a UTC time'),
-        ({'files': []}, 'files must be 1 to'),
+        ({'files': []}, 'files must be a list of 1 to'),
         ({'files': {}}, 'files must be a list'),
-        ({'files': [1]}, 'an entry of files must be an object'),
+        ({'files': [1]}, 'files[0] must be a group of path'),
         ({'files': [file_entry(mode=1)]}, "unknown field 'mode'"),
-        ({'files': [{'path': 'a'}]}, "lacks the field 'sha256'"),
+        ({'files': [{'path': 'a'}]}, 'files[0]: size_bytes is missing'),
         ({'files': [file_entry()] * 2}, 'different paths'),
         ({'files': [file_entry(path='b'), file_entry(path='a')]}, 'in their order'),
-        ({'files': [file_entry(path='a'), file_entry(path='a/b')]}, 'that is a file itself'),
+        ({'files': [file_entry(path='a'), file_entry(path='a/b')]}, 'none below another file'),
         (
             {'files': [file_entry(path=p, size_bytes=SIZE_LIMIT_BYTES) for p in 'ab']},
             'size_bytes of all files',
@@ -161,13 +167,13 @@ def test_each_rule_is_said(changes, said):
 @pytest.mark.parametrize('name', [name for name in VALUES if name != 'format_version'])
 def test_a_missing_field_is_named(name):
     values = {key: value for key, value in VALUES.items() if key != name}
-    with pytest.raises(ManifestError, match=f'lacks the field {name!r}; the fields are'):
+    with pytest.raises(ManifestError, match=f'{name} is missing; it must be'):
         parsed_manifest(json.dumps(values).encode(), 'here')
 
 
 def test_too_many_files_are_refused():
     files = [file_entry(path=f'{number:05}') for number in range(FILE_LIMIT + 1)]
-    assert f'files must be 1 to {FILE_LIMIT}' in refused(files=files)
+    assert f'files must be a list of 1 to {FILE_LIMIT}' in refused(files=files)
 
 
 @pytest.mark.parametrize(
@@ -187,13 +193,13 @@ def test_too_many_files_are_refused():
     ids=lambda data: str(data[:20]),
 )
 def test_other_bytes_are_no_manifest(data):
-    with pytest.raises(ManifestError, match='here: not a manifest: '):
+    with pytest.raises(ManifestError, match='here: '):
         parsed_manifest(data, 'here')
 
 
 def test_a_field_that_is_there_twice_is_refused():
     data = WHOLE.encoded().replace(b'"note":', b'"note": "", "note":', 1)
-    with pytest.raises(ManifestError, match='a field is there twice'):
+    with pytest.raises(ManifestError, match="duplicate 'note'"):
         parsed_manifest(data, 'here')
 
 
@@ -228,11 +234,9 @@ def test_any_bytes_are_taken_or_refused(data):
 @example('..')
 @example('a/b')
 def test_a_path_that_is_taken_stays_below_its_folder(path):
-    try:
-        file = VersionFile(path, 1, SHA)
-    except ManifestError:
+    if not is_path(path):
         return
-    parts = PurePosixPath('/store/version', file.path).parts
+    parts = PurePosixPath('/store/version', path).parts
     assert parts[:3] == ('/', 'store', 'version')
     assert not {'..', '.'} & set(parts)
     assert '/'.join(parts[3:]) == path
@@ -250,5 +254,5 @@ def test_a_manifest_is_a_regular_file(tmp_path, kind):
         file.mkdir()
     elif kind == 'pipe':
         os.mkfifo(file)
-    with pytest.raises(ManifestError, match=r'version\.json '):
+    with pytest.raises(ManifestError, match=r'version\.json: '):
         read_manifest(tmp_path)

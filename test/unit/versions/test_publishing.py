@@ -20,7 +20,7 @@ from support.versions.version_rig import (
 
 from lerobot_serve.versions import incoming, publishing
 from lerobot_serve.versions.errors import PublishError, StoreError, VersionConflict
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import read_manifest
 from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
 from lerobot_serve.versions.store import Store
 

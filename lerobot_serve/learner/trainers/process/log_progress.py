@@ -15,8 +15,8 @@ UNITS = {'': 1.0, 'K': 1e3, 'M': 1e6, 'B': 1e9}
 class LogProgress:
     """The progress so far; without steps its share and its remaining time are not known."""
 
-    def __init__(self, step: re.Pattern[str], loss: re.Pattern[str], steps: int) -> None:
-        self._step, self._loss, self._steps = step, loss, steps
+    def __init__(self, step: str, loss: str, steps: int) -> None:
+        self._step, self._loss, self._steps = re.compile(step), re.compile(loss), steps
         self._share, self._last_loss = 0.0, math.nan
         # share and time of the first step that was seen: loading a model takes no part
         self._first: tuple[float, float] | None = None

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_json import FieldRule, one_of, SIZE
 from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     check_keys,
     COUNT,
     DEVICE,
+    FieldRule,
     FLAG,
     FRACTION,
     integer_range,
@@ -27,8 +27,10 @@ from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     NORMALIZATION,
     NUMBER,
     number_range,
+    one_of,
     optional,
     Rules,
+    SIZE,
     TEXT,
     WIDTH,
 )

@@ -9,7 +9,6 @@ data, any thread.
 from __future__ import annotations
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_json import one_of, SIZE
 from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     check_keys,
     DEVICE,
@@ -21,8 +20,10 @@ from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     NORMALIZATION,
     number_range,
     object_of,
+    one_of,
     optional,
     Rules,
+    SIZE,
     TEXT,
 )
 

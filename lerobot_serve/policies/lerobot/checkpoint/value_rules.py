@@ -8,17 +8,36 @@ A folder is not trusted: a value that no rule allows is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 import difflib
 import math
 import re
 from typing import Any
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_json import FieldRule, one_of, SIZE, SIZE_LIMIT
+from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
 
 TEXT_LIMIT, ITEM_LIMIT, NUMBER_LIMIT = 256, 64, 1e12
 WORD = re.compile(r'[\w./ :+@-]*', re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """The rule of one field: its description and its test."""
+
+    text: str
+    is_valid: Callable[[Any], bool]
+
+
 Rules = Mapping[str, FieldRule]
+
+
+def one_of(*allowed: Any) -> FieldRule:
+    """Return the rule for one of these values, type included."""
+    return FieldRule(
+        ' or '.join(map(repr, allowed)),
+        lambda value: any(type(value) is type(one) and value == one for one in allowed),
+    )
 
 
 def integer_range(low: int, high: int) -> FieldRule:
@@ -92,6 +111,7 @@ def _is_feature(value: Any) -> bool:
 FEATURE_TYPES = ('STATE', 'VISUAL', 'ENV', 'ACTION', 'REWARD', 'LANGUAGE')
 MODES = ('MIN_MAX', 'MEAN_STD', 'IDENTITY', 'QUANTILES', 'QUANTILE10')
 COUNT, LAYERS = integer_range(0, SIZE_LIMIT), integer_range(1, 128)
+SIZE = integer_range(1, SIZE_LIMIT)
 WIDTH = integer_range(1, 1 << 16)
 FLAG = one_of(False, True)
 FRACTION, NUMBER = number_range(0, 1), number_range(-NUMBER_LIMIT, NUMBER_LIMIT)

@@ -227,18 +227,18 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
+    import msgspec
 
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.versions.comparing import differences
-    from lerobot_serve.versions.manifest_parser import read_manifest
+    from lerobot_serve.versions.manifest import read_manifest
 
     store = _opened(options)
     first, second = (
         read_manifest(store.path(store.entry(each).id)) for each in (options.first, options.second)
     )
     found = differences(first, second)
-    as_json = {'first': first.id, 'second': second.id, **asdict(found)}
+    as_json = {'first': first.id, 'second': second.id, **msgspec.to_builtins(found)}
     _print(options, as_json, lambda: texts.comparison(first, second, found))
     return 0
 

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -68,7 +69,9 @@ def shipped(name: str = 'lerobot_act.yaml') -> CommandOptions:
         for key, word in zip(keys, options.command, strict=True)
     ]
     environment = {**options.environment, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-    return replace(options, command=tuple(words), steps=STEPS, environment=environment)
+    return msgspec.structs.replace(
+        options, command=tuple(words), steps=STEPS, environment=environment
+    )
 
 
 def from_nothing(options: CommandOptions) -> CommandOptions:
@@ -76,7 +79,7 @@ def from_nothing(options: CommandOptions) -> CommandOptions:
     words = [word for word in options.command if not word.startswith('--policy.path')]
     sizes = [f'--policy.{name}={value}' for name, value in SIZES.items()]
     kind = ['--policy.type=act', '--policy.device=cpu', *sizes]
-    return replace(options, command=(*words, *kind))
+    return msgspec.structs.replace(options, command=(*words, *kind))
 
 
 @pytest.fixture(scope='module')

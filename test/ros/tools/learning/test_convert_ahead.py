@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.learner.recorded_bags import record_episode
 from support.tools.datasets import rows_of
@@ -100,7 +100,7 @@ def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, monkeypatch, b
 
 def test_a_bag_that_is_not_the_announced_one_does_not_join_ahead_of_its_round(tmp_path, bags):
     out, reports = tmp_path / 'dataset', []
-    changed = replace(bags[1], sha256='f' * 64)
+    changed = msgspec.structs.replace(bags[1], sha256='f' * 64)
     job = StageJob((bags[0], changed, bags[2]), str(out), FILTERS, VCODEC)
     stage_bags(job, reports.append)
     refused = [each for each in reports if isinstance(each, RefusedBag)]

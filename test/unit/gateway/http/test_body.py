@@ -13,7 +13,7 @@ import pytest
 from support.gateway.gateway_rig import CAMERA
 from support.gateway.http_rig import base64_of, body, HEIGHT, image, jpeg_text, WIDTH
 
-from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, parsed_mapping
+from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http.body import read_body, request_of
@@ -73,7 +73,7 @@ def test_state_by_order_and_by_name():
 
 
 def test_names_of_a_mapping():
-    mapping = parsed_mapping({'cameras': {'top': CAMERA}, 'state': ['arm', 'hand']})
+    mapping = NameMapping(cameras={'top': CAMERA}, state=('arm', 'hand'))
     given_body = body(image=None, images={'top': jpeg_text(image())})
     given_body |= {'state': {'arm': [1, 2.5], 'hand': 3}}
     read = read_body(json.dumps(given_body).encode())

@@ -8,11 +8,12 @@ import pytest
 from support.gateway.openpi_messages import aloha, ALOHA_CAMERAS, droid, libero, packed, picture
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.load import load
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.openpi.episodes import Episodes
 from lerobot_serve.gateway.openpi.mapping_file import (
     ObservationMapping,
-    parsed_observation_mapping,
+    OpenpiMappingFile,
     read_observation_mapping,
 )
 from lerobot_serve.gateway.openpi.observation import (
@@ -39,7 +40,7 @@ def contract(state: int, actions: int, cameras: list[str]) -> PolicyContract:
 
 def request(example, mapping: ObservationMapping, policy: PolicyContract):
     """Return the request for an example, after the way over the wire."""
-    found = sorted_observation(unpack_openpi(packed(example)), mapping.task_key)
+    found = sorted_observation(unpack_openpi(packed(example)), mapping.form.task_key)
     return request_of(found, mapping, policy, episode_start=True)
 
 
@@ -167,21 +168,24 @@ def test_an_episode_begins_where_the_client_says_so():
 @pytest.mark.parametrize(
     ('content', 'expected'),
     [
-        ({'openpi': {'image_layout': 'rgb'}}, 'auto, hwc, chw'),
+        ({'openpi': {'image_layout': 'rgb'}}, "'auto' or 'hwc' or 'chw'"),
         ({'openpi': {'image_layuot': 'chw'}}, 'did you mean image_layout'),
-        ({'openpi': {'new_episode': 'never'}}, 'connection, task'),
+        ({'openpi': {'new_episode': 'never'}}, "'connection' or 'task'"),
         ({'openpi': {'task_key': ''}}, 'must be a name'),
         ({'openpi': {'metadata': [1]}}, 'mapping of names'),
-        ({'openpi': {'metadata': {'day': __import__('datetime').date(2026, 1, 1)}}}, 'sent'),
-        ({'openpi': {'metadata': {'a': 'x' * 70_000}}}, 'allowed'),
-        ({'openpi': 'chw'}, 'keys'),
+        (
+            {'openpi': {'metadata': {'day': __import__('datetime').date(2026, 1, 1)}}},
+            'what msgpack sends',
+        ),
+        ({'openpi': {'metadata': {'a': 'x' * 70_000}}}, 'at most 65536 bytes'),
+        ({'openpi': 'chw'}, 'a group of image_layout'),
         ({'camera': {}}, 'cameras'),
-        ('chw', 'keys'),
+        ('chw', 'a group of cameras'),
     ],
 )
 def test_a_wrong_mapping_is_refused(content, expected):
     with pytest.raises(ValueError, match=expected):
-        parsed_observation_mapping(content)
+        load(OpenpiMappingFile, content, 'mapping.yaml')
 
 
 def test_a_missing_mapping_is_named(tmp_path):

@@ -3,31 +3,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 import re
 
 import pytest
 from support.paths import REPOSITORY
 
+from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.options import BuiltinOptions, CommandOptions
-from lerobot_serve.learner.trainers.trainer_file import (
+from lerobot_serve.learner.trainers.options import (
+    BuiltinOptions,
+    CommandOptions,
     filled,
-    parse_trainer,
     PLACEHOLDERS,
-    read_trainer_file,
 )
+from lerobot_serve.learner.trainers.trainer_file import read_trainer_file, trainer_options
 
 FOLDER = REPOSITORY / 'config' / 'trainers'
 FILES = sorted(path.name for path in FOLDER.iterdir())
 SMALL = "command: [train, '{dataset}']\nresult: '{output}/policy'\n"
 
 
-def refused(text: str) -> str:
+def refused(folder: Path, text: str) -> str:
+    file = folder / 'my.yaml'
+    file.write_text(text)
     with pytest.raises(TrainerError) as refusal:
-        parse_trainer(text, 'my.yaml')
-    assert str(refusal.value).startswith('my.yaml: ') and '\n' not in str(refusal.value)
+        read_trainer_file(file)
+    assert f'config/trainers; {file}: ' in str(refusal.value)
+    assert '\n' not in str(refusal.value)
     return str(refusal.value)
+
+
+def parsed(text: str) -> BuiltinOptions | CommandOptions:
+    return trainer_options(from_yaml(text), 'my.yaml')
 
 
 def test_the_shipped_files():
@@ -56,7 +64,7 @@ def test_each_shipped_file_is_read(name):
 
 def test_the_shipped_file_of_the_built_in_trainer_has_its_defaults():
     assert read_trainer_file(FOLDER / 'builtin.yaml') == BuiltinOptions()
-    assert parse_trainer('builtin:', 'x') == BuiltinOptions()
+    assert parsed('builtin:') == BuiltinOptions()
 
 
 def test_patterns_of_torchrun_are_the_defaults():
@@ -67,9 +75,9 @@ def test_patterns_of_torchrun_are_the_defaults():
 
 
 def test_some_options_are_given():
-    found = parse_trainer('builtin: {steps: 5, learning_rate: 1.0e-2}', 'x')
-    assert found == replace(BuiltinOptions(), steps=5, learning_rate=0.01)
-    found = parse_trainer(f"{SMALL}environment: {{A: '{{work}}'}}\nend_s: 2", 'x')
+    found = parsed('builtin: {steps: 5, learning_rate: 1.0e-2}')
+    assert found == BuiltinOptions(steps=5, learning_rate=0.01)
+    found = parsed(f"{SMALL}environment: {{A: '{{work}}'}}\nend_s: 2")
     assert found == CommandOptions(
         ('train', '{dataset}'), '{output}/policy', environment={'A': '{work}'}, end_s=2.0
     )
@@ -83,25 +91,28 @@ def test_placeholders_are_filled_once():
 @pytest.mark.parametrize(
     ('line', 'expected'),
     [
-        ('environmant: {}', "'environmant' is no key; did you mean environment? there are"),
+        ('environmant: {}', "unknown field 'environmant'; did you mean environment?"),
         ('builtin:', 'must have the key builtin'),
         ('steps: 0', 'steps must be a whole number from 1 to'),
         ('steps: 1.5', 'steps must be a whole number from 1 to'),
         ('steps: true', 'steps must be a whole number from 1 to'),
         ('end_s: .inf', 'end_s must be a number from 0.1 to 3600, got inf'),
         ('end_s: .nan', 'end_s must be a number from 0.1 to 3600, got nan'),
-        ('environment: {A: 1}', 'environment must be a group of variables with texts'),
+        ('environment: {A: 1}', 'environment: A must be a text in quotes, got 1'),
         ("environment: {A-B: ''}", 'environment must be a group of variables with texts'),
-        ("environment: {A: '{parrent}'}", '{parrent} in'),
+        ("environment: {A: '{parrent}'}", 'unknown placeholder {parrent} in'),
         ("step_pattern: 'step (\\d+'", 'step_pattern must be a regular expression'),
         ('step_pattern: 3', 'step_pattern must be a regular expression'),
-        ("loss_pattern: 'loss:'", 'loss_pattern needs a group around the number'),
-        ('steps: 1\nsteps: 2', 'steps is given twice'),
-        ('- x', 'not valid YAML'),
+        (
+            "loss_pattern: 'loss:'",
+            'with a group around the number, such',
+        ),
+        ('steps: 1\nsteps: 2', "duplicate 'steps'"),
+        ('- x', 'not YAML'),
     ],
 )
-def test_a_wrong_line_is_named(line, expected):
-    assert expected in refused(f'{SMALL}{line}\n')
+def test_a_wrong_line_is_named(tmp_path, line, expected):
+    assert expected in refused(tmp_path, f'{SMALL}{line}\n')
 
 
 @pytest.mark.parametrize(
@@ -109,40 +120,43 @@ def test_a_wrong_line_is_named(line, expected):
     [
         ("command: lerobot-train\nresult: '{output}'", 'command must be a list of words'),
         ("command: []\nresult: '{output}'", 'command must be a list of words'),
-        ("command: [train, 3]\nresult: '{output}'", 'each in quotes where YAML'),
-        ('command: [train]', 'result must be where the command leaves the policy'),
+        ("command: [train, 3]\nresult: '{output}'", 'command[1] must be a text of'),
+        ('command: [train]', 'result is missing; it must be where the command leaves'),
         ("command: [train]\nresult: '{parent}'", 'below {output} or {work}'),
         ("command: [train]\nresult: '{output}/../{parent}'", 'below {output} or {work}'),
         ("command: [train]\nresult: '/tmp/x'", 'below {output} or {work}'),
         (
             "command: [train, '--root={datset}']\nresult: '{output}'",
-            "{datset} in '--root={datset}' is no placeholder; did you mean {dataset}? there are",
+            "unknown placeholder {datset} in '--root={datset}'; did you mean {dataset}?",
         ),
         ("command: [train, '--n={steps}']\nresult: '{output}'", 'needs the key steps'),
-        ("command: [train, '--n={zzzzzz}']\nresult: '{output}'", 'is no placeholder; there are'),
-        ('builtin: {stepps: 3}', "'stepps' is no key; did you mean steps?"),
-        ('builtin: {steps: 3}\nresult: x', "'result' is no key; there are builtin"),
-        ('builtin: {learning_rate: 1e-3}', 'learning_rate must be a number'),
+        (
+            "command: [train, '--n={zzzzzz}']\nresult: '{output}'",
+            '{zzzzzz} in',
+        ),
+        ('builtin: {stepps: 3}', "builtin: unknown field 'stepps'; did you mean steps?"),
+        ('builtin: {steps: 3}\nresult: x', "unknown field 'result'; allowed are builtin"),
+        ('builtin: {learning_rate: x}', 'learning_rate must be a number'),
         ('builtin: {intervention_weight: 0.5}', 'from 1 to 1000, got 0.5'),
         ('builtin: {batch_size: 1}', 'batch_size must be a whole number from 2'),
         ('builtin: {steps: 100000, batch_size: 60000}', 'steps x batch_size must be at most'),
         ('builtin: 3', 'builtin must be a group of'),
         ('', 'must have the key builtin (options'),
         ('[]', 'must have the key builtin (options'),
-        ('a: {b', 'not valid YAML'),
-        ('[' * 5000, 'not valid YAML'),
+        ('a: {b', 'not YAML'),
+        ('[' * 5000, 'not YAML'),
     ],
 )
-def test_a_wrong_file_is_named(text, expected):
-    assert expected in refused(text)
+def test_a_wrong_file_is_named(tmp_path, text, expected):
+    assert expected in refused(tmp_path, text)
 
 
 def test_a_file_that_is_not_there_or_too_large(tmp_path):
-    with pytest.raises(TrainerError, match=r'cannot read .*No such file.*config/trainers'):
+    with pytest.raises(TrainerError, match=r'config/trainers; .*no.yaml: cannot be read \(No'):
         read_trainer_file(tmp_path / 'no.yaml')
     large = tmp_path / 'large.yaml'
     large.write_text('#' * (1 << 21))
-    with pytest.raises(TrainerError, match='which no trainer file is'):
+    with pytest.raises(TrainerError, match='larger than 1048576 bytes'):
         read_trainer_file(large)
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.exported.sidecar import MODES, read_sidecar
+from lerobot_serve.policies.exported.sidecar import MODES, Sidecar
+from lerobot_serve.policies.files.policy_json import read_policy_json
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
@@ -73,22 +74,22 @@ BROKEN = {
         lambda f: (f / 'program.pt2').rename(f / 'program.pt'),
         'got neither .TorchScript, program.pt, is no longer served',
     ),
-    'not JSON': (data('policy.json', b'{'), 'not readable JSON'),
+    'not JSON': (data('policy.json', b'{'), 'not JSON'),
     'missing field': (without('inputs'), 'inputs is missing; it must be a list of different'),
-    'unknown field': (change_sidecar(speed=2), "'speed' is not a field"),
+    'unknown field': (change_sidecar(speed=2), "unknown field 'speed'"),
     'other kind': (change_sidecar(kind='act'), "kind must be 'exported', got 'act'"),
     'later format': (change_sidecar(format_version=2), 'format_version must be 1 '),
     'other inputs': (change_sidecar(inputs=['state']), r'inputs must be state, observation.* got'),
     'scale': (change_sidecar(image_scale='-1..1'), "image_scale must be '0..1' or '0..255'"),
     'batch': (change_sidecar(batch=4), "batch must be 'dynamic' or 1, got 4"),
-    'noise': (change_sidecar(stochastic=1), 'stochastic must be False or True, got 1'),
+    'noise': (change_sidecar(stochastic=1), 'stochastic must be true or false, got 1'),
     'same cameras': (
         change_sidecar(cameras=rig.SIDECAR['cameras'] * 2),
         'the cameras must have different names',
     ),
-    'no mode': (change_sidecar(normalization={}), 'normalization: state is missing; it must be'),
+    'no mode': (change_sidecar(normalization={}), 'normalization must be a group of state'),
     'unknown mode': (normalize(state='q99'), "state must be 'none' or 'mean_std' or 'min_max'"),
-    'other feature': (normalize(velocity='none'), "'velocity' is not a field"),
+    'other feature': (normalize(velocity='none'), 'normalization must be a group of'),
     'no statistics': (remove('statistics.safetensors'), 'lacks state.mean, state.std, which the'),
     'a statistic less': (change_statistics(action_max=None), "lacks action.max.*'min_max' of act"),
     'count': (change_statistics(state_mean=torch.zeros(3)), r'state.mean must be 2 finite .*\(3,'),
@@ -334,6 +335,6 @@ def test_no_sidecar_gives_a_traceback(tmp_path_factory, name, value):
     file = tmp_path_factory.getbasetemp() / 'any-sidecar.json'
     file.write_text(json.dumps({**rig.SIDECAR, name: value}))
     try:
-        read_sidecar(file)
+        read_policy_json(Sidecar, file)
     except PolicyError as error:
         assert str(file) in str(error)

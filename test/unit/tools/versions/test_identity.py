@@ -22,8 +22,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import policy_id
 from lerobot_serve.policies.lerobot.hub.repository import HubPolicy
 from lerobot_serve.tools.versions.identity import identify, IDENTITIES, why_not_checked
 from lerobot_serve.versions.errors import DamagedVersion, PublishError, VersionInUse
-from lerobot_serve.versions.manifest import Manifest
-from lerobot_serve.versions.manifest_parser import read_manifest
+from lerobot_serve.versions.manifest import Manifest, read_manifest
 from lerobot_serve.versions.publishing import Details, publish
 from lerobot_serve.versions.store import Store
 from lerobot_serve.versions.transfer.fetching import Fetch

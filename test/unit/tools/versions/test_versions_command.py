@@ -194,7 +194,7 @@ def test_a_fetched_version_of_another_policy_is_refused(run, ids, store, tmp_pat
         (('publish', REACH, '--parent', 'v1@0'), 1, "'v1@0' is not in"),
         (('publish', REACH, '--dataset', 'abc'), 1, '--dataset must be a folder or 64'),
         (('publish', REACH, '--note', 'a\nb'), 1, 'note must be one line'),
-        (('publish', REACH, '--source', 'gpu-1'), 1, 'sources must be http'),
+        (('publish', REACH, '--source', 'gpu-1'), 1, 'sources[0] must be http'),
         (('fetch', 'x', '--from', '/nowhere'), 1, '/nowhere is not a store'),
         (('fetch', 'x', '--from', '/nowhere', '--tls-ca', 'x'), 2, 'not a folder'),
         (('fetch', 'x', '--from', 'http://a b'), 1, 'the address must be'),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
@@ -66,6 +65,6 @@ def test_without_steps_only_the_loss_is_known():
 
 
 def test_patterns_of_other_programs():
-    seen = LogProgress(re.compile(r'iter (\d+),'), re.compile(r'l=([\d.]+)'), 50)
+    seen = LogProgress(r'iter (\d+),', r'l=([\d.]+)', 50)
     assert seen.see('iter 5, l=2.5', 1.0)
     assert (seen.progress().done_share, seen.progress().loss) == (0.1, 2.5)
