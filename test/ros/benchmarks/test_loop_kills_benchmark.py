@@ -22,8 +22,7 @@ def test_all_pairs_come_before_the_first_one_comes_again():
     assert len(set(drawn[:every])) == every
 
 
-@pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.limit_s(3600)
 def test_a_loop_whose_processes_are_killed_goes_on_and_leaves_nothing_half(tmp_path):
     planned = [

@@ -117,7 +117,7 @@ def test_a_mapping_for_another_policy_is_refused_with_its_names(mapping, text):
         ('cameras: {front: ""}', 'must be a name or null'),
         ('state: front', 'state must be a list of different names'),
         ('state: [a, a]', 'state must be a list of different names'),
-        ('actions: {arm: [a, a]}', 'actions: arm must be a list of different names'),
+        ('actions: {arm: [a, a]}', 'actions: arm must be a name or a list of different'),
         ('actions: [a]', 'actions must be a mapping'),
         ('a: [', 'not YAML'),
         ('!!python/object/apply:os.system [echo]', 'not YAML'),

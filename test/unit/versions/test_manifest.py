@@ -123,7 +123,7 @@ def test_a_hash_of_another_form_is_refused(sha256):
     [
         (
             {'format_version': 2},
-            'format_version must be 1 (use the lerobot_serve that wrote it), got 2',
+            'must be 1 (use the lerobot_serve that wrote it), got 2',
         ),
         ({'format_version': True}, 'format_version must be 1'),
         ({'format_version': 2, 'new': 1}, 'format_version must be 1'),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import numpy as np
 import pytest
 from support.gateway.openpi_messages import aloha, ALOHA_CAMERAS, droid, libero, packed, picture
@@ -174,8 +176,8 @@ def test_an_episode_begins_where_the_client_says_so():
         ({'openpi': {'task_key': ''}}, 'must be a name'),
         ({'openpi': {'metadata': [1]}}, 'mapping of names'),
         (
-            {'openpi': {'metadata': {'day': __import__('datetime').date(2026, 1, 1)}}},
-            'what msgpack sends',
+            {'openpi': {'metadata': {'day': date(2026, 1, 1)}}},
+            'msgpack',
         ),
         ({'openpi': {'metadata': {'a': 'x' * 70_000}}}, 'at most 65536 bytes'),
         ({'openpi': 'chw'}, 'a group of image_layout'),
