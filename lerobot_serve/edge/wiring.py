@@ -25,8 +25,8 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_max_ages_ns, input_topics
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.parameters import ParameterError
 

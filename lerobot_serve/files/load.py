@@ -99,9 +99,17 @@ def _find(kind: Any, value: Any, path: Place) -> Fault | None:
     """Return the first place in a value that is refused."""
     bare, metas = _unwrapped(kind)
     if get_origin(bare) in (Union, UnionType):
+        if fault := _of_tag(bare, value, path):
+            return fault
         bare, metas = _unwrapped(_member(bare, value))
     if _is_record(bare) and isinstance(value, dict) and (fault := _of_names(bare, value, path)):
         return fault
+    if get_origin(bare) is dict and isinstance(value, dict):
+        key = get_args(bare)[0]
+        for name in value:
+            if _find(key, name, ()):
+                text = f'the name {shown(name)} must be {allowed(key)}'
+                return Fault(path, name, text)
     for part, each, where in _parts(bare, value):
         if fault := _find(part, each, (*path, where)):
             return fault
@@ -138,6 +146,27 @@ def _of_names(kind: Any, value: dict[Any, Any], path: Place) -> Fault | None:
     return None
 
 
+def _of_tag(union: Any, value: Any, path: Place) -> Fault | None:
+    """Return the tag of a record that is none of a union of records."""
+    records = _records(union)
+    if not isinstance(value, dict) or not records or not records[0].__struct_config__.tag_field:
+        return None
+    name, tags = records[0].__struct_config__.tag_field, [*map(_tag, records)]
+    if value.get(name) in tags:
+        return None
+    text = f'one of {", ".join(map(str, tags))}'
+    given = value.get(name)
+    return Fault((*path, name), given, f'must be {text}, got {shown(given)}', text)
+
+
+def _records(union: Any) -> list[Any]:
+    return [bare for each in get_args(union) if _is_record(bare := _unwrapped(each)[0])]
+
+
+def _tag(record: Any) -> Any:
+    return record.__struct_config__.tag
+
+
 def _parts(kind: Any, value: Any) -> Iterator[tuple[Any, Any, str | int]]:
     """Yield the parts of a record, list or mapping: type, value, and where it is."""
     if isinstance(value, dict) and _is_record(kind):
@@ -154,12 +183,10 @@ def _parts(kind: Any, value: Any) -> Iterator[tuple[Any, Any, str | int]]:
 
 def _member(union: Any, value: Any) -> Any:
     """Return the type of a union that a value means: by its tag, else by what it is made of."""
-    members = get_args(union)
-    records = [each for each in members if _is_record(_unwrapped(each)[0])]
+    members, records = get_args(union), _records(union)
     if isinstance(value, dict) and records:
-        tags = [each.__struct_config__ for each in records]
-        fits = (config.tag == value.get(config.tag_field) for config in tags)
-        return next((each for each, fit in zip(records, fits, strict=True) if fit), records[0])
+        tag_field = records[0].__struct_config__.tag_field
+        return next((each for each in records if _tag(each) == value.get(tag_field)), records[0])
     kinds = {get_origin(bare) or bare: each for each in members for bare in _unwrapped(each)[:1]}
     return kinds.get(tuple if isinstance(value, list) else type(value), union)
 
@@ -238,5 +265,6 @@ def _words(path: Place) -> list[str]:
         if isinstance(part, int) and words:
             words[-1] += f'[{part}]'
         else:
-            words.append(f'[{part}]' if isinstance(part, int) else part)
+            name = f'[{part}]' if isinstance(part, int) else part
+            words.append(name if name.isprintable() else shown(name))
     return words

@@ -48,7 +48,7 @@ def read(file: Path, limit_bytes: int, flags: int = 0) -> bytes:
     except OSError as error:
         raise ValueError(f'cannot be read ({error.strerror or error})') from None
     if len(data) > limit_bytes:
-        raise ValueError(f'larger than {limit_bytes} bytes')
+        raise ValueError(f'larger than {limit_bytes >> 10} KiB')
     return data
 
 

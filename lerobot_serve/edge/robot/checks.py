@@ -8,13 +8,11 @@ from math import inf
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
+from lerobot_serve.edge.robot.file_format import JOINT_STATE, RobotFileError
 from lerobot_serve.edge.robot.intervention import check_intervention
 from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
-from lerobot_serve.edge.robot.yaml_mapping import refuse_duplicates, RobotFileError
 from lerobot_serve.parameters import closest_name
-
-JOINT_STATE = 'sensor_msgs/JointState'
 
 
 def check_robot(robot: RobotDescription, place: str) -> None:
@@ -40,6 +38,12 @@ def check_robot(robot: RobotDescription, place: str) -> None:
             robot.command.topic,
             f'{place}: intervention',
         )
+
+
+def refuse_duplicates(names: tuple[str, ...], place: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise RobotFileError(f'{place}: duplicate {name!r}')
 
 
 def _check_topics(robot: RobotDescription, place: str) -> None:
@@ -96,7 +100,7 @@ def _check_joints(robot: RobotDescription, place: str) -> None:
 
 def _check_command(robot: RobotDescription, place: str) -> None:
     kind = robot.command.type
-    if refusal := COMMAND_TYPES[kind].refusal(robot.actions):
+    if refusal := COMMAND_TYPES[kind](robot.actions):
         raise RobotFileError(f'{place}: {kind} {refusal}')
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The message types of commands: their keys in a robot file, and the actions they can carry. Plain.
+The message types of commands, and the actions that they can carry. Plain.
 
 A type is a row here and one in command_messages.
 """
@@ -8,7 +8,6 @@ A type is a row here and one in command_messages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 
@@ -47,23 +46,11 @@ def _motions(actions: Actions) -> set[Motion]:
     return {action.motion for action in actions}
 
 
-class CommandType(NamedTuple):
-    """
-    keys     the keys of `command` in the robot file, separated by spaces
-    refusal  returns why the type cannot carry these actions; empty if it can
-    """
-
-    keys: str
-    refusal: Callable[[Actions], str]
-
-
-# the first is the default
-COMMAND_TYPES = {
-    'trajectory_msgs/JointTrajectory': CommandType(
-        'topic type time_from_start_s', _check_positions
-    ),
-    'std_msgs/Float64MultiArray': CommandType('topic type', _accept_all),
-    'sensor_msgs/JointState': CommandType('topic type', _check_one_motion),
-    'geometry_msgs/Twist': CommandType('topic type', _check_twist),
-    'geometry_msgs/TwistStamped': CommandType('topic type frame_id', _check_twist),
+# the first is the default; each says why it cannot carry these actions, empty if it can
+COMMAND_TYPES: dict[str, Callable[[Actions], str]] = {
+    'trajectory_msgs/JointTrajectory': _check_positions,
+    'std_msgs/Float64MultiArray': _accept_all,
+    'sensor_msgs/JointState': _check_one_motion,
+    'geometry_msgs/Twist': _check_twist,
+    'geometry_msgs/TwistStamped': _check_twist,
 }

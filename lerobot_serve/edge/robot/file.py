@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Parse a robot description from its YAML file.
+Make a robot description of a robot file.
 
 Each error names its place in the file; `checks` validates the whole.
 """
@@ -8,307 +8,224 @@ Each error names its place in the file; `checks` validates the whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 import math
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
-from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import (
     CameraInput,
     CommandOutput,
     RobotDescription,
     StateSource,
 )
-from lerobot_serve.edge.robot.intervention import parse_intervention
-from lerobot_serve.edge.robot.units import convert_between, UNIT_NAMES, UnitConversion
-from lerobot_serve.edge.robot.urdf import JointLimit
-from lerobot_serve.edge.robot.yaml_mapping import (
-    named_entries,
-    number,
-    read_yaml,
+from lerobot_serve.edge.robot.file_format import (
+    Command,
+    FAR,
+    JOINT_STATE,
+    JointStates,
+    normalized,
+    ODOMETRY,
+    Odometry,
+    parse_yaml,
+    PositionAction,
+    read_bytes,
+    ROBOT_BYTES_LIMIT,
+    RobotFile,
     RobotFileError,
-    shortened,
-    text,
-    YamlMapping,
+    Unit,
+    VALUES,
+    Values,
+    VelocityAction,
 )
+from lerobot_serve.edge.robot.intervention import device_of
+from lerobot_serve.edge.robot.units import convert_between, UnitConversion
+from lerobot_serve.edge.robot.urdf import JointLimit
+from lerobot_serve.files import load as files
+from lerobot_serve.files.parsing import shown
 
-KEYS = (
-    'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits '
-    'intervention'
-)
-JOINT_STATE = 'sensor_msgs/JointState'
-STATE_KEYS = {
-    JOINT_STATE: 'topic type joints field names max_age_s max_stamp_age_s',
-    'nav_msgs/Odometry': 'topic type fields names max_age_s max_stamp_age_s',
-    # without a stamp
-    'std_msgs/Float64MultiArray': 'topic type names max_age_s',
-}
 # field of a JointState -> suffix of its names in LeRobot
 SUFFIXES = {'position': '.pos', 'velocity': '.vel', 'effort': '.eff'}
-AXES = ('x', 'y', 'z')
-ODOMETRY_FIELDS = [
-    *(f'{part}.{axis}' for part in ('linear', 'angular', 'pose') for axis in AXES),
-    'pose.yaw',
-]
-CAMERA_TYPES = ['sensor_msgs/Image', 'sensor_msgs/CompressedImage']
-ACTION_KEYS = {
-    Motion.POSITION: (
-        'joint motion limits min max max_step max_velocity max_acceleration max_lead'
-    ),
-    Motion.VELOCITY: 'joint motion limits min max max_step max_acceleration',
-}
-# above any value of a real robot
-FAR = 1e6
+FindLimit = Callable[[str, str], JointLimit]
 
 
 def load(path: Path) -> RobotDescription:
     """Load the robot description. Raises RobotFileError."""
-    return parse(read_yaml(path), str(path), path.parent)
+    data = read_bytes(path, ROBOT_BYTES_LIMIT)
+    return parse(parse_yaml(data, str(path)), str(path), path.parent)
 
 
 def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
     """
     Parse the content of a robot file; URDF paths are relative to `folder`. Raises RobotFileError.
     """
-    top = YamlMapping(content, place, KEYS)
-    in_cameras = f'{place}: cameras'
+    try:
+        given = files.load(RobotFile, normalized(content), place)
+    except files.Refused as refused:
+        raise RobotFileError(str(refused)) from None
+    find_limit = urdf.load(folder / given.urdf).limit if given.urdf else None
     robot = RobotDescription(
-        name=top.text('name'),
-        fps=top.number('fps', 0.1, 1000),
-        state=_state(top.need('state'), f'{place}: state'),
-        cameras=tuple(_camera(*item) for item in named_entries(top.need('cameras'), in_cameras)),
-        actions=_actions(top, folder),
-        command=_command(top.need('command'), f'{place}: command'),
-        interlocks=tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
-        safe_pose=_safe_pose(top),
-        rename_map=_rename_map(top),
-        units={name: _unit(content, where) for name, content, where in _optional(top, 'units')},
-        intervention=(
-            parse_intervention(top.need('intervention'), f'{place}: intervention')
-            if 'intervention' in top
-            else None
+        name=given.name,
+        fps=given.fps,
+        state=tuple(
+            _source(each, f'{place}: state[{number}]') for number, each in enumerate(given.state)
         ),
+        cameras=tuple(
+            CameraInput(name, each.topic, each.type, each.max_age_s, each.max_stamp_age_s)
+            for name, each in given.cameras.items()
+        ),
+        actions=tuple(
+            _Action(name, each, f'{place}: actions: {name}', given).limit(find_limit)
+            for name, each in given.actions.items()
+        ),
+        command=_command(given.command),
+        interlocks=tuple(
+            Interlock(
+                name,
+                each.state,
+                None if each.below is UNSET else each.below,
+                None if each.above is UNSET else each.above,
+                each.then,
+                each.immediate,
+            )
+            for name, each in given.interlocks.items()
+        ),
+        safe_pose=_safe_pose(given, f'{place}: safe_pose'),
+        rename_map=given.rename_map,
+        units={name: _unit(each, f'{place}: units: {name}') for name, each in given.units.items()},
+        intervention=device_of(given.intervention) if given.intervention else None,
     )
     checks.check_robot(robot, place)
     return robot
 
 
-def _state(content: Any, place: str) -> tuple[StateSource, ...]:
-    if not isinstance(content, list) or not content:
-        raise RobotFileError(f'{place}: expected a list of topics, got {shortened(content)}')
-    return tuple(_source(item, f'{place}: {i + 1}') for i, item in enumerate(content))
-
-
-def _source(content: Any, place: str) -> StateSource:
-    every_key = 'topic type joints fields field names max_age_s max_stamp_age_s'
-    kind = YamlMapping(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
-    table = YamlMapping(content, place, STATE_KEYS[kind])
-    field = ''
-    if kind == JOINT_STATE:
-        fields = table.names('joints')
-        field = table.choice('field', list(SUFFIXES), 'position')
-        names = tuple(f'{joint}{SUFFIXES[field]}' for joint in fields)
-    elif kind == 'nav_msgs/Odometry':
-        names = fields = table.names('fields', ODOMETRY_FIELDS)
+def _source(given: JointStates | Odometry | Values, place: str) -> StateSource:
+    if isinstance(given, Values):
+        return StateSource(given.topic, VALUES, given.names, '', given.names, given.max_age_s)
+    field: str
+    if isinstance(given, JointStates):
+        kind, fields, field = JOINT_STATE, given.joints, given.field
+        names = given.names or tuple(f'{joint}{SUFFIXES[field]}' for joint in fields)
     else:
-        names = fields = table.names('names')
-    if 'names' in table:
-        names = table.names('names')
+        kind, fields, field = ODOMETRY, given.fields, ''
+        names = given.names or fields
     if len(names) != len(fields):
         raise RobotFileError(
             f'{place}: names must be {len(fields)}, one for each value, got {len(names)}'
         )
-    topic, ages_s = table.topic('topic'), _max_ages_s(table)
-    return StateSource(topic, kind, fields, field, names, *ages_s)
+    ages_s = given.max_age_s, given.max_stamp_age_s
+    return StateSource(given.topic, kind, fields, field, names, *ages_s)
 
 
-def _camera(name: str, content: Any, place: str) -> CameraInput:
-    table = YamlMapping(content, place, 'topic type max_age_s max_stamp_age_s')
-    kind = table.message_type(CAMERA_TYPES, CAMERA_TYPES[0])
-    return CameraInput(name, table.topic('topic'), kind, *_max_ages_s(table))
+class _Action:
+    """The limits of one action, from the file and from the URDF."""
 
+    def __init__(
+        self, name: str, given: PositionAction | VelocityAction, place: str, file: RobotFile
+    ) -> None:
+        self._name, self._given, self._place, self._fps = name, given, place, file.fps
+        self._limits = given.limits or file.limits
 
-def _max_ages_s(table: YamlMapping) -> tuple[float, float]:
-    """Return the bounds of the age since arrival and by the stamp; 0 for no bound of the stamp."""
-    by_stamp_s = table.number('max_stamp_age_s', 0.001, 60, 0.0)
-    return table.number('max_age_s', 0.001, 60), by_stamp_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Settings shared by all actions of a file."""
-
-    fps: float
-    limits: str
-    joint_limit: Callable[[str, str], JointLimit] | None
-
-
-def _actions(top: YamlMapping, folder: Path) -> tuple[ActionLimit, ...]:
-    joints = urdf.load(folder / top.text('urdf')).limit if 'urdf' in top else None
-    limits = top.choice('limits', ['file', 'urdf'], 'file')
-    shared = _Shared(top.number('fps', 0.1, 1000), limits, joints)
-    actions = named_entries(top.need('actions'), f'{top.place}: actions')
-    if not actions:
-        raise RobotFileError(f'{top.place}: actions is empty; list at least one')
-    return tuple(_action(*item, shared) for item in actions)
-
-
-def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit:
-    motions, every_key = [motion.value for motion in Motion], ACTION_KEYS[Motion.POSITION]
-    motion = Motion(YamlMapping(content, place, every_key).choice('motion', motions, 'position'))
-    table = YamlMapping(content, place, ACTION_KEYS[motion])
-    joint = table.text('joint')
-    limit = _joint_limit(table, joint, shared)
-    acceleration = table.number('max_acceleration', 1e-6, FAR, default=math.inf)
-    if motion is Motion.VELOCITY:
-        speed, velocity = limit.velocity, math.inf
-        low, high = _range(table, None if speed is None else -speed, speed)
-        max_step, acceleration = _rates(
-            table, 'max_acceleration', None, shared.fps, span=high - low
+    def limit(self, find_limit: FindLimit | None) -> ActionLimit:
+        """Return them. Raises RobotFileError."""
+        given, limit = self._given, self._joint_limit(find_limit)
+        lead, velocity = math.inf, math.inf
+        if isinstance(given, VelocityAction):
+            motion, speed = Motion.VELOCITY, limit.velocity
+            low, high = self._range(None if speed is None else -speed, speed)
+            max_step, acceleration = self._rates('max_acceleration', None, span=high - low)
+        else:
+            motion, lead = Motion.POSITION, given.max_lead or math.inf
+            acceleration = given.max_acceleration or math.inf
+            low, high = self._range(limit.low, limit.high)
+            max_step, velocity = self._rates('max_velocity', limit.velocity, span=high - low)
+        return ActionLimit(
+            self._name,
+            given.joint,
+            motion,
+            low=low,
+            high=high,
+            max_step=max_step,
+            max_velocity=velocity,
+            max_acceleration=acceleration,
+            max_lead=lead,
         )
-    else:
-        low, high = _range(table, limit.low, limit.high)
-        max_step, velocity = _rates(
-            table, 'max_velocity', limit.velocity, shared.fps, span=high - low
-        )
-    lead = table.number('max_lead', 1e-6, FAR, default=math.inf)
-    return ActionLimit(
-        name,
-        joint,
-        motion,
-        low=low,
-        high=high,
-        max_step=max_step,
-        max_velocity=velocity,
-        max_acceleration=acceleration,
-        max_lead=lead,
+
+    def _joint_limit(self, find_limit: FindLimit | None) -> JointLimit:
+        """Return the URDF limits of a joint if configured, otherwise none."""
+        if self._limits == 'file':
+            return JointLimit(None, None, None)
+        if find_limit is None:
+            raise RobotFileError(f'{self._place}: limits is urdf, but the file names no urdf')
+        return find_limit(self._given.joint, self._place)
+
+    def _bounded(
+        self, key: str, low: float, high: float, default: float | None, why: str
+    ) -> float:
+        """Return a number of the file in [low, high]; `why` names the origin of these bounds."""
+        value: float | UnsetType = getattr(self._given, key)
+        if isinstance(value, UnsetType):
+            if default is None:
+                raise RobotFileError(f'{self._place}: {key} is missing')
+            return default
+        if not low <= value <= high:
+            raise RobotFileError(
+                f'{self._place}: {key} must be in [{low:g}, {high:g}]{why}, got {shown(value)}'
+            )
+        return value
+
+    def _range(self, urdf_low: float | None, urdf_high: float | None) -> tuple[float, float]:
+        """Return min and max; the file may narrow the range of the URDF, never widen it."""
+        why = '' if urdf_low is None and urdf_high is None else ' of the URDF'
+        floor = -FAR if urdf_low is None else urdf_low
+        ceiling = FAR if urdf_high is None else urdf_high
+        low = self._bounded('min', floor, ceiling, urdf_low, why)
+        high = self._bounded('max', floor, ceiling, urdf_high, why)
+        if not low < high:
+            raise RobotFileError(f'{self._place}: min must be below max, got {low:g} and {high:g}')
+        return low, high
+
+    def _rates(self, key: str, limit: float | None, *, span: float) -> tuple[float, float]:
+        """
+        Return max_step and the change per second; one follows from the other. A step beyond the
+        `span` from min to max would be no limit.
+        """
+        rate = None
+        if getattr(self._given, key) is not UNSET or limit is not None:
+            ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
+            rate = self._bounded(key, 1e-6, ceiling, limit, why)
+        elif self._given.max_step is UNSET:
+            raise RobotFileError(f'{self._place}: max_step or {key} is missing')
+        default = None if rate is None else rate / self._fps
+        step = self._bounded('max_step', 1e-6, span, default, ', from min to max')
+        return step, step * self._fps if rate is None else rate
+
+
+def _command(given: Command) -> CommandOutput:
+    return CommandOutput(
+        given.type, given.topic, given.frame_id or '', given.time_from_start_s or 0.0
     )
 
 
-def _joint_limit(table: YamlMapping, joint: str, shared: _Shared) -> JointLimit:
-    """Return the URDF limits of a joint if configured, otherwise none."""
-    if table.choice('limits', ['file', 'urdf'], shared.limits) == 'file':
-        return JointLimit(None, None, None)
-    if shared.joint_limit is None:
-        raise RobotFileError(f'{table.place}: limits is urdf, but the file names no urdf')
-    return shared.joint_limit(joint, table.place)
-
-
-def _range(
-    table: YamlMapping, urdf_low: float | None, urdf_high: float | None
-) -> tuple[float, float]:
-    """Return min and max; the file may narrow the range of the URDF, never widen it."""
-    why = '' if urdf_low is None and urdf_high is None else ' of the URDF'
-    floor = -FAR if urdf_low is None else urdf_low
-    ceiling = FAR if urdf_high is None else urdf_high
-    low = table.number('min', floor, ceiling, urdf_low, why)
-    high = table.number('max', floor, ceiling, urdf_high, why)
-    if not low < high:
-        raise RobotFileError(f'{table.place}: min must be below max, got {low:g} and {high:g}')
-    return low, high
-
-
-def _rates(
-    table: YamlMapping, key: str, limit: float | None, fps: float, *, span: float
-) -> tuple[float, float]:
-    """
-    Return max_step and the change per second; one follows from the other. A step beyond the `span`
-    from min to max would be no limit.
-    """
-    of_span = ', from min to max'
-    if key in table or limit is not None:
-        ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
-        rate = table.number(key, 1e-6, ceiling, limit, why)
-        return table.number('max_step', 1e-6, span, rate / fps, of_span), rate
-    if 'max_step' not in table:
-        raise RobotFileError(f'{table.place}: max_step or {key} is missing')
-    step = table.number('max_step', 1e-6, span, None, of_span)
-    return step, step * fps
-
-
-def _command(content: Any, place: str) -> CommandOutput:
-    every_key = 'topic type time_from_start_s frame_id'
-    kinds = list(COMMAND_TYPES)
-    kind = YamlMapping(content, place, every_key).message_type(kinds, kinds[0])
-    table = YamlMapping(content, place, COMMAND_TYPES[kind].keys)
-    frame_id = table.text('frame_id') if 'frame_id' in table else ''
-    seconds = table.number('time_from_start_s', 0, 60, default=0.0)
-    return CommandOutput(kind, table.topic('topic'), frame_id, seconds)
-
-
-def _interlock(name: str, content: Any, place: str) -> Interlock:
-    table = YamlMapping(content, place, 'state below above then immediate')
-    if 'below' not in table and 'above' not in table:
-        raise RobotFileError(f'{place}: below or above is missing')
-    below, above = (
-        table.number(key, -FAR, FAR) if key in table else None for key in ('below', 'above')
-    )
-    if below is not None and above is not None and below >= above:
-        raise RobotFileError(
-            f'{place}: below must be less than above, got {below:g} and {above:g}: it would '
-            'always be active'
-        )
-    return Interlock(
-        name,
-        table.text('state'),
-        below,
-        above,
-        _values(table.need('then'), f'{place}: then'),
-        table.flag('immediate'),
-    )
-
-
-def _safe_pose(top: YamlMapping) -> tuple[float, ...] | None:
-    if 'safe_pose' not in top:
+def _safe_pose(given: RobotFile, place: str) -> tuple[float, ...] | None:
+    if isinstance(given.safe_pose, UnsetType):
         return None
-    place = f'{top.place}: safe_pose'
-    given = _values(top.need('safe_pose'), place)
-    actions = list(top.need('actions'))
-    for name in given:
+    actions = list(given.actions)
+    for name in given.safe_pose:
         if name not in actions:
             raise RobotFileError(f'{place}: no action {name!r}; there are {", ".join(actions)}')
     for name in actions:
-        if name not in given:
+        if name not in given.safe_pose:
             raise RobotFileError(f'{place}: {name} is missing')
-    return tuple(given[name] for name in actions)
+    return tuple(given.safe_pose[name] for name in actions)
 
 
-def _values(content: Any, place: str) -> dict[str, float]:
-    """Return the values of a mapping from actions to numbers."""
-    if not content:
-        raise RobotFileError(
-            f'{place}: expected a mapping of actions to values, got {shortened(content)}'
-        )
-    return {
-        name: number(value, -FAR, FAR, what) for name, value, what in named_entries(content, place)
-    }
-
-
-def _rename_map(top: YamlMapping) -> dict[str, str]:
-    return {name: text(new, place) for name, new, place in _optional(top, 'rename_map')}
-
-
-def _unit(content: Any, place: str) -> UnitConversion:
+def _unit(given: Unit, place: str) -> UnitConversion:
     """Return the units of one state or action."""
-    table = YamlMapping(content, place, 'robot policy calibrated')
-    for key in ('robot', 'policy'):
-        table.need(key)
-    robot, policy = (table.choice(key, list(UNIT_NAMES), '') for key in ('robot', 'policy'))
-    calibrated = None
-    if 'calibrated' in table:
-        ends = table.need('calibrated')
-        if not isinstance(ends, list) or len(ends) != 2:
-            raise RobotFileError(f'{place}: calibrated must be two numbers, got {shortened(ends)}')
-        low, high = (number(end, -FAR, FAR, f'{place}: calibrated') for end in ends)
-        calibrated = low, high
     try:
-        return convert_between(robot, policy, calibrated)
+        return convert_between(given.robot, given.policy, given.calibrated or None)
     except ValueError as error:
         raise RobotFileError(f'{place}: {error}') from None
-
-
-def _optional(top: YamlMapping, key: str) -> list[tuple[str, Any, str]]:
-    return named_entries(top.need(key), f'{top.place}: {key}') if key in top else []

@@ -13,12 +13,8 @@ import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lerobot_serve.edge.robot.yaml_mapping import (
-    read_text,
-    RobotFileError,
-    shortened,
-    URDF_BYTES_LIMIT,
-)
+from lerobot_serve.edge.robot.file_format import read_bytes, RobotFileError, URDF_BYTES_LIMIT
+from lerobot_serve.files.parsing import shown
 
 MOVING_JOINT_TYPES = ('revolute', 'continuous', 'prismatic')
 # a larger number in a URDF means no limit
@@ -55,7 +51,7 @@ class Urdf:
         for joint in robot.findall('joint'):
             joint_name = joint.get('name', '')
             if joint_name in self._joints:
-                raise RobotFileError(f'{name}: duplicate joint {shortened(joint_name)}')
+                raise RobotFileError(f'{name}: duplicate joint {shown(joint_name)}')
             self._joints[joint_name] = joint
 
     def limit(self, joint: str, place: str) -> JointLimit:
@@ -63,13 +59,13 @@ class Urdf:
         where = f'{place}: {self._name}'
         if joint not in self._joints:
             raise RobotFileError(
-                f'{where}: no joint {joint!r}; it has {shortened(list(self._joints))}'
+                f'{where}: no joint {joint!r}; it has {shown(list(self._joints))}'
             )
         element = self._joints[joint]
         kind, limit = element.get('type'), element.find('limit')
         if kind not in MOVING_JOINT_TYPES:
             raise RobotFileError(
-                f'{where}: the joint {joint!r} is {shortened(kind)} and cannot be commanded'
+                f'{where}: the joint {joint!r} is {shown(kind)} and cannot be commanded'
             )
         if limit is None:
             if kind == 'continuous':
@@ -89,7 +85,7 @@ class Urdf:
 def load(path: Path) -> Urdf:
     """Return the joints of a file. Raises RobotFileError."""
     try:
-        return Urdf(read_text(path, URDF_BYTES_LIMIT), str(path))
+        return Urdf(read_bytes(path, URDF_BYTES_LIMIT).decode(), str(path))
     except UnicodeDecodeError:
         raise RobotFileError(f'{path}: not XML in UTF-8') from None
 
@@ -103,5 +99,5 @@ def _number(limit: ElementTree.Element, key: str, default: str | None, where: st
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise RobotFileError(f'{where}: {key} must be a number, got {shortened(text)}')
+        raise RobotFileError(f'{where}: {key} must be a number, got {shown(text)}')
     return value if abs(value) <= NO_LIMIT_ABOVE else None

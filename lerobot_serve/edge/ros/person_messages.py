@@ -19,7 +19,8 @@ from lerobot_serve.edge.robot.command_messages import (
     command_values,
 )
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.intervention import InterventionInput, JOY
+from lerobot_serve.edge.robot.file_format import JOY
+from lerobot_serve.edge.robot.intervention import InterventionInput
 from lerobot_serve.edge.takeover.target import PersonTarget
 from lerobot_serve.ros.topics.checked_subscription import decode_message
 

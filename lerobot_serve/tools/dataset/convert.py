@@ -14,9 +14,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from lerobot_serve.edge.robot.yaml_mapping import (
+from lerobot_serve.edge.robot.file_format import (
     parse_yaml,
-    read_text,
+    read_bytes,
     ROBOT_BYTES_LIMIT,
     RobotFileError,
 )
@@ -176,7 +176,10 @@ class _Conversion:
     def _sampled(self, path: Path, indexes: list[BagIndex]) -> list[EpisodePlan]:
         try:
             robot = parse_robot(
-                read_text(path, ROBOT_BYTES_LIMIT), str(path), '', parse=parse_yaml
+                read_bytes(path, ROBOT_BYTES_LIMIT).decode(),
+                str(path),
+                '',
+                parse=parse_yaml,
             )
         except (RobotFileError, UnicodeDecodeError) as error:
             raise DatasetError(str(error)) from error

@@ -14,7 +14,7 @@ from support.refusals import refusals
 import yaml
 
 from lerobot_serve.edge.robot import file as robot_file
-from lerobot_serve.edge.robot.yaml_mapping import parse_yaml
+from lerobot_serve.edge.robot.file_format import parse_yaml
 from lerobot_serve.experience.episode_facts import read_facts
 from lerobot_serve.files.load import load
 from lerobot_serve.files.parsing import from_yaml

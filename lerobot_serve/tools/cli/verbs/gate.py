@@ -102,7 +102,7 @@ def main(options: argparse.Namespace) -> int:
     from dataclasses import asdict
     import json
 
-    from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+    from lerobot_serve.edge.robot.file_format import RobotFileError
     from lerobot_serve.errors import UserError
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.policies.base import PolicyError

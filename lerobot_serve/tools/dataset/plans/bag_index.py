@@ -20,8 +20,7 @@ from lerobot_serve.contract.cdr import CdrReader
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
-from lerobot_serve.edge.robot.file import CAMERA_TYPES, STATE_KEYS
-from lerobot_serve.edge.robot.yaml_mapping import full_type
+from lerobot_serve.edge.robot.file_format import CAMERA_TYPES, full_type, STATE_TYPES
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
@@ -33,7 +32,7 @@ CONTINUES_NS = 10**9
 # of times [ns]; MCAP has 64 bits without a sign
 STAMP_END = 1 << 63
 # what may be an input or a command of a robot file
-INPUT_TYPES = {full_type(kind) for kind in (*STATE_KEYS, *CAMERA_TYPES, *COMMAND_TYPES)}
+INPUT_TYPES = {full_type(kind) for kind in (*STATE_TYPES, *CAMERA_TYPES, *COMMAND_TYPES)}
 # kinds of frames of one topic, and which of each kind are kept to be decoded
 HEADS, EXAMPLES = 8, (1, 2, 10, 100)
 

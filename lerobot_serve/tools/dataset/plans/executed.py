@@ -18,7 +18,7 @@ import statistics
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.dataset.plans.bag_index import (
     BagIndex,

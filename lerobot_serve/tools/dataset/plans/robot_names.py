@@ -15,17 +15,13 @@ from typing import Any
 
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
+from lerobot_serve.edge.robot.file_format import FAR, parse_received_yaml, RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_sources
-from lerobot_serve.edge.robot.yaml_mapping import (
-    named_entries,
-    parse_received_yaml,
-    RobotFileError,
-)
 
 # of what a robot file says
 NEEDED = ('name', 'fps', 'state', 'cameras', 'command', 'rename_map', 'units')
 # limits that admit every value
-WIDE = {'min': -file.FAR, 'max': file.FAR, 'max_step': 1.0}
+WIDE = {'min': -FAR, 'max': FAR, 'max_step': 1.0}
 IMAGES = 'observation.images.'
 COMPRESSED = '/compressed'
 
@@ -73,8 +69,9 @@ def parse_robot(
     if not isinstance(content, dict) or 'actions' not in content:
         raise RobotFileError(f'{place}: not a robot file: it has no actions')
     needed: dict[str, Any] = {key: content[key] for key in NEEDED if key in content}
-    entries = named_entries(content['actions'], f'{place}: actions')
-    needed['actions'] = {name: _without_limits(entry) for name, entry, _ in entries}
+    if isinstance(actions := content['actions'], dict):
+        actions = {name: _without_limits(entry) for name, entry in actions.items()}
+    needed['actions'] = actions
     robot = file.parse(needed, place)
     return RecordedRobot(
         text, robot, tuple(_inputs(robot, node)), _resolved(robot.command.topic, node)

@@ -13,7 +13,7 @@ import hashlib
 from lerobot_serve.contract.cdr import CdrReader
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.robot.yaml_mapping import ROBOT_BYTES_LIMIT, RobotFileError
+from lerobot_serve.edge.robot.file_format import ROBOT_BYTES_LIMIT, RobotFileError
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.message import (
     BagMessage,

@@ -12,14 +12,18 @@ from typing import Any
 
 from lerobot_serve.contract.names import is_topic
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
-from lerobot_serve.edge.robot.file import CAMERA_TYPES, JOINT_STATE, STATE_KEYS
-from lerobot_serve.edge.robot.intervention import DEFAULT_TYPE, JOY, TYPES
-from lerobot_serve.edge.robot.yaml_mapping import (
+from lerobot_serve.edge.robot.file_format import (
+    CAMERA_TYPES,
+    DEVICE_TYPE,
+    DEVICE_TYPES,
     full_type,
+    JOINT_STATE,
+    JOY,
     parse_received_yaml,
     RobotFileError,
-    shortened,
+    STATE_TYPES,
 )
+from lerobot_serve.files.parsing import shown
 
 TOPICS_LIMIT = 64
 
@@ -34,10 +38,10 @@ def robot_topics(text: str, node: str) -> dict[str, str]:
     for name, kind, allowed in _named(parse_received_yaml(text, place)):
         topic = resolved(name, node) if isinstance(name, str) else ''
         if not is_topic(topic):
-            raise RobotFileError(f'{place}: {shortened(name)} is not the name of a topic')
+            raise RobotFileError(f'{place}: {shown(name)} is not the name of a topic')
         if kind not in allowed:
             listed = ', '.join(allowed)
-            raise RobotFileError(f'{place}: {topic} must be of {listed}, got {shortened(kind)}')
+            raise RobotFileError(f'{place}: {topic} must be of {listed}, got {shown(kind)}')
         found[topic] = full_type(kind)
         if len(found) > TOPICS_LIMIT:
             raise RobotFileError(f'{place}: more than {TOPICS_LIMIT} topics')
@@ -58,14 +62,14 @@ def _named(content: Any) -> Iterator[tuple[Any, Any, list[str]]]:
     top = _mapping(content)
     state = top.get('state')
     for each in state if isinstance(state, list) else []:
-        yield *_topic(each, JOINT_STATE), list(STATE_KEYS)
+        yield *_topic(each, JOINT_STATE), STATE_TYPES
     for each in _mapping(top.get('cameras')).values():
         yield *_topic(each, CAMERA_TYPES[0]), CAMERA_TYPES
     commands = list(COMMAND_TYPES)
     if command := _mapping(top.get('command')):
         yield *_topic(command, commands[0]), commands
     if device := _mapping(top.get('intervention')):
-        yield *_topic(device, DEFAULT_TYPE), TYPES
+        yield *_topic(device, DEVICE_TYPE), DEVICE_TYPES
         if 'topic' in (deadman := _mapping(device.get('deadman'))):
             yield deadman['topic'], JOY, [JOY]
 

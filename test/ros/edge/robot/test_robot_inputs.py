@@ -17,7 +17,7 @@ from std_msgs.msg import Float64MultiArray
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.description import StateSource
-from lerobot_serve.edge.robot.file import CAMERA_TYPES, ODOMETRY_FIELDS, STATE_KEYS
+from lerobot_serve.edge.robot.file_format import CAMERA_TYPES, ODOMETRY_FIELDS, STATE_TYPES
 from lerobot_serve.edge.ros import sensor_messages
 
 NAMES = ('pan', 'lift', 'flex', 'gripper')
@@ -42,8 +42,8 @@ def refusal(message: object, of: StateSource) -> Malformed:
 
 
 def test_every_type_that_a_file_may_name_is_known():
-    assert set(sensor_messages.MESSAGE_TYPES) == {*STATE_KEYS, *CAMERA_TYPES}
-    assert set(sensor_messages.READERS) == set(STATE_KEYS)
+    assert set(sensor_messages.MESSAGE_TYPES) == {*STATE_TYPES, *CAMERA_TYPES}
+    assert set(sensor_messages.READERS) == set(STATE_TYPES)
 
 
 # joint states

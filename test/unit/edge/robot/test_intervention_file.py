@@ -8,8 +8,8 @@ from support.edge.robot_rig import ARM, BASE, changed, REMOVED
 
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file import parse
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput, JOY, JoyAxis
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 
 PLACE = 'f: intervention'
 PAN = 'shoulder_pan.pos'
@@ -52,27 +52,27 @@ def test_a_joystick_has_axes_and_its_own_deadman():
 @pytest.mark.parametrize(
     ('device', 'text'),
     [
-        ('leader', 'expected topic, type, timeout_s, deadman, axes'),
+        ('leader', 'must be a group of topic, type, timeout_s, deadman, axes'),
         ({}, 'topic is missing'),
         ({'topic': 'a b'}, 'topic must be the name of a topic'),
-        ({'topic': 'a', 'speed': 1}, "unknown 'speed'"),
+        ({'topic': 'a', 'speed': 1}, "unknown field 'speed'"),
         (
             {'topic': 'a', 'type': 'sensor_msgs/Imu'},
             'type must be one of trajectory_msgs/JointTrajectory',
         ),
-        ({'topic': 'a', 'timeout_s': 0}, 'timeout_s must be in [0.01, 2], got 0'),
-        ({'topic': 'a', 'timeout_s': 60}, 'timeout_s must be in [0.01, 2], got 60'),
-        ({'topic': 'a', 'axes': AXES}, "unknown 'axes'"),
-        ({'topic': 'a', 'deadman': 4}, 'deadman: expected topic, button'),
+        ({'topic': 'a', 'timeout_s': 0}, 'timeout_s must be a number from 0.01 to 2, got 0'),
+        ({'topic': 'a', 'timeout_s': 60}, 'timeout_s must be a number from 0.01 to 2, got 60'),
+        ({'topic': 'a', 'axes': AXES}, 'axes is of sensor_msgs/Joy, and this is'),
+        ({'topic': 'a', 'deadman': 4}, 'deadman must be a group of button, topic'),
         ({'topic': 'a', 'deadman': {'button': 4}}, 'deadman: topic is missing'),
         ({'topic': 'a', 'deadman': {'topic': 'joy'}}, 'deadman: button is missing'),
         (
             {'topic': 'a', 'deadman': {'topic': 'joy', 'button': -1}},
-            'deadman: button must be in [0, 63], got -1',
+            'deadman: button must be a whole number from 0 to 63, got -1',
         ),
         (
             {'topic': 'a', 'deadman': {'topic': 'joy', 'button': 1.5}},
-            'deadman: button must be a whole number, got 1.5',
+            'deadman: button must be a whole number from 0 to 63, got 1.5',
         ),
         (
             {'topic': 'a', 'deadman': {'topic': 'a', 'button': 1}},
@@ -86,11 +86,11 @@ def test_a_joystick_has_axes_and_its_own_deadman():
         ),
         ({'topic': 'a', 'type': 'geometry_msgs/Twist'}, 'geometry_msgs/Twist takes velocities'),
         ({'topic': 'joy', 'type': JOY}, 'axes is missing'),
-        (JOYSTICK | {'axes': {}}, 'axes is empty'),
+        (JOYSTICK | {'axes': {}}, 'axes must be a mapping of actions to axes, got {}'),
         (JOYSTICK | {'axes': {'tail': {'axis': 0, 'scale': 1}}}, "axes: no action 'tail'"),
         (
             JOYSTICK | {'axes': {PAN: {'axis': 0, 'scale': 0}}},
-            f'axes: {PAN}: scale must not be 0: the axis would move nothing',
+            'but 0: the axis would move nothing',
         ),
         (JOYSTICK | {'axes': {PAN: {'axis': 0}}}, f'axes: {PAN}: scale is missing'),
     ],

@@ -11,8 +11,8 @@ from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, ROBOTS, SIM_ARM
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.description import CommandOutput
 from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.measurement import measuring_indices
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 
 SO101_JOINTS = (
     'shoulder_pan',
@@ -163,7 +163,7 @@ def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
 @pytest.mark.parametrize(
     ('text', 'words'),
     [
-        ('', 'expected name, fps'),
+        ('', 'must be a group of name, fps'),
         ('- a\n- b', "got ['a', 'b']"),
         ('name: [a, b', 'not YAML (line 1, column 12: expected'),
         ('fps: 30\nname: {a\n', 'not YAML (line 3, column 1: '),

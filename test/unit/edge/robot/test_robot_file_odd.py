@@ -12,7 +12,7 @@ from support.edge.robot_rig import ARM
 
 from lerobot_serve.edge.robot import urdf
 from lerobot_serve.edge.robot.file import load, parse
-from lerobot_serve.edge.robot.yaml_mapping import (
+from lerobot_serve.edge.robot.file_format import (
     ROBOT_BYTES_LIMIT,
     RobotFileError,
     URDF_BYTES_LIMIT,

@@ -18,6 +18,7 @@ from lerobot_serve.contract.data_path.execution_report import decode as decode_e
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.units import (
     convert_between,
     executed_for_policy,
@@ -26,7 +27,6 @@ from lerobot_serve.edge.robot.units import (
     UnitConversion,
     UnitConversions,
 )
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session_request import encode_robot_limits, limits_extension
 
@@ -176,7 +176,7 @@ def test_traces_and_audits_have_the_limits_in_the_unit_of_the_commands():
             {'shoulder_pan': DEGREES},
             "no state or action 'shoulder_pan'; did you mean",
         ),
-        ({NAME: 'deg'}, f'f: units: {NAME}: expected robot, policy, calibrated'),
+        ({NAME: 'deg'}, f'f: units: {NAME} must be a group of robot, policy, calibrated'),
         ({NAME: {'robot': 'rad'}}, f'f: units: {NAME}: policy is missing'),
         ({NAME: {'robot': 'rad', 'policy': 'grad'}}, 'policy must be one of rad, deg, m, mm'),
         ({NAME: {'robot': 'rad', 'policy': 'mm'}}, 'mm cannot be converted to rad'),
@@ -187,9 +187,9 @@ def test_traces_and_audits_have_the_limits_in_the_unit_of_the_commands():
         ({NAME: {**DEGREES, 'calibrated': 3}}, 'calibrated must be two numbers, got 3'),
         (
             {NAME: {'robot': 'rad', 'policy': 'range_0_100', 'calibrated': [0, True]}},
-            'calibrated must be a number, got True',
+            'calibrated[1] must be a number from -1e+06 to 1e+06, got True',
         ),
-        ({NAME: {**DEGREES, 'unit': 'rad'}}, "unknown 'unit'; allowed are robot, policy"),
+        ({NAME: {**DEGREES, 'unit': 'rad'}}, "unknown field 'unit'; allowed are robot, policy"),
     ],
 )
 def test_a_mistake_in_the_units_is_named_with_its_place(content, text):

@@ -13,8 +13,8 @@ from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH
 
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.urdf import JointLimit, Urdf
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 
 BOUNDS = 'lower="-1.5" upper="1.25" effort="10" velocity="3"'
 

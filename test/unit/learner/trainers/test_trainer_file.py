@@ -156,7 +156,7 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path):
         read_trainer_file(tmp_path / 'no.yaml')
     large = tmp_path / 'large.yaml'
     large.write_text('#' * (1 << 21))
-    with pytest.raises(TrainerError, match='larger than 1048576 bytes'):
+    with pytest.raises(TrainerError, match='larger than 1024 KiB'):
         read_trainer_file(large)
 
 

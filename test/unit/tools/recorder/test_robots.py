@@ -10,8 +10,8 @@ from support.paths import REPOSITORY
 from support.tools.recorder_rig import EDGE, ROBOT_FILE, state, text
 
 from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_topics
-from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.recorder.robots import known_robots
