@@ -14,13 +14,14 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'contract', 'parameters', 'picture_headers', 'errors', 'trace', 'telemetry'}
-GROUND |= {'atomic_file', 'child_process', 'private_file', 'ros_home', 'state_folder'}
+GROUND |= {'atomic_file', 'child_process', 'files', 'private_file', 'ros_home', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
     'arrays': set(),
     'picture_headers': {'arrays'},
     'contract': {'arrays', 'picture_headers'},
     'parameters': set(),
+    'files': {'parameters'},
     'errors': set(),
     'atomic_file': set(),
     'private_file': set(),
@@ -32,13 +33,13 @@ ALLOWED = {
     'requirements': set(),
     'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file', 'private_file'},
-    'versions': {'errors', 'atomic_file', 'access'},
+    'versions': {'errors', 'atomic_file', 'access', 'files'},
     'experience': {'atomic_file', 'versions', 'contract'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
     'policies': {
         *('arrays', 'child_process', 'contract', 'peer_formats', 'private_file', 'requirements'),
-        'versions',
+        *('files', 'versions'),
     },
     'trace': {'arrays', 'contract', 'parameters', 'atomic_file'},
     'telemetry': {'parameters', 'zenoh'},
