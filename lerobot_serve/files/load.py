@@ -56,6 +56,15 @@ def rule(fits: Callable[[Any], bool], allowed: str, **bounds: Any) -> Meta:
     return Meta(description=allowed, extra={'fits': fits}, **bounds)
 
 
+def text_of(limit_bytes: int) -> Meta:
+    """Return the bound of a text in UTF-8."""
+
+    def fits(text: str) -> bool:
+        return len(text.encode(errors='surrogatepass')) <= limit_bytes
+
+    return rule(fits, f'a text of at most {limit_bytes} bytes')
+
+
 def load(kind: type[T], content: Any, place: str) -> T:
     """Return the record of a content; `place` is the file, for the text. Raises Refused."""
     # for mypy, a class is not hashable

@@ -6,44 +6,51 @@ it, a router with `gate_folder` reads it before the candidate drives a robot. Pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, Literal
 from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta, Struct
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
-from lerobot_serve.router.storage.checked import checked_int, checked_text
+from lerobot_serve.files.load import load, text_of
+from lerobot_serve.files.parsing import from_json
 
 FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
 # verdicts with which a candidate may drive robots
 ADMITTED = ('passed', 'overridden')
 # in a trace, instead of a verdict: it drove before the router started, its files are slot a's
 ADMITTED_BEFORE, SAME_FILES = 'admitted_before', 'same_files'
-VERDICTS = (*ADMITTED, 'held', 'refused', 'too_few')
+Verdict = Literal['passed', 'overridden', 'held', 'refused', 'too_few']
+VERDICTS: tuple[str, ...] = get_args(Verdict)
 COMMAND = '`lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {folder}`'
 
 
-@dataclass(frozen=True, slots=True)
-class GateRecord:
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Fingerprint = Annotated[str, text_of(FINGERPRINT_LIMIT)]
+ShortText = Annotated[str, text_of(64)]
+
+
+class GateRecord(Struct, frozen=True):
     """
     The result of a gate. `overrides` are gate, reason and person; `recordings` the SHA-256 of the
     replayed requests; `gates` one row for each gate, for people.
     """
 
-    candidate: str
-    parent: str
-    verdict: str
-    text: str
-    episodes: int
-    requests: int
-    recordings: str
-    made: str
-    gates: tuple[Mapping[str, Any], ...] = ()
+    candidate: Fingerprint
+    parent: Fingerprint
+    verdict: Verdict
+    text: Annotated[str, text_of(TEXT_LIMIT)]
+    episodes: Count
+    requests: Count
+    recordings: ShortText
+    made: ShortText
+    gates: tuple[dict[str, Any], ...] = ()
     overrides: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -57,7 +64,9 @@ def write_record(folder: Path, record: GateRecord) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = record_path(folder, record.candidate)
     with replacement_of(path, durable=True) as part, part.open('w') as file:
-        json.dump({'format': FORMAT, **asdict(record)}, file, indent=2, allow_nan=False)
+        json.dump(
+            {'format': FORMAT, **msgspec.to_builtins(record)}, file, indent=2, allow_nan=False
+        )
         file.write('\n')
         file.flush()
         os.fsync(file.fileno())
@@ -70,36 +79,10 @@ def read_record(path: Path) -> GateRecord:
         raw = file.read(BYTES_LIMIT + 1)
     if len(raw) > BYTES_LIMIT:
         raise ValueError(f'more than {BYTES_LIMIT} bytes')
-    try:
-        values = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'not JSON ({str(error)[:80]})') from None
+    values = from_json(raw)
     if not isinstance(values, dict) or values.get('format') != FORMAT:
         raise ValueError(f'not a gate record of format {FORMAT}')
-    try:
-        return _record(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'not a gate record ({error!r})') from None
-
-
-def _record(values: Mapping[str, Any]) -> GateRecord:
-    if values['verdict'] not in VERDICTS:
-        raise ValueError(f'verdict is {values["verdict"]!r}')
-    return GateRecord(
-        candidate=checked_text(values['candidate'], FINGERPRINT_LIMIT),
-        parent=checked_text(values['parent'], FINGERPRINT_LIMIT),
-        verdict=values['verdict'],
-        text=checked_text(values['text'], TEXT_LIMIT),
-        episodes=checked_int(values['episodes'], 'episodes', 2**53),
-        requests=checked_int(values['requests'], 'requests', 2**53),
-        recordings=checked_text(values['recordings'], 64),
-        made=checked_text(values['made'], 64),
-        gates=tuple(dict(row) for row in values['gates']),
-        overrides=tuple(
-            (checked_text(gate), checked_text(reason), checked_text(by))
-            for gate, reason, by in values['overrides']
-        ),
-    )
+    return load(GateRecord, values, 'not a gate record')
 
 
 class GateRecords:

@@ -119,6 +119,9 @@ def test_an_outcome_that_no_episode_has_is_none(bag):
     assert [each.outcome for each in episodes_in(bag.parent)] == ['']
 
 
+UNCOUNTED = {'control_steps': ..., 'control_steps_person': ...}
+
+
 def test_intervals_of_an_older_recorder_are_counted(bag):
     change(
         bag,
@@ -138,33 +141,33 @@ def test_intervals_of_an_older_recorder_are_counted(bag):
 @pytest.mark.parametrize(
     ('values', 'text'),
     [
-        ({'robot': 3}, 'robot must be of type str, got 3'),
-        ({'robot': ...}, 'robot must be of type str, got None'),
+        ({'robot': 3}, 'robot must be a text, got 3'),
+        ({'robot': ...}, 'robot is missing; it must be a text'),
         ({'robot': 'x' * 200}, 'client_id must have at most 128 bytes'),
         ({'robot': '\ud800'}, 'client_id must be UTF-8'),
         ({'episode_id': 'a\0b'}, 'without NUL'),
-        ({'outcome': None}, 'outcome must be of type str'),
-        ({'control_steps': True}, 'control_steps must be of type int, got True'),
-        ({'control_steps': 5.0}, 'control_steps must be of type int, got 5.0'),
+        ({'outcome': None}, 'outcome must be a text'),
+        ({'control_steps': True}, 'control_steps must be a whole number, got True'),
+        ({'control_steps': 5.0}, 'control_steps must be a whole number, got 5.0'),
         ({'control_steps': float('nan')}, 'NaN is not a number'),
         ({'control_steps': float('inf')}, 'Infinity is not a number'),
         ({'control_steps': -1}, 'control_steps must be in'),
         ({'control_steps': 1 << 32}, 'control_steps must be in'),
         ({'control_steps': 10**4000}, 'control_steps must be in'),
-        ({'control_steps_person': ...}, 'control_steps_person must be of type int'),
+        ({'control_steps_person': ...}, 'control_steps and control_steps_person need each other'),
         ({'control_steps_person': 6}, 'control_steps_person must be in'),
-        ({'policies': 'p'}, 'policies must be of type list'),
-        ({'policies': [1]}, 'policies must be strings'),
+        ({'policies': 'p'}, 'policies must be a list'),
+        ({'policies': [1]}, 'policies[0] must be a text'),
         ({'policies': ['p'] * 17}, 'at most 16 policies'),
-        ({'control_steps': ..., 'intervals': [7]}, 'intervals must be objects'),
-        ({'control_steps': ..., 'intervals': {}}, 'intervals must be of type list'),
+        ({**UNCOUNTED, 'intervals': [7]}, 'intervals[0] must be a group of source'),
+        ({**UNCOUNTED, 'intervals': {}}, 'intervals must be a list'),
         (
-            {'control_steps': ..., 'intervals': [{'first_step': 9, 'last_step': 1}]},
-            'source must be of type str',
+            {**UNCOUNTED, 'intervals': [{'first_step': 9, 'last_step': 1}]},
+            'source is missing; it must be a text',
         ),
         (
             {
-                'control_steps': ...,
+                **UNCOUNTED,
                 'intervals': [{'source': 'x', 'first_step': 9, 'last_step': 1}],
             },
             'control_steps must be in',
@@ -311,5 +314,5 @@ def test_any_values_are_facts_or_refused(tmp_path_factory, values):
         facts = read_facts(folder)
     except NotAnEpisode:
         return
-    assert type(facts.control_steps) is int
+    assert type(facts.steps) is int
     assert all(type(each) is str for each in facts.policies)

@@ -34,7 +34,7 @@ ALLOWED = {
     'entry_points': {'errors', 'shared_memory', 'requirements'},
     'access': {'errors', 'atomic_file', 'private_file'},
     'versions': {'errors', 'atomic_file', 'access', 'files'},
-    'experience': {'atomic_file', 'versions', 'contract'},
+    'experience': {'atomic_file', 'versions', 'contract', 'files'},
     'cage': {'arrays'},
     'peer_formats': {'arrays'},
     'policies': {

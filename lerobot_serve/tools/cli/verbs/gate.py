@@ -99,8 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return the exit status of the verdict. Raises ParameterError, UserError."""
-    from dataclasses import asdict
     import json
+
+    import msgspec
 
     from lerobot_serve.edge.robot.file_format import RobotFileError
     from lerobot_serve.errors import UserError
@@ -131,7 +132,9 @@ def main(options: argparse.Namespace) -> int:
             raise UserError(f'the record cannot be written: {error}') from error
         figures.notes.append(f'record: {path}')
     print(
-        json.dumps(asdict(record), indent=2) if options.json else as_text(record, figures, gates)
+        json.dumps(msgspec.to_builtins(record), indent=2)
+        if options.json
+        else as_text(record, figures, gates)
     )
     if record.verdict in ADMITTED:
         return PASSED

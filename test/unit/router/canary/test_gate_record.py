@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import json
 import os
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+import msgspec
 import pytest
 
 from lerobot_serve.router.canary.gate_record import (
@@ -53,7 +53,7 @@ def test_no_fingerprint_leaves_the_folder(fingerprint):
 @pytest.mark.parametrize('verdict', VERDICTS)
 def test_only_a_gate_that_passed_admits(tmp_path, verdict, champion):
     """The name in a fingerprint is free."""
-    write_record(tmp_path, replace(RECORD, verdict=verdict))
+    write_record(tmp_path, msgspec.structs.replace(RECORD, verdict=verdict))
     found = GateRecords(tmp_path).obstacle('named@f0ed18fdea8b3055', champion)
     assert (not found) is (verdict in ADMITTED)
     if found:
@@ -94,7 +94,7 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     assert 'no gate record' in records.obstacle(RECORD.candidate, champion)
     path = write_record(tmp_path, RECORD)
     assert records.obstacle(RECORD.candidate, champion) == ''
-    write_record(tmp_path, replace(RECORD, verdict='refused', text='NaN'))
+    write_record(tmp_path, msgspec.structs.replace(RECORD, verdict='refused', text='NaN'))
     assert 'refused: NaN' in records.obstacle(RECORD.candidate, champion)
     path.unlink()
     assert 'no gate record' in records.obstacle(RECORD.candidate, champion)
@@ -114,7 +114,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(['format', *GateRecord.__dataclass_fields__]), JSON)
+@given(st.sampled_from(['format', *GateRecord.__struct_fields__]), JSON)
 def test_a_damaged_record_is_refused_or_whole(tmp_path_factory, name, value):
     folder = tmp_path_factory.mktemp('gates')
     path = write_record(folder, RECORD)
