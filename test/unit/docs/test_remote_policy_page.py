@@ -9,23 +9,28 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.policies.remote import groot, http, lerobot_async, openpi
-from lerobot_serve.policies.remote.contract_file import read_contract
+from lerobot_serve.policies.remote.contract_file import MappedContractFile, read_contract
 
 PAGE = (REPOSITORY / 'docs' / 'remote_policies.md').read_text()
 EXAMPLES = re.findall(r'```yaml\n# contract: (\w+)\n(.*?)```', PAGE, re.DOTALL)
-RULES = {'openpi': openpi.RULES, 'lerobot_async': lerobot_async.RULES}
+FILES = {
+    'openpi': openpi.OpenpiContractFile,
+    'groot': MappedContractFile,
+    'http': http.HttpContractFile,
+    'lerobot_async': lerobot_async.LerobotContractFile,
+}
 
 
 @pytest.mark.parametrize(('kind', 'text'), EXAMPLES)
 def test_each_example_is_read(tmp_path, kind, text):
     (tmp_path / 'contract.yaml').write_text(text)
     path = f'{tmp_path}/contract.yaml' + ('' if 'url:' in text else ',url=ws://host:1')
-    contract = read_contract(path, RULES.get(kind, {}), mapped=kind != 'lerobot_async')
+    contract = read_contract(path, FILES[kind])
     assert contract.state_names == contract.action_names
     assert {kind for kind, _ in EXAMPLES} == {'openpi', 'groot', 'lerobot_async'}
 
 
 def test_every_field_is_explained():
-    for rules in (openpi.RULES, lerobot_async.RULES, http.RULES):
-        assert all(name in PAGE for name in rules)
+    for kind in FILES.values():
+        assert all(name in PAGE for name in kind.__struct_fields__)
     assert all(module.KIND in PAGE for module in (openpi, groot, http, lerobot_async))
