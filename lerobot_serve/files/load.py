@@ -24,7 +24,13 @@ from lerobot_serve.parameters import closest_name
 T = TypeVar('T')
 Place = tuple[str | int, ...]
 FILE_LIMIT_BYTES = 1 << 20
-WORDS = {bool: 'true or false', NoneType: 'null', int: 'a whole number', float: 'a number'}
+WORDS: dict[Any, str] = {
+    bool: 'true or false',
+    int: 'a whole number',
+    float: 'a number',
+    NoneType: 'null',
+    Any: 'any value',
+}
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -251,7 +257,7 @@ def _last(metas: tuple[Meta, ...], name: str) -> float | None:
 def _unwrapped(kind: Any) -> tuple[Any, tuple[Meta, ...]]:
     """Return a type without its annotations, and these; a field may be left out (UnsetType)."""
     if UnsetType in get_args(kind):
-        (kind,) = (each for each in get_args(kind) if each is not UnsetType)
+        kind = Union[tuple(each for each in get_args(kind) if each is not UnsetType)]  # noqa: UP007
     if get_origin(kind) is Annotated:
         bare, *metas = get_args(kind)
         return bare, tuple(each for each in metas if isinstance(each, Meta))

@@ -48,7 +48,9 @@ def _has_group(pattern: str) -> bool:
 Steps = Annotated[int, Meta(ge=1, le=10**9)]
 NO_NUL = Meta(pattern=r'^[^\0]*\Z')
 Word = Annotated[str, NO_NUL, Meta(min_length=1)]
-Variable = Annotated[str, Meta(pattern=r'^[A-Za-z_][A-Za-z0-9_]*\Z')]
+Variable = Annotated[
+    str, Meta(pattern=r'^[A-Za-z_][A-Za-z0-9_]*\Z', description='that of a variable')
+]
 Pattern = Annotated[
     str,
     rule(

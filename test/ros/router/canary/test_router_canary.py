@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import time
 
+import msgspec
 import pytest
 from support.router.rollout_rig import canary, PLAN, SUCCESS
 
@@ -147,7 +147,9 @@ def test_a_candidate_without_a_gate_record_drives_no_robot(router_rig, tmp_path)
     write_record(tmp_path / 'gates', record)
     router_rig.wait_for_health('healthy')
     assert client.round_trip(episode_id=router_rig.episode('b', salt='new')).slot == 'b'
-    write_record(tmp_path / 'gates', replace(record, verdict='refused', text='NaN'))
+    write_record(
+        tmp_path / 'gates', msgspec.structs.replace(record, verdict='refused', text='NaN')
+    )
     router_rig.wait_for_health('slot_b_drained')
     assert client.round_trip(episode_id=router_rig.episode('b', salt='newer')).slot == 'a'
 

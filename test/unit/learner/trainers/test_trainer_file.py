@@ -99,7 +99,7 @@ def test_placeholders_are_filled_once():
         ('end_s: .inf', 'end_s must be a number from 0.1 to 3600, got inf'),
         ('end_s: .nan', 'end_s must be a number from 0.1 to 3600, got nan'),
         ('environment: {A: 1}', 'environment: A must be a text in quotes, got 1'),
-        ("environment: {A-B: ''}", 'environment must be a group of variables with texts'),
+        ("environment: {A-B: ''}", "the name 'A-B' must be that of a variable"),
         ("environment: {A: '{parrent}'}", 'unknown placeholder {parrent} in'),
         ("step_pattern: 'step (\\d+'", 'step_pattern must be a regular expression'),
         ('step_pattern: 3', 'step_pattern must be a regular expression'),

@@ -79,7 +79,7 @@ def test_limits_in_degrees_are_asked_about():
         (f'{PAN_PATH}/max', REMOVED, 'shoulder_pan.pos: max is missing'),
         (f'{PAN_PATH}/max_step', REMOVED, 'max_step or max_velocity is missing'),
         (f'{PAN_PATH}/joint', 'elbow_flex', "joint: duplicate 'elbow_flex'"),
-        ('state/0/joints', ['shoulder_pan'] * 2, "duplicate 'shoulder_pan'"),
+        ('state/0/joints', ['shoulder_pan'] * 2, 'joints must be a list of different names'),
         (f'{PAN_PATH}/joint', 'nose', 'no state value measures nose'),
         ('command/topic', 'joint states', 'must be the name of a topic'),
     ],
