@@ -71,7 +71,7 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
         return Planned(node, Rule(Effect.DO, text))
     router = fleet.router(request.target)
     if verb == commands.SPLIT:
-        return Planned(router.name, split_rule(router, request.percent))
+        return Planned(router.name, split_rule(router, request.share_percent))
 
     def read_plan() -> CanaryPlan | None:
         return fleet.plan(router.name)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.load import load, Record, Refused, rule
 from lerobot_serve.tools.operate.commands import RobotVerb, SlotVerb, Verb
 from lerobot_serve.tools.operate.robots.every_robot import EVERY_VERBS
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN, parsed_plan
@@ -29,83 +30,62 @@ NEEDED: dict[str, tuple[str, ...]] = {**dict.fromkeys(SLOT, ('slot',)), SPLIT: (
 NEEDED[OUTCOME] = ('outcome',)
 AT_ONCE = ('rollout abort', 'drain')
 OUTCOMES = ('success', 'failure')
-TARGET_LIMIT, REASON_LIMIT, CONFIRM_LIMIT = 256, 512, 4096
-LIMITS = {'target': TARGET_LIMIT, 'reason': REASON_LIMIT, 'slot': 16, 'policy': 1024, 'plan': 256}
 
 
 class BadRequest(UserError):
     """A request that is no command."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
+def _text(limit: int) -> Meta:
+    return Meta(max_length=limit)
+
+
+PageVerb = Annotated[str, rule(lambda verb: verb in VERBS, f'one of {", ".join(VERBS)}')]
+Outcome = Annotated[
+    str, rule(lambda word: word in ('', *OUTCOMES), f'one of {", ".join(OUTCOMES)}')
+]
+
+
+class CommandRequest(Record, frozen=True):
     """
     One press of a button. `confirm` is the text that the person has read, None before; `target` is
     a node, or the id of an episode; `policy` and `plan` are those of `rollout start`.
     """
 
-    verb: str
-    target: str
-    slot: str = ''
-    percent: int = 0
+    verb: PageVerb
+    target: Annotated[str, _text(256)] = ''
+    slot: Annotated[str, _text(16)] = ''
+    percent: int | None = None
     at_once: bool = False
-    outcome: str = ''
-    policy: str = ''
-    plan: str = DEFAULT_PLAN
-    reason: str = ''
-    confirm: str | None = None
+    outcome: Outcome = ''
+    policy: Annotated[str, _text(1024)] = ''
+    plan: Annotated[str, _text(256)] = DEFAULT_PLAN
+    reason: Annotated[str, _text(512)] = ''
+    confirm: Annotated[str, _text(4096)] | None = None
 
+    def __post_init__(self) -> None:
+        for key in ('target', *NEEDED.get(self.verb, ())):
+            if getattr(self, key) in ('', None):
+                raise ValueError(f'{self.verb} needs {key}')
+        if self.at_once and self.verb not in AT_ONCE:
+            raise ValueError(f'at_once is of {" and ".join(AT_ONCE)}, not of {self.verb}')
+        if self.verb != START and (self.policy or self.plan != DEFAULT_PLAN):
+            key = 'policy' if self.policy else 'plan'
+            raise ValueError(f'{key} is of {START}, not of {self.verb}')
 
-FIELDS: dict[str, type] = {
-    'verb': str,
-    'target': str,
-    'slot': str,
-    'percent': int,
-    'at_once': bool,
-    'outcome': str,
-    'policy': str,
-    'plan': str,
-    'reason': str,
-    'confirm': str,
-}
+    @property
+    def share_percent(self) -> int:
+        return self.percent or 0
 
 
 def command_request(data: Any) -> CommandRequest:
-    """Return the command of a JSON value. Raises BadRequest with the field that is wrong."""
-    if not isinstance(data, Mapping):
-        raise BadRequest('a command must be a JSON object')
-    given = {key: value for key, value in data.items() if value is not None}
-    if unknown := sorted(map(str, given.keys() - FIELDS.keys())):
-        raise BadRequest(
-            f'{unknown[0][:40]!r} is no field of a command; known: {", ".join(FIELDS)}'
-        )
-    for key, value in given.items():
-        if type(value) is not FIELDS[key]:
-            raise BadRequest(f'{key} must be of type {FIELDS[key].__name__}, got {value!r:.60}')
-    return _checked(given)
-
-
-def _checked(given: Mapping[str, Any]) -> CommandRequest:
-    verb = given.get('verb', '')
-    if verb not in VERBS:
-        raise BadRequest(f'verb must be one of {", ".join(VERBS)}, got {verb!r:.60}')
-    for key in ('target', *NEEDED.get(verb, ())):
-        if key not in given or given[key] == '':
-            raise BadRequest(f'{verb} needs {key}')
-    for key, limit in LIMITS.items():
-        if len(given.get(key, '')) > limit:
-            raise BadRequest(f'{key} has at most {limit} characters, got {len(given[key])}')
-    if len(given.get('confirm', '')) > CONFIRM_LIMIT:
-        raise BadRequest(f'confirm has at most {CONFIRM_LIMIT} characters')
-    if verb == SPLIT:
-        check_percent(given['percent'])
-    if given.get('at_once') and verb not in AT_ONCE:
-        raise BadRequest(f'at_once is of {" and ".join(AT_ONCE)}, not of {verb}')
-    for key in ('policy', 'plan'):
-        if key in given and verb != START:
-            raise BadRequest(f'{key} is of {START}, not of {verb}')
-    if 'plan' in given:
-        parsed_plan(given['plan'])
-    if verb == OUTCOME and given['outcome'] not in OUTCOMES:
-        raise BadRequest(f'outcome must be one of {", ".join(OUTCOMES)}')
-    return CommandRequest(**given)
+    """Return the command of a JSON value. Raises UserError with the field that is wrong."""
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if value is not None}
+    try:
+        request = load(CommandRequest, data, 'command')
+    except Refused as refused:
+        raise BadRequest(str(refused)) from None
+    check_percent(request.share_percent)
+    parsed_plan(request.plan)
+    return request

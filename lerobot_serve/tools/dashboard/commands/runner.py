@@ -217,7 +217,7 @@ class CommandRunner:
             return result
         before = client.router(now.node)
         if verb == commands.SPLIT:
-            return operations.set_split(client, before, request.percent, request.reason)
+            return operations.set_split(client, before, request.share_percent, request.reason)
         if commands.ROLLOUT.get(verb) is Verb.STOP:
             return rollouts.stop(client, before, request.reason)
         return operations.run_rule(
