@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
+
 import cv2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 import simplejpeg
+from support.contract.wire_examples import an_observation
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.gateway.callers.predictions import PredictionError
+from lerobot_serve.gateway.http.images import image_of, PixelBudget
 from lerobot_serve.picture_headers import (
     check_picture,
     PictureSize,
@@ -18,6 +28,8 @@ from lerobot_serve.picture_headers import (
     SEGMENT_LIMIT,
     UnreadablePicture,
 )
+from lerobot_serve.tools.dashboard.robot.last_request import jpeg_of
+from lerobot_serve.tools.dataset import checking
 
 HEIGHT, WIDTH = 24, 32
 FRAME = np.arange(HEIGHT * WIDTH * 3, dtype=np.uint32).astype(np.uint8).reshape(HEIGHT, WIDTH, 3)
@@ -51,6 +63,33 @@ def test_scans_without_number_are_refused():
     progressive = data.tobytes()
     scans = progressive[progressive.index(b'\xff\xda') : -2]
     refused(progressive[:-2] + scans * 1000 + b'\xff\xd9', 'is progressive')
+
+
+def seen_on_page(data: bytes) -> object:
+    image = Image('front', HEIGHT, WIDTH, data, Codec.JPEG)
+    request = replace(an_observation(), images=(image,))
+    return jpeg_of(wire_observation.encode(request), 'front')
+
+
+READERS = {
+    'http': lambda data: image_of('image', base64.b64encode(data).decode(), PixelBudget()),
+    'page': seen_on_page,
+    'dataset': lambda data: checking._picture_fault(data, [HEIGHT, WIDTH, 3], True),
+}
+
+
+@pytest.mark.parametrize('reader', READERS)
+def test_each_reader_asks_the_header_first(reader, monkeypatch):
+    """The edge and the server: test_camera_inputs.py, test_wire_images_refused.py."""
+    for module in (simplejpeg, cv2):
+        for name in ('decode_jpeg', 'imdecode'):
+            monkeypatch.setattr(module, name, None, raising=False)
+    _, data = cv2.imencode('.jpg', FRAME, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    try:
+        answer = str(READERS[reader](data.tobytes()))
+    except (Malformed, PredictionError) as error:
+        answer = str(error)
+    assert 'progressive' in answer
 
 
 def test_scans_of_single_channels_are_refused():
