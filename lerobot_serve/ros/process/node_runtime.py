@@ -274,7 +274,8 @@ class NodeRuntime:
             self.context.shutdown()
 
     def _guard_middleware(self) -> None:
-        guard, timers, sound_s = PortGuard(), EventThreads(), time.monotonic()
+        # in looks: a process that was stopped has not looked, and its ports are renewed soon
+        guard, timers, unsound_looks = PortGuard(), EventThreads(), 0
         with contextlib.closing(ReplacedPorts()) as replaced:
             for number in itertools.count():
                 if self.stop.wait(PORT_CHECK_S):
@@ -283,8 +284,9 @@ class NodeRuntime:
                     self._leave(LOCKED_UP_TEXT.format(stuck, STUCK_LOOKS * PORT_CHECK_S))
                     return
                 problem = own_ports.find_problem({})
-                sound_s = sound_s if problem else time.monotonic()
-                self._set_deaf(problem if time.monotonic() - sound_s > DEAF_S else '')
+                unsound_looks = unsound_looks + 1 if problem else 0
+                is_deaf = unsound_looks * PORT_CHECK_S > DEAF_S
+                self._set_deaf(problem if is_deaf else '')
                 for port in guard.check():
                     self._log_error(BLOCKED_TEXT.format(port.file.name, port.messages))
                 # reads the whole memory map of the process

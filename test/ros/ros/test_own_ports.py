@@ -76,7 +76,7 @@ import os, sys
 from rclpy.node import Node
 from lerobot_serve.ros.process import node_runtime, own_restart
 from lerobot_serve.shared_memory.ports import ports_of
-node_runtime.DEAF_S = 1.0
+node_runtime.DEAF_S = float(sys.argv[2])
 starts = int(os.environ.get(own_restart.STARTS_VARIABLE, '0'))
 kept = []
 
@@ -97,7 +97,7 @@ sys.exit(node_runtime.run(create, []))
 @pytest.fixture
 def deaf(request):
     running = subprocess.Popen(
-        [sys.executable, '-c', DEAF, str(request.param)],
+        [sys.executable, '-c', DEAF, *map(str, request.param)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -110,7 +110,7 @@ def deaf(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('deaf', [2], indirect=True)
+@pytest.mark.parametrize('deaf', [(2, 1.0)], indirect=True)
 def test_a_process_that_would_hear_nothing_starts_again(deaf):
     lines = [deaf.stdout.readline() for _ in range(4)]
     assert lines == ['start 0\n', 'start 1\n', 'start 2\n', 'runs\n']
@@ -120,7 +120,7 @@ def test_a_process_that_would_hear_nothing_starts_again(deaf):
     assert errors.count('has no file: this process would hear nothing, and starts again') == 2
 
 
-@pytest.mark.parametrize('deaf', [0], indirect=True)
+@pytest.mark.parametrize('deaf', [(0, 1.0)], indirect=True)
 def test_a_process_that_hears_nothing_any_more_says_so_and_starts_again(deaf):
     assert [deaf.stdout.readline() for _ in range(2)] == ['start 0\n', 'runs\n']
     found = ports_of(deaf.pid)
@@ -135,3 +135,24 @@ def test_a_process_that_hears_nothing_any_more_says_so_and_starts_again(deaf):
     # in the log, and as the reason of the start
     assert errors.count(text) == 2
     assert errors.count('has no file for 1 s, and starts again\n') == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('deaf', [(0, 4.0)], indirect=True)
+def test_a_process_that_was_stopped_is_not_taken_for_one_that_hears_nothing(deaf):
+    assert [deaf.stdout.readline() for _ in range(2)] == ['start 0\n', 'runs\n']
+    away = {file: file.with_suffix('.away') for file in ports_of(deaf.pid)}
+    deaf.send_signal(signal.SIGSTOP)
+    # others take it for dead meanwhile; its first look finds no file
+    time.sleep(5.0)
+    for file, aside in away.items():
+        file.rename(aside)
+    deaf.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    for file, aside in away.items():
+        aside.rename(file)
+    time.sleep(1.0)
+    deaf.send_signal(signal.SIGINT)
+    printed, errors = deaf.communicate(timeout=END_S)
+    assert (deaf.returncode, printed) == (0, ''), errors
+    assert 'stuck' not in errors
