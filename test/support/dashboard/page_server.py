@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 import math
 import threading
 import time
 from typing import Any
+
+import msgspec
 
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
@@ -142,7 +144,7 @@ class PageServer:
 
     def _run(self, command: CommandRequest, name: str, _: str) -> Reply:
         """A thread of the pool."""
-        given = asdict(command)
+        given = msgspec.structs.asdict(command)
         self.commands.append(given)
         status, body = self.answer(given)
         return Reply(status, body | ({'by': f'{name} (dashboard)'} if body.get('done') else {}))
