@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 import stat
 from typing import Any
 
+from lerobot_serve.files.parsing import from_json
 from lerobot_serve.versions.file_hash import open_regular
 
 METADATA_FILE = 'metadata.yaml'
@@ -77,14 +77,10 @@ def read_object(file: Path, limit_bytes: int) -> dict[str, Any]:
             data = stream.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise ValueError(f'it has more than {limit_bytes} bytes')
-        value = json.loads(data.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        value = from_json(data)
+    except ValueError as error:
         text = ' '.join(str(error).split())[:100]
         raise NotAnEpisode(f'{file.name} cannot be read: {text}') from None
     if not isinstance(value, dict):
         raise NotAnEpisode(f'{file.name} is not a JSON object')
     return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f'{name} is not a number')

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_origin, Literal, NamedTuple, Ty
 import msgspec
 from msgspec import Meta, Struct, UnsetType
 
-from lerobot_serve.files.parsing import from_json, read, shown
+from lerobot_serve.files.parsing import from_json, in_one_line, read, shown
 from lerobot_serve.parameters import closest_name
 
 T = TypeVar('T')
@@ -53,7 +53,8 @@ class Refused(ValueError):
         fault = reason if isinstance(reason, Fault) else Fault((), None, reason)
         words = _words(fault.path)
         field = f'{words.pop()} ' if fault.allowed and words else ''
-        super().__init__(': '.join(filter(None, [place, *words, f'{field}{fault.text}'])))
+        text = ': '.join(filter(None, [place, *words, f'{field}{fault.text}']))
+        super().__init__(in_one_line(text))
         self.fault = fault
 
 
@@ -125,6 +126,9 @@ def _find(kind: Any, value: Any, path: Place) -> Fault | None:
             if _find(key, name, ()):
                 text = f'the name {shown(name)} must be {allowed(key)}'
                 return Fault(path, name, text)
+    if get_origin(bare) in (list, tuple) and not isinstance(value, list):
+        # msgspec takes a set, too
+        return _wrong(kind, value, path)
     for part, each, where in _parts(bare, value):
         if fault := _find(part, each, (*path, where)):
             return fault
@@ -280,6 +284,5 @@ def _words(path: Place) -> list[str]:
         if isinstance(part, int) and words:
             words[-1] += f'[{part}]'
         else:
-            name = f'[{part}]' if isinstance(part, int) else part
-            words.append(name if name.isprintable() else shown(name))
+            words.append(f'[{part}]' if isinstance(part, int) else part)
     return words

@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 import re
@@ -16,11 +17,19 @@ from typing import Any
 
 import yaml
 
-SHOWN_CHARS, NESTING_LIMIT, VALUES_LIMIT = 80, 16, 200_000
+SHOWN_CHARS, PROBLEM_CHARS = 80, 200
+# a file of ours has some hundred values; reading this many takes about a second
+NESTING_LIMIT, VALUES_LIMIT = 16, 20_000
+# sets, dates in other forms and objects are no content of ours
+TAGS = frozenset(
+    f'tag:yaml.org,2002:{name}'
+    for name in ('null', 'bool', 'int', 'float', 'str', 'seq', 'map', 'merge', 'timestamp')
+)
 # a plain number is equal in every YAML version; 030, 0x1e, 1:30 and 1_000 are not
 PLAIN_NUMBER = re.compile(
     r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
 )
+DEEP_TEXT = f'nested more than {NESTING_LIMIT} deep'
 NUMBERS = ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
 EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
@@ -33,6 +42,11 @@ def shown(value: object) -> str:
     return f'{whole[:SHOWN_CHARS]}... ({len(whole)} characters)'
 
 
+def in_one_line(text: str) -> str:
+    """Return a text with what is not printable in its escaped form."""
+    return ''.join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def read(file: Path, limit_bytes: int, flags: int = 0) -> bytes:
     """
     Return the content of a regular file of at most `limit_bytes`; `flags` as for open(2). A pipe
@@ -41,9 +55,12 @@ def read(file: Path, limit_bytes: int, flags: int = 0) -> bytes:
     try:
         # a pipe without a writer would block here
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+        # of a folder, fdopen raises and leaves the handle open
+        is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
+        if not is_regular:
+            os.close(handle)
+            raise ValueError('not a regular file')
         with os.fdopen(handle, 'rb') as opened:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ValueError('not a regular file')
             data = opened.read(limit_bytes + 1)
     except OSError as error:
         raise ValueError(f'cannot be read ({error.strerror or error})') from None
@@ -56,7 +73,9 @@ def from_json(data: bytes | str) -> Any:
     """Return the value of a JSON text with finite numbers and each name once."""
     try:
         text = data.decode() if isinstance(data, bytes) else data
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        _check_scalars(value, are_finite=True)
+        return value
     except (ValueError, RecursionError) as error:
         raise ValueError(f'not JSON ({_in_one_line(error)})') from None
 
@@ -74,17 +93,44 @@ def _no_constant(name: str) -> float:
     raise ValueError(f'{name} is not a finite number')
 
 
+def _check_scalars(content: Any, *, are_finite: bool) -> None:
+    """Raise ValueError for a lone surrogate in a text, and an infinite number such as 1e999."""
+    open_values = [content]
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, dict):
+            open_values += [*value, *value.values()]
+        elif isinstance(value, list):
+            open_values += value
+        elif isinstance(value, float) and are_finite and not math.isfinite(value):
+            raise ValueError(f'{value} is not a finite number')
+        elif isinstance(value, str) and not value.isascii() and not _is_unicode(value):
+            raise ValueError(f'{shown(value)} has a lone surrogate, which is no Unicode text')
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def from_yaml(text: bytes | str, *, aliases: bool = True) -> Any:
     """
-    Return the content of a YAML text without duplicate keys, ambiguous numbers, deep nesting and
-    too many values, of which an alias counts as what it names; or without any alias.
+    Return the content of a YAML text in UTF-8 without duplicate keys, ambiguous numbers, tags of
+    other types, deep nesting and too many values, of which an alias counts as what it names; or
+    without any alias.
     """
     loader = None
     try:
-        loader = (_Loader if aliases else _LoaderWithoutAliases)(text)
+        decoded = text.decode() if isinstance(text, bytes) else text
+        loader = (_Loader if aliases else _LoaderWithoutAliases)(decoded)
         node = loader.get_single_node()
         _check_size(node)
-        return loader.construct_document(node) if node else None
+        content = loader.construct_document(node) if node else None
+        _check_scalars(content, are_finite=False)
+        return content
     except Exception as error:
         # the library raises its own errors and those of int, dict and datetime
         raise ValueError(f'not YAML ({_in_one_line(error)})') from None
@@ -94,43 +140,52 @@ def from_yaml(text: bytes | str, *, aliases: bool = True) -> Any:
 
 
 def _check_size(root: yaml.Node | None) -> None:
-    """Raise ComposerError for too many values; an alias of itself is endless."""
-    left, open_nodes = VALUES_LIMIT, [root] if root else []
+    """Raise ComposerError for too many values and deep nesting; an alias of itself is endless."""
+    left, open_nodes = VALUES_LIMIT, [(root, 1)] if root else []
     while open_nodes:
-        node = open_nodes.pop()
+        node, depth = open_nodes.pop()
         left -= 1
-        if left < 0:
-            text = f'more than {VALUES_LIMIT} values; an alias counts as what it names'
+        if left < 0 or depth > NESTING_LIMIT:
+            what = f'more than {VALUES_LIMIT} values' if left < 0 else DEEP_TEXT
+            text = f'{what}; an alias counts as what it names'
             raise yaml.composer.ComposerError(problem=text, problem_mark=node.start_mark)
         if isinstance(node, yaml.MappingNode):
-            open_nodes += [each for pair in node.value for each in pair]
+            open_nodes += [(each, depth + 1) for pair in node.value for each in pair]
         elif isinstance(node, yaml.SequenceNode):
-            open_nodes += node.value
+            open_nodes += [(each, depth + 1) for each in node.value]
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """
     YAML loader that rejects duplicate keys, of which one would be ignored, numbers that are not
-    plain decimals (YAML 1.1 reads 030 as 24 and 1:30 as 90), and content that is nested deeply.
+    plain decimals (YAML 1.1 reads 030 as 24 and 1:30 as 90), tags of other types than those of
+    JSON (a set has no order), and content that is large or nested deeply.
     """
 
-    _depth = 0
+    _depth = _values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self._depth == NESTING_LIMIT:
             mark = self.peek_event().start_mark
-            text = f'nested more than {NESTING_LIMIT} deep'
-            raise yaml.composer.ComposerError(problem=text, problem_mark=mark)
+            raise yaml.composer.ComposerError(problem=DEEP_TEXT, problem_mark=mark)
         self._depth += 1
+        self._values += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
+        if node and (node.tag not in TAGS or self._values > VALUES_LIMIT):
+            text = f'more than {VALUES_LIMIT} values'
+            if node.tag not in TAGS:
+                text = f'the tag {shown(node.tag)} is not allowed; write it without'
+            raise yaml.composer.ComposerError(problem=text, problem_mark=node.start_mark)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
         if is_number and not PLAIN_NUMBER.fullmatch(node.value):
-            value = super().construct_object(node, deep)
-            given, read_as = shown(node.value)[1:-1], shown(value)
+            given, read_as = shown(node.value)[1:-1], 'another number'
+            # sixties of many digits take minutes
+            if len(node.value) <= SHOWN_CHARS:
+                read_as = shown(super().construct_object(node, deep))
             text = f'{given} is ambiguous (YAML 1.1 reads {read_as}); write it as a plain decimal'
             raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
         return super().construct_object(node, deep)
@@ -166,4 +221,5 @@ class _LoaderWithoutAliases(_Loader):
 def _in_one_line(error: Exception) -> str:
     mark = getattr(error, 'problem_mark', None)
     text = getattr(error, 'problem', None) or ' '.join(str(error).split()) or 'nested too deep'
-    return f'line {mark.line + 1}, column {mark.column + 1}: {text}' if mark else text[:200]
+    text = in_one_line(text[:PROBLEM_CHARS])
+    return f'line {mark.line + 1}, column {mark.column + 1}: {text}' if mark else text

@@ -129,7 +129,7 @@ def _manifest(
             'id': identity.fingerprint,
             'policy_kind': identity.kind,
             'created': details.created,
-            'files': msgspec.to_builtins(files),
+            'files': [msgspec.to_builtins(each) for each in files],
             'parent': details.parent,
             'dataset_sha256': details.dataset_sha256,
             'note': details.note,

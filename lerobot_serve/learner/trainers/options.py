@@ -41,7 +41,7 @@ def _is_result(result: str) -> bool:
 def _has_group(pattern: str) -> bool:
     try:
         return re.compile(pattern).groups > 0
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return False
 
 
@@ -124,6 +124,6 @@ class CommandOptions(Record, frozen=True):
             near = closest_name(name[:80], PLACEHOLDERS)
             known = ', '.join(f'{{{each}}}' for each in PLACEHOLDERS)
             hint = f'did you mean {{{near}}}?' if near else f'allowed are {known}'
-            raise ValueError(f'unknown placeholder {{{name}}} in {shown(text)}; {hint}')
+            raise ValueError(f'unknown placeholder {{{name[:80]}}} in {shown(text)}; {hint}')
         if name == 'steps' and not self.steps:
             raise ValueError(f'{shown(text)} needs the key steps, such as steps: 2000')

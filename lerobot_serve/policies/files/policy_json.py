@@ -15,7 +15,10 @@ SETTINGS_FILE = 'policy.json'
 FORMAT_VERSION = 1
 SIZE_LIMIT = 4096
 Size = Annotated[int, Meta(ge=1, le=SIZE_LIMIT)]
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Name = Annotated[
+    str,
+    rule(str.isprintable, 'a name of 1 to 128 printable characters', min_length=1, max_length=128),
+]
 Names = Annotated[
     tuple[Name, ...],
     rule(lambda names: len({*names}) == len(names), 'a list of different names', min_length=1),

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, UNSET, UnsetType
 
-from lerobot_serve.files.load import load, parsed, Record, Refused, rule
-from lerobot_serve.files.parsing import from_yaml
+from lerobot_serve.files.load import FILE_LIMIT_BYTES, load, Record, rule
+from lerobot_serve.files.parsing import from_yaml, read
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
 from lerobot_serve.policies.files.policy_folder import check_inside
 from lerobot_serve.policies.files.policy_json import Names, Size
@@ -22,7 +22,12 @@ from lerobot_serve.private_file import mode_of_others
 
 KEY_LIMIT, MAX_NAME = 4096, 64
 URL_MARK = ',url='
-Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+Text = Annotated[
+    str,
+    rule(
+        str.isprintable, 'a text of 1 to 1024 printable characters', min_length=1, max_length=1024
+    ),
+]
 Seconds = Annotated[float, Meta(gt=0, le=600, description='seconds above 0 and at most 600')]
 Beside = Annotated[
     str,
@@ -139,16 +144,18 @@ def read_contract(path: str, kind: type[ContractFile], image_prefix: str = '') -
     """
     name, _, given_url = path.partition(URL_MARK)
     file = Path(name)
-    if not file.exists():
+    try:
+        data = read(file, FILE_LIMIT_BYTES)
+    except ValueError as error:
         raise PolicyError(
             f'the path of a remote policy is its contract file, FILE or FILE{URL_MARK}URL; '
-            f'{name!r} does not exist'
-        )
+            f'{name!r} {error}'
+        ) from None
     try:
-        given = load(kind, parsed(file, from_yaml), name)
-        return _contract(file, given, given_url, image_prefix)
-    except Refused as refused:
-        raise PolicyError(str(refused)) from None
+        given = load(kind, from_yaml(data), '')
+    except ValueError as error:
+        raise PolicyError(f'{file}: {error}') from None
+    return _contract(file, given, given_url, image_prefix)
 
 
 def _contract(file: Path, given: ContractFile, url: str, image_prefix: str) -> RemoteContract:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, UNSET, UnsetType
 import pytest
 
 from lerobot_serve.files.load import allowed, load, load_file, Record, Refused, rule
-from lerobot_serve.files.parsing import from_json, from_yaml, VALUES_LIMIT
+from lerobot_serve.files.parsing import from_json, from_yaml, read, VALUES_LIMIT
 
 Size = Annotated[int, Meta(ge=1, le=9)]
 Word = Annotated[str, rule(str.isprintable, 'a word', min_length=1)]
@@ -137,14 +137,39 @@ def test_what_a_type_allows_in_words(kind, text):
         (from_yaml, 'a: 1\na: 2', "line 2, column 1: duplicate 'a'"),
         (from_yaml, 'a: 010', '010 is ambiguous (YAML 1.1 reads 8); write it as a plain decimal'),
         (from_yaml, '[' * 100_000, 'nested more than 16 deep'),
-        (from_yaml, '&a [*a]', f'more than {VALUES_LIMIT} values'),
-        (from_yaml, '!!python/object:os.system x', 'could not determine a constructor'),
+        (from_yaml, '&a [*a]', 'nested more than 16 deep; an alias counts as what it names'),
+        (from_yaml, '!!python/object:os.system x', "python/object:os.system' is not allowed"),
+        (from_yaml, 'a: !!set {x, y}', "the tag 'tag:yaml.org,2002:set' is not allowed"),
+        (from_yaml, f'a: !{"x" * 50_000} 1', 'the tag'),
+        (from_yaml, 'a: "\\uD800"', 'has a lone surrogate, which is no Unicode text'),
+        (
+            from_yaml,
+            f'a: {":".join(["1"] * 50_000)}',
+            'is ambiguous (YAML 1.1 reads another number)',
+        ),
+        (from_yaml, f'[{"[]," * 300_000}]', f'more than {VALUES_LIMIT} values'),
+        (from_yaml, 'a: 1'.encode('utf-16'), 'not YAML'),
+        (from_json, '{"\\ud800": 1}', 'has a lone surrogate, which is no Unicode text'),
+        (from_json, '[1e999]', 'inf is not a finite number'),
     ],
 )
 def test_what_no_reader_would_expect_is_refused(parse, text, reason):
     with pytest.raises(ValueError, match=r'.') as refused:
         parse(text)
-    assert reason in str(refused.value)
+    assert reason in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_what_is_not_a_list_is_none():
+    with pytest.raises(Refused, match='names must be different names'):
+        load(File, WHOLE | {'names': {'a', 'b'}}, 'f')
+
+
+def test_reading_a_folder_keeps_nothing_open(tmp_path):
+    before = len(os.listdir('/proc/self/fd'))
+    for _ in range(3):
+        with pytest.raises(ValueError, match='not a regular file'):
+            read(tmp_path, 10)
+    assert len(os.listdir('/proc/self/fd')) == before
 
 
 def test_a_short_text_is_not_a_content_of_any_size():
@@ -168,7 +193,7 @@ def test_a_file_that_is_none_is_named_with_the_reason(tmp_path, kind):
         file.write_text(' ' * 2048 if kind == 'large' else '{')
     reasons = {
         'missing': 'cannot be read (No such file or directory)',
-        'folder': 'cannot be read (Is a directory)',
+        'folder': 'not a regular file',
         'pipe': 'not a regular file',
         'large': 'larger than 1 KiB',
         'not json': 'not JSON',

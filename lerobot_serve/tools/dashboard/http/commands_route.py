@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-import json
 import time
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from aiohttp import web
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.access.wrong_tokens import WrongTokens
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.parsing import from_json
 from lerobot_serve.tools.dashboard.access.rules import access, Asked, is_same_origin, TokenState
 from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest
 from lerobot_serve.tools.dashboard.http.guards import Refused
@@ -98,10 +98,10 @@ class CommandsRoute:
         """Return the command in the body. Raises Refused."""
         try:
             text = await asyncio.wait_for(request.read(), BODY_LIMIT_S)
-            return command_request(json.loads(text))
+            return command_request(from_json(text))
         except TimeoutError:
             raise Refused(408, f'the body did not arrive within {BODY_LIMIT_S:g} s') from None
-        except (ValueError, RecursionError):
-            raise Refused(400, 'the body is not JSON') from None
         except UserError as error:
             raise Refused(400, str(error)) from None
+        except ValueError:
+            raise Refused(400, 'the body is not JSON') from None

@@ -169,7 +169,7 @@ def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
         ('fps: 30\nname: {a\n', 'not YAML (line 3, column 1: '),
         ('fps: 30\nfps: 60\n', "not YAML (line 2, column 1: duplicate 'fps')"),
         ('a: {b: 1, c: 2, b: 3}', "line 1, column 17: duplicate 'b'"),
-        ('a: !!python/object:os.system {}', 'not YAML (line 1, column 4: could not determine'),
+        ('a: !!python/object:os.system {}', 'not YAML (line 1, column 4: the tag'),
         ('fps: 2026-13-45', 'not YAML (month must be in 1..12'),
         ('fps: !!int ""', 'not YAML'),
         ('[' * 700, 'not YAML'),
@@ -211,5 +211,5 @@ def test_an_action_that_is_there_twice_is_refused(tmp_path):
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(RobotFileError, match=r'cannot be read \(No such file'):
         load(tmp_path / 'nothing.yaml')
-    with pytest.raises(RobotFileError, match=r'cannot be read \(Is a directory'):
+    with pytest.raises(RobotFileError, match='not a regular file'):
         load(tmp_path)

@@ -114,7 +114,7 @@ def test_what_is_no_mapping_is_refused(tmp_path, content):
 
 
 def test_a_missing_file_is_named_with_the_form_of_the_path(tmp_path):
-    with pytest.raises(PolicyError, match=r'FILE or FILE,url=URL.*does not exist'):
+    with pytest.raises(PolicyError, match=r'FILE or FILE,url=URL.*No such file'):
         registry.load('http', LoadOptions(f'{tmp_path}/none.yaml'))
 
 
