@@ -10,7 +10,10 @@ answer; the next one starts where it ended.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+import contextlib
 from random import Random
+import threading
 import time
 
 import numpy as np
@@ -24,6 +27,8 @@ from support.nodes.played_robot import HOME
 
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.ros.contract.service_call import call_service
+from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
+from lerobot_serve.shared_memory.ports import PortGuard
 from lerobot_serve_interfaces.msg import EdgeState
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -208,8 +213,28 @@ class Lives:
         self.kill()
 
 
+@pytest.fixture
+def guarded_ports() -> Iterator[None]:
+    """Guard this process as a node: it has the fake server, and killed ones send to it."""
+    stop = threading.Event()
+
+    def guard() -> None:
+        ports = PortGuard()
+        with contextlib.closing(ReplacedPorts()) as replaced:
+            while not stop.wait(1.0):
+                ports.check()
+                replaced.check()
+
+    thread = threading.Thread(target=guard, daemon=True)
+    thread.start()
+    yield
+    stop.set()
+    thread.join(10.0)
+
+
 @pytest.mark.slow
 @pytest.mark.limit_s(600)
+@pytest.mark.usefixtures('guarded_ports')
 def test_a_kill_loses_nothing_that_was_answered(edge_rig):
     edge_rig.offer('/robot_1/stop')
     lives = Lives(edge_rig, Random(7))
