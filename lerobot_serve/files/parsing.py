@@ -56,8 +56,7 @@ def read(file: Path, limit_bytes: int, flags: int = 0) -> bytes:
         # a pipe without a writer would block here
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
         # of a folder, fdopen raises and leaves the handle open
-        is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
-        if not is_regular:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise ValueError('not a regular file')
         with os.fdopen(handle, 'rb') as opened:

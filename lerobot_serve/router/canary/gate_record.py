@@ -82,6 +82,8 @@ def read_record(path: Path) -> GateRecord:
     values = from_json(raw)
     if not isinstance(values, dict) or values.get('format') != FORMAT:
         raise ValueError(f'not a gate record of format {FORMAT}')
+    if missing := {'gates', 'overrides'} - values.keys():
+        raise ValueError(f'not a gate record: {min(missing)} is missing')
     return load(GateRecord, values, 'not a gate record')
 
 

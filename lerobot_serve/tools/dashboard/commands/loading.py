@@ -73,7 +73,7 @@ def _result(
             client,
             before,
             request.policy,
-            rollouts.parsed_plan(request.plan),
+            rollouts.parsed_plan(request.rollout_plan),
             load_timeout_s=LOAD_LIMIT_S,
             report=report,
             progress=progress,

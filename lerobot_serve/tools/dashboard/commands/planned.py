@@ -93,7 +93,7 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
 
 def _of_loading(request: CommandRequest, router: RouterView, read_plan: ReadPlan) -> Rule:
     if request.verb == commands.START:
-        return start_rule(router, request.policy, parsed_plan(request.plan), read_plan)
+        return start_rule(router, request.policy, parsed_plan(request.rollout_plan), read_plan)
     return finish_rule(router)
 
 

@@ -59,7 +59,7 @@ class CommandRequest(Record, frozen=True):
     at_once: bool = False
     outcome: Outcome = ''
     policy: Annotated[str, _text(1024)] = ''
-    plan: Annotated[str, _text(256)] = DEFAULT_PLAN
+    plan: Annotated[str, _text(256)] | None = None
     reason: Annotated[str, _text(512)] = ''
     confirm: Annotated[str, _text(4096)] | None = None
 
@@ -69,9 +69,13 @@ class CommandRequest(Record, frozen=True):
                 raise ValueError(f'{self.verb} needs {key}')
         if self.at_once and self.verb not in AT_ONCE:
             raise ValueError(f'at_once is of {" and ".join(AT_ONCE)}, not of {self.verb}')
-        if self.verb != START and (self.policy or self.plan != DEFAULT_PLAN):
+        if self.verb != START and (self.policy or self.plan is not None):
             key = 'policy' if self.policy else 'plan'
             raise ValueError(f'{key} is of {START}, not of {self.verb}')
+
+    @property
+    def rollout_plan(self) -> str:
+        return DEFAULT_PLAN if self.plan is None else self.plan
 
     @property
     def share_percent(self) -> int:
@@ -87,5 +91,5 @@ def command_request(data: Any) -> CommandRequest:
     except Refused as refused:
         raise BadRequest(str(refused)) from None
     check_percent(request.share_percent)
-    parsed_plan(request.plan)
+    parsed_plan(request.rollout_plan)
     return request

@@ -138,3 +138,13 @@ def test_a_folder_and_a_huge_file_admit_none(tmp_path):
     path.rmdir()
     path.write_bytes(b' ' * (2 << 20))
     assert 'more than' in GateRecords(tmp_path).obstacle(RECORD.candidate, RECORD.parent)
+
+
+@pytest.mark.parametrize('name', ['format', *GateRecord.__struct_fields__])
+def test_a_record_without_a_field_is_refused(tmp_path, name):
+    path = write_record(tmp_path, RECORD)
+    values = json.loads(path.read_text())
+    del values[name]
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match='not a gate record'):
+        read_record(path)

@@ -34,6 +34,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     SLOT_STATES,
     SlotView,
 )
+from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN
 from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.operate.silent_robots import unheard_robot
@@ -98,6 +99,8 @@ def test_each_verb_is_a_command_and_needs_its_target(verb):
         ({'reason': 'x' * 600}, 'reason must be a text of at most 512'),
         ({'confirm': 'x' * 5000}, 'confirm must be a text of at most 4096'),
         ({'at_once': True}, 'at_once is of'),
+        ({'plan': DEFAULT_PLAN}, 'plan is of rollout start'),
+        ({'policy': 'x'}, 'policy is of rollout start'),
         ({'router': 'x'}, "unknown field 'router'"),
         ({'target': 7}, 'target must be a text'),
     ],
