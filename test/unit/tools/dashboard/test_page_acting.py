@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import threading
+
 from playwright.sync_api import expect
 import pytest
 from support.dashboard.browser import opened_tab, wait_for
 from support.dashboard.example_fleet import node_of, robot
 from support.dashboard.page_server import TOKEN
+from support.waiting import wait_until
 
 VIEWS = ('fleet', 'rollout', 'servers', 'incidents', 'robot', 'verdicts')
 DO_IT = 'change it'
+HELD_S = 30.0
 
 
 @pytest.fixture
@@ -23,13 +28,23 @@ def wait_for_question(page, text: str = 'Change it') -> None:
     expect(page.locator('#ask-text')).to_have_text(text)
 
 
-def wait_for_held(page, held: list, count: int = 1) -> None:
-    """Wait until requests are held: the browser reports one after the page has begun it."""
-    for _ in range(3000):
-        if len(held) >= count:
-            return
-        page.wait_for_timeout(10)
-    pytest.fail(f'{len(held)} requests in 30 s')
+class HeldReplies:
+    """Replies that the server keeps back until they are let go."""
+
+    def __init__(self, server, is_held: Callable[[dict], bool] = lambda _: True) -> None:
+        self._let_go, self._held, self._is_held = threading.Event(), [], is_held
+        self._answer, server.answer = server.answer, self._answer_late
+        self.let_go = self._let_go.set
+
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self._held) == count, f'{count} held replies', HELD_S)
+
+    def _answer_late(self, command: dict) -> tuple[int, dict]:
+        reply = self._answer(command)
+        if self._is_held(command):
+            self._held.append(reply)
+            self._let_go.wait(HELD_S)
+        return reply
 
 
 def confirmations(server) -> list[dict]:
@@ -283,22 +298,19 @@ def test_a_wrong_token_is_forgotten_and_asked_for(tab, server):
 
 
 def test_a_dashboard_that_does_not_reply_leaves_no_dialog_stuck(page, server):
-    held = []
-    # what happens to a command; the last one counts
-    ways = [lambda route: held.append(route)]
-    page.route('**/api/commands', lambda route: ways[-1](route))
+    held, server.text = HeldReplies(server), 'late'
     page.keyboard.press('a')
     expect(page.locator('#ask-text')).to_contain_text('Asking the dashboard')
     expect(page.locator('#ask-confirm')).to_be_disabled()
     page.keyboard.press('Escape')
     expect(page.locator('#ask')).to_be_hidden()
     # a late reply opens nothing
-    wait_for_held(page, held)
-    held.pop().fulfill(json={'done': False, 'effect': 'do', 'text': 'late', 'asks': True})
-    ways.append(lambda route: route.continue_())
+    held.wait_for(1)
+    server.text = DO_IT
+    held.let_go()
     page.keyboard.press('a')
     wait_for_question(page)
-    ways.append(lambda route: route.abort())
+    page.route('**/api/commands', lambda route: route.abort())
     page.keyboard.press('Enter')
     expect(page.locator('.notice')).to_contain_text('whether it was done is not known')
     expect(page.locator('#ask')).to_be_hidden()
@@ -331,29 +343,19 @@ def test_the_theme_is_remembered_and_nothing_else(page, tab):
 
 
 def test_a_key_that_comes_before_the_sentence_does_nothing(page, server):
-    held = []
-    page.route('**/api/commands', lambda route: held.append(route))
+    held = HeldReplies(server)
     page.keyboard.press('a')
     expect(page.locator('#ask-text')).to_contain_text('Asking the dashboard')
     page.keyboard.press('Enter')
     expect(page.locator('#ask')).to_be_visible()
-    wait_for_held(page, held)
-    held.pop().continue_()
+    held.let_go()
     wait_for_question(page)
     expect(page.locator('#ask-confirm')).to_be_focused()
     assert confirmations(server) == []
 
 
 def test_what_is_sent_and_closed_keeps_no_other_command_back(page, server):
-    held = []
-
-    def hold_confirmations(route) -> None:
-        if route.request.post_data_json['confirm'] is None:
-            route.continue_()
-        else:
-            held.append(route)
-
-    page.route('**/api/commands', hold_confirmations)
+    held = HeldReplies(server, lambda command: command['confirm'] is not None)
     page.keyboard.press('a')
     wait_for_question(page)
     page.keyboard.press('Enter')
@@ -366,11 +368,10 @@ def test_what_is_sent_and_closed_keeps_no_other_command_back(page, server):
     wait_for_question(page)
     page.keyboard.press('Enter')
     expect(page.locator('#ask-confirm')).to_be_disabled()
-    wait_for_held(page, held, 2)
-    for route in held:
-        route.continue_()
+    held.wait_for(2)
+    held.let_go()
     expect(page.locator('.notice')).to_have_count(2)
-    assert [each['confirm'] for each in server.commands] == [None, None, DO_IT, DO_IT]
+    assert [each['confirm'] for each in server.commands] == [None, DO_IT, None, DO_IT]
 
 
 def test_a_start_has_policy_and_plan_and_its_end_is_a_notice(page, server):
