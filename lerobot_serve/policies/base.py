@@ -16,9 +16,10 @@ from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.action_range import ActionRange
+from lerobot_serve.errors import UserError
 
 
-class PolicyError(Exception):
+class PolicyError(UserError):
     """A policy cannot be loaded or used; the text names what was given and the remedy."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lerobot_serve.tools.audit.checks.check import TRACE_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
-from lerobot_serve.tools.audit.report import as_text
+from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.trace.format.schema import TraceError
 
 
@@ -21,7 +21,7 @@ def audit_traces(traces: Path) -> dict[str, Any]:
     except TraceError as error:
         return {'outcome': 'not_judged', 'why': str(error), 'violations': None, 'judged': 0}
     driving = [each for each in found.results if each.check not in TRACE_CHECKS]
-    (traces.parent / 'audit.txt').write_text(as_text(found) + '\n')
+    (traces.parent / 'audit.txt').write_text(audit_report(found).as_text() + '\n')
     return {
         'outcome': found.outcome.value,
         'traces': len(found.runs),

@@ -168,7 +168,7 @@ class Screen:
             'lerobot_serve demo': [*heading, *acts],
             'command': command,
             'lerobot-serve rollout watch': rollout.split('\n'),
-            'lerobot-serve robots': fleet_table.as_text(robots).split('\n'),
+            'lerobot-serve robots': fleet_table.robots_report(robots).as_text().split('\n'),
             'events': [event_line(each).strip() for each in latest],
         }
         return Group(*(panel(title, lines, is_picture) for title, lines in parts.items()))

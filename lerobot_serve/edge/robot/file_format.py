@@ -16,6 +16,7 @@ from msgspec import Meta, UNSET, UnsetType
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.units import UNIT_NAMES
+from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import Record, rule
 from lerobot_serve.files.parsing import from_yaml, read
 
@@ -39,7 +40,7 @@ JOY, DEVICE_TYPE = 'sensor_msgs/Joy', JOINT_STATE
 DEVICE_TYPES = [*COMMAND_TYPES, JOY]
 
 
-class RobotFileError(ValueError):
+class RobotFileError(UserError, ValueError):
     """Invalid robot file; the text names the place, the given value and what is allowed."""
 
 

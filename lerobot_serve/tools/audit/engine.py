@@ -54,7 +54,6 @@ RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     GateAdmissionCheck,
     PromotionEvidenceCheck,
 )
-SHOWN_DEFAULT = 5
 NOT_COVERED_REASON = 'no trace covers this check'
 
 
@@ -127,7 +126,7 @@ class AuditResult:
 def run_audit(
     paths: Iterable[Path | str],
     *,
-    show: int = SHOWN_DEFAULT,
+    show: int = 5,
     sources: Sequence[RecordSource] = (),
     on_bytes_read: ReportBytes | None = None,
 ) -> AuditResult:

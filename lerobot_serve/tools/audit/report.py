@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats the result of an audit as text and as JSON. Pure functions; any thread."""
+"""The report of an audit. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from lerobot_serve.tools.audit.checks.check import CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus
+from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
@@ -25,26 +26,20 @@ SUMMARY_TEXT = {
     CheckStatus.VIOLATED: 'VIOLATED: see above.',
     CheckStatus.NOT_JUDGED: 'Not judged: the traces hold no commands or requests.',
 }
+# outcome -> exit status
+STATUS = {
+    CheckStatus.HOLDS: 0,
+    CheckStatus.HOLDS_AS_RECORDED: 0,
+    CheckStatus.VIOLATED: 3,
+    CheckStatus.NOT_JUDGED: 4,
+    CheckStatus.INCOMPLETE: 5,
+}
 STATUS_WIDTH = max(map(len, STATUS_TEXT.values()))
 
 
-def as_text(audit: AuditResult) -> str:
-    """Return the result as text."""
-    lines = [_run_line(run) for run in audit.runs]
-    lines += [
-        f'{audit.episodes} episodes with a slot, {audit.joined} of them in more than one trace',
-        '',
-    ]
-    for each in audit.results:
-        lines += _result_lines(each)
-    if audit.uncaged.text:
-        lines += ['', audit.uncaged.text]
-    return '\n'.join([*lines, '', SUMMARY_TEXT[audit.outcome]])
-
-
-def as_json(audit: AuditResult) -> dict[str, Any]:
-    """Return the result as JSON; docs/audit.md lists the fields."""
-    return {
+def audit_report(audit: AuditResult) -> Report:
+    """Return the report; docs/audit.md lists the fields of its data."""
+    data = {
         'outcome': audit.outcome.value,
         'episodes': audit.episodes,
         'episodes_joined': audit.joined,
@@ -55,6 +50,16 @@ def as_json(audit: AuditResult) -> dict[str, Any]:
             for each in audit.results
         ],
     }
+    parts: list[Part] = [_run_line(run) for run in audit.runs]
+    parts += [
+        f'{audit.episodes} episodes with a slot, {audit.joined} of them in more than one trace',
+        '',
+    ]
+    for each in audit.results:
+        parts += _result_parts(each)
+    if audit.uncaged.text:
+        parts += ['', audit.uncaged.text]
+    return Report(data, [*parts, '', SUMMARY_TEXT[audit.outcome]], STATUS[audit.outcome])
 
 
 def _run_line(run: TraceRun) -> str:
@@ -73,7 +78,7 @@ def _run_json(run: TraceRun) -> dict[str, Any]:
     }
 
 
-def _result_lines(result: CheckResult) -> list[str]:
+def _result_parts(result: CheckResult) -> list[Part]:
     facts = [f'{result.judged} judged in {result.judged_runs} of {result.runs} traces']
     if result.violations:
         facts.append(f'{result.violations} violations')
@@ -81,11 +86,12 @@ def _result_lines(result: CheckResult) -> list[str]:
         facts.append(f'{result.gaps} missing')
     if result.why_not:
         facts.append(printable(result.why_not))
-    lines = [
-        f'{STATUS_TEXT[result.outcome]:<{STATUS_WIDTH}}  {CHECKS[result.check]}',
-        f'{"":<{STATUS_WIDTH}}  {result.check}: {"; ".join(facts)}',
+    rows = [
+        (STATUS_TEXT[result.outcome], CHECKS[result.check]),
+        ('', f'{result.check}: {"; ".join(facts)}'),
     ]
-    lines += [f'  {v.file}:{v.line}: {printable(v.text)}' for v in result.shown]
+    parts: list[Part] = [Facts(rows, indent=0, width=STATUS_WIDTH)]
+    parts += [f'  {v.file}:{v.line}: {printable(v.text)}' for v in result.shown]
     if result.violations + result.gaps > len(result.shown):
-        lines.append(f'  and {result.violations + result.gaps - len(result.shown)} more')
-    return lines
+        parts.append(f'  and {result.violations + result.gaps - len(result.shown)} more')
+    return parts

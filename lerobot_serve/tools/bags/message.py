@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
+from lerobot_serve.errors import UserError
 
 PACKAGE = 'lerobot_serve_interfaces'
 INTERFACES = f'{PACKAGE}/msg'
@@ -22,7 +23,7 @@ ROUTER_STATE = f'{INTERFACES}/RouterState'
 CANARY_STATE = f'{INTERFACES}/CanaryState'
 
 
-class BagError(ValueError):
+class BagError(UserError, ValueError):
     """A bag that cannot be read or created; the text has path, reason and remedy."""
 
 

@@ -18,6 +18,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.requirements import missing_package_text
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
 from lerobot_serve.tools.cli.topics import listed_by_topic
+from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.standard_output import end_output, flush_output, prepare_output
 from lerobot_serve.tools.output.text import without_controls
 
@@ -140,9 +141,7 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
         flush_output()
         return status
     except _user_errors() as error:
-        print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
-        found: int = getattr(error, 'exit_status', 1)
-        return found
+        return refused(options, error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -150,11 +149,21 @@ def run(verbs: Mapping[str, VerbEntry], arguments: list[str], *, is_process: boo
         end_output()
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        # one with a name is of a file that the user has given
+        if error.errno != errno.ENOSPC and error.filename is None:
             raise
-        end_output()
-        print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
-        return 1
+        if error.errno == errno.ENOSPC:
+            end_output()
+        return refused(options, error)
+
+
+def refused(options: argparse.Namespace, error: Exception) -> int:
+    """Print an error that the user can correct, also as JSON; return the exit status."""
+    print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
+    status: int = getattr(error, 'exit_status', 1)
+    if getattr(options, 'json', False):
+        print(json_text({'error': str(error), 'exit_status': status}, indent=2))
+    return status
 
 
 def refuse_unknown(sub: argparse.ArgumentParser, words: list[str]) -> NoReturn:
@@ -191,8 +200,9 @@ def _user_errors() -> tuple[type[Exception], ...]:
     """Return the error types that users can correct; imported only after an error."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.private_domain import NoFreeDomain
+    from lerobot_serve.tools.operate.outcome import ResultUnknown
 
-    return UserError, ParameterError, NoFreeDomain
+    return UserError, ParameterError, NoFreeDomain, ResultUnknown
 
 
 def _escaped(text: str) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterable
 from typing import Any
 
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
@@ -15,22 +15,24 @@ from lerobot_serve.tools.cli.node_flags import value_of
 SESSIONS = 4096
 
 
-def server_parameters(options: argparse.Namespace) -> ServerParameters:
+def server_parameters(
+    kind: str, policy: str, device: str, parameters: Iterable[str]
+) -> ServerParameters:
     """
     Return the parameters of the policy_server, with the folder of a policy of the hub.
 
     Raises ParameterError, and PolicyError for a policy that cannot be downloaded.
     """
-    is_folder = options.kind in ('', 'lerobot')
+    is_folder = kind in ('', 'lerobot')
     known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
     values: dict[str, Any] = {
-        'policy_kind': options.kind,
-        'policy_path': local_folder(options.policy) if is_folder else options.policy,
-        'device': options.device,
+        'policy_kind': kind,
+        'policy_path': local_folder(policy) if is_folder else policy,
+        'device': device,
         'max_sessions': SESSIONS,
         'max_sessions_per_process': SESSIONS,
     }
-    for given in options.parameters:
+    for given in parameters:
         name, equals, text = given.partition('=')
         if not equals or name not in known:
             raise ParameterError(

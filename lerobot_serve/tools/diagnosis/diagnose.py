@@ -14,8 +14,6 @@ from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 from lerobot_serve.tools.output.local_time import resolve_within, TimeOfDay
 from lerobot_serve.tools.traces.query import TraceQuery
 
-AROUND_S = 10.0
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -38,7 +36,7 @@ def diagnose(
     client: str,
     *,
     at: TimeOfDay | None = None,
-    around_s: float = AROUND_S,
+    around_s: float = 10.0,
 ) -> Diagnosis:
     """Diagnose a window around `at`, or the longest stall. Raises TraceError."""
     query = TraceQuery(paths, with_actions=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats a diagnosis as text and as JSON. Pure functions; any thread."""
+"""The report of a diagnosis. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ from lerobot_serve.tools.diagnosis.rules import RuleResult, RuleStatus
 from lerobot_serve.tools.diagnosis.timeline import timeline_lines
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 from lerobot_serve.tools.output.local_time import format_local, format_utc
+from lerobot_serve.tools.output.report import Part, Report
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.traces.stalls import Stall
 
 STALLS_SHOWN = 20
+# exit status without a record of that robot or that time
+NO_RECORD = 4
 
 
-def as_text(diagnosis: Diagnosis, *, show_line: bool = True) -> str:
-    """Return the diagnosis as text; docs/runbook.md explains one."""
+def diagnosis_report(diagnosis: Diagnosis, *, shows_timeline: bool = True) -> Report:
+    """Return the report; docs/runbook.md explains one, and lists the fields of its data."""
+    status = 0 if diagnosis.survey.is_found and diagnosis.is_covered else NO_RECORD
+    return Report(_data(diagnosis), _parts(diagnosis, shows_timeline), status)
+
+
+def _parts(diagnosis: Diagnosis, shows_timeline: bool) -> list[Part]:
     written, facts = _head(diagnosis), diagnosis.facts
-    if facts:
-        written += ['', *_clocks(facts)]
-        if show_line:
-            written += [
-                '',
-                *(f'{format_local(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
-            ]
-        written += ['', *_results(diagnosis, facts)]
-    return '\n'.join(written)
+    if facts is None:
+        return [*written]
+    written += ['', *_clocks(facts)]
+    if shows_timeline:
+        written += [
+            '',
+            *(f'{format_local(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
+        ]
+    return [*written, '', *_results(diagnosis, facts)]
 
 
-def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the diagnosis as JSON; docs/runbook.md lists the fields."""
+def _data(diagnosis: Diagnosis) -> dict[str, Any]:
     facts = diagnosis.facts
     return {
         'client_id': diagnosis.client,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats all findings as text and as JSON. Pure functions."""
+"""The report of all findings. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from lerobot_serve.tools.doctor.finding import (
     count_levels,
@@ -13,6 +12,7 @@ from lerobot_serve.tools.doctor.finding import (
     FindingLevel,
     worst_level,
 )
+from lerobot_serve.tools.output.report import Facts, Part, Report
 
 MARKS = {
     FindingLevel.OK: 'ok',
@@ -33,15 +33,34 @@ PLURAL = {FindingLevel.FAILURE: 'failures', FindingLevel.WARNING: 'warnings'}
 MARK_WIDTH = 4
 
 
-def as_text(groups: Sequence[FindingGroup], *, coloured: bool) -> str:
-    """Return one line per finding, its remedy below it, and the counts."""
-    lines = []
+def doctor_report(groups: Sequence[FindingGroup]) -> Report:
+    """Return one line for each finding, its remedy below it, and the counts."""
+    counts = count_levels(groups)
+    data = {
+        'outcome': worst_level(groups).value,
+        'counts': {verdict.value: counts[verdict] for verdict in ORDER},
+        'groups': [
+            {'name': group.name, 'findings': [_object(finding) for finding in group.findings]}
+            for group in groups
+        ],
+    }
+    parts: list[Part] = []
     for group in groups:
-        lines += [_paint(group.name, BOLD, coloured)]
-        for finding in group.findings:
-            lines += _lines(finding, coloured)
-        lines += ['']
-    return '\n'.join([*lines, summary(groups)])
+        parts += [group.name, Facts(list(_rows(group)), width=MARK_WIDTH), '']
+    marks = {MARKS[level]: colour for level, colour in COLOURS.items()}
+    return Report(
+        data,
+        [*parts, summary(groups)],
+        1 if worst_level(groups) is FindingLevel.FAILURE else 0,
+        marks=marks | {group.name: BOLD for group in groups},
+    )
+
+
+def _rows(group: FindingGroup) -> Iterator[tuple[str, str]]:
+    for finding in group.findings:
+        yield MARKS[finding.verdict], printable(f'{finding.name}: {finding.found}')
+        if finding.remedy:
+            yield '', printable(f'remedy: {finding.remedy}')
 
 
 def summary(groups: Sequence[FindingGroup]) -> str:
@@ -54,18 +73,6 @@ def summary(groups: Sequence[FindingGroup]) -> str:
     )
 
 
-def as_json(groups: Sequence[FindingGroup]) -> dict[str, Any]:
-    found = count_levels(groups)
-    return {
-        'outcome': worst_level(groups).value,
-        'counts': {verdict.value: found[verdict] for verdict in ORDER},
-        'groups': [
-            {'name': group.name, 'findings': [_object(finding) for finding in group.findings]}
-            for group in groups
-        ],
-    }
-
-
 def _object(finding: Finding) -> dict[str, str]:
     return {
         'name': finding.name,
@@ -73,14 +80,6 @@ def _object(finding: Finding) -> dict[str, str]:
         'found': finding.found,
         'remedy': finding.remedy,
     }
-
-
-def _lines(finding: Finding, coloured: bool) -> list[str]:
-    mark = _paint(MARKS[finding.verdict].ljust(MARK_WIDTH), COLOURS[finding.verdict], coloured)
-    lines = [f'  {mark}  {printable(finding.name)}: {printable(finding.found)}']
-    if finding.remedy:
-        lines += [f'  {" " * MARK_WIDTH}  remedy: {printable(finding.remedy)}']
-    return lines
 
 
 def printable(text: str) -> str:
@@ -91,7 +90,3 @@ def printable(text: str) -> str:
         if line.isprintable()
         else ''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     )
-
-
-def _paint(text: str, colour: int, coloured: bool) -> str:
-    return f'\033[{colour}m{text}\033[0m' if coloured else text

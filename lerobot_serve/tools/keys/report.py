@@ -9,7 +9,10 @@ from pathlib import Path
 
 from lerobot_serve.tools.keys.identity import Identity
 from lerobot_serve.tools.keys.site import KeyRecord
+from lerobot_serve.tools.output.report import Report, Table
 from lerobot_serve.zenoh.credentials import SOON
+
+HEADS = ('key', 'state', 'expires', 'hosts')
 
 
 def key_text(folder: Path, identity: Identity) -> str:
@@ -45,27 +48,16 @@ def changed_text(folder: Path, changed: Iterable[str]) -> str:
     )
 
 
-def table(records: Iterable[KeyRecord], now: datetime) -> str:
-    """Return the keys of a site as text."""
-    rows = [('key', 'state', 'expires', 'hosts')]
+def keys_report(site: str, records: Iterable[KeyRecord], now: datetime) -> Report:
+    """Return the keys of a site."""
+    rows, keys = [], []
     for each in records:
         hosts = ' '.join((*each.hosts, *(('(direct)',) if each.direct else ())))
         name = each.identity.common_name
         rows.append((name, state(each, now), f'{each.expires:%Y-%m-%d}', hosts))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return '\n'.join(
-        '  '.join((*(f'{c:<{w}}' for c, w in zip(row, widths, strict=False)), row[3])).rstrip()
-        for row in rows
-    )
-
-
-def as_json(site: str, records: Iterable[KeyRecord], now: datetime) -> dict[str, object]:
-    """Return the keys of a site for JSON."""
-    return {
-        'site': site,
-        'keys': [
+        keys.append(
             {
-                'key': each.identity.common_name,
+                'key': name,
                 'role': each.identity.role,
                 'name': each.identity.name,
                 'state': state(each, now),
@@ -73,9 +65,8 @@ def as_json(site: str, records: Iterable[KeyRecord], now: datetime) -> dict[str,
                 'hosts': each.hosts,
                 'direct': each.direct,
             }
-            for each in records
-        ],
-    }
+        )
+    return Report({'site': site, 'keys': keys}, [Table(HEADS, rows)])
 
 
 def state(record: KeyRecord, now: datetime) -> str:

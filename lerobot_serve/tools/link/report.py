@@ -1,59 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format a survey of a link as text and as JSON. Pure functions."""
+"""The report of a survey of a link. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from lerobot_serve.tools.link.participants import Participant
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
-from lerobot_serve.tools.output.text import printable
+from lerobot_serve.tools.output.report import Part, Report, Table
 
 NONE = '-'
+HEADS = ('participant', 'client of', 'role', 'token', 'get_status p50', 'p99 [ms]', 'policy')
 # policy_type in the status of a router
 ROUTER = 'router'
 
 
-def as_text(survey: LinkSurvey) -> str:
-    """Return participants, rates and problems as aligned text."""
-    found = as_json(survey)
-    participants = [
-        ('participant', 'client of', 'role', 'token', 'get_status p50', 'p99 [ms]', 'policy')
-    ]
-    for each in found['participants']:
-        trip = each.get('round_trip_ms') or {}
-        participants.append(
-            (
-                each['name'],
-                each['client_of'] or NONE,
-                each['role'],
-                'yes' if each['has_token'] else 'no',
-                number(trip.get('p50')),
-                number(trip.get('p99')),
-                each.get('policy') or NONE,
-            )
-        )
-    rates = [('key', 'messages/s', 'kB/s')]
-    rates += [
-        (rate['key'], number(rate['messages_per_s']), number(rate['kb_per_s']))
-        for rate in found['keys']
-    ]
-    head = f'site {survey.site}, watched for {survey.duration_s:.1f} s at ' + (
-        ', '.join(survey.reached) or NONE
-    )
-    return '\n'.join(
-        [head, '', *aligned(participants), '', *aligned(rates), *problem_lines(survey)]
-    )
-
-
-def problem_lines(survey: LinkSurvey) -> list[str]:
-    return ['', *map(printable, survey.problem_texts)] if survey.problem_texts else []
-
-
-def as_json(survey: LinkSurvey) -> dict[str, Any]:
-    """Return the survey as an object of JSON."""
-    return {
+def link_report(survey: LinkSurvey) -> Report:
+    """Return participants, rates and problems; the status is 1 when no server responds."""
+    data = {
         'site': survey.site,
         'duration_s': round(survey.duration_s, 3),
         'reached': list(survey.reached),
@@ -69,6 +33,39 @@ def as_json(survey: LinkSurvey) -> dict[str, Any]:
             for rate in survey.rates
         ],
     }
+    return Report(data, _parts(survey, data), error=survey.failure)
+
+
+def _parts(survey: LinkSurvey, data: dict[str, Any]) -> list[Part]:
+    if not survey.participants:
+        return []
+    participants = [_row(each) for each in data['participants']]
+    rates = [
+        (each.key, number(each.messages_per_s), number(each.kb_per_s)) for each in survey.rates
+    ]
+    problems = ['', *survey.problem_texts] if survey.problem_texts else []
+    return [
+        f'site {survey.site}, watched for {survey.duration_s:.1f} s at '
+        + (', '.join(survey.reached) or NONE),
+        '',
+        Table(HEADS, participants),
+        '',
+        Table(('key', 'messages/s', 'kB/s'), rates),
+        *problems,
+    ]
+
+
+def _row(each: dict[str, Any]) -> tuple[str, ...]:
+    trip = each.get('round_trip_ms') or {}
+    return (
+        each['name'],
+        each['client_of'] or NONE,
+        each['role'],
+        'yes' if each['has_token'] else 'no',
+        number(trip.get('p50')),
+        number(trip.get('p99')),
+        each.get('policy') or NONE,
+    )
 
 
 def _participant(each: Participant, survey: LinkSurvey) -> dict[str, Any]:
@@ -99,13 +96,3 @@ def _participant(each: Participant, survey: LinkSurvey) -> dict[str, Any]:
 
 def number(value: float | None) -> str:
     return NONE if value is None else f'{value:.1f}'
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the rows as lines with columns of equal width."""
-    shown = [tuple(printable(cell) for cell in row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        '  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]

@@ -10,10 +10,9 @@ has the same.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.output.text import without_controls
+from lerobot_serve.tools.output.report import Report
 
 EXIT_UNKNOWN = 3
 # what is true and can be done while a router does not answer
@@ -37,6 +36,8 @@ class PartlyDone(UserError):
 class ResultUnknown(Exception):
     """The request was sent, and its result is not known; the text says what is known."""
 
+    exit_status = EXIT_UNKNOWN
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -51,13 +52,11 @@ class Result:
     by: str = ''
     changes: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def as_text(self) -> str:
-        heading = without_controls(f'{self.node}: {self.text}')
-        lines = [heading, *(f'  {change}' for change in self.changes)]
-        return '\n'.join([*lines, f'  by {self.by}'] if self.by else lines)
+    def report(self) -> Report:
+        """Return what the verb prints; the states may have texts of the network."""
+        lines = [f'{self.node}: {self.text}', *(f'  {change}' for change in self.changes)]
+        by = [f'  by {self.by}'] if self.by else []
+        return Report(asdict(self), [*lines, *by], has_changed=True)
 
 
 def unconfirmed_text(node: str, what: str, *, accepted: str, last: str, age_s: float) -> str:

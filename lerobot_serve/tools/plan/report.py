@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format a plan as text and as JSON. Pure functions; any thread."""
+"""The report of a plan. Pure functions; any thread."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+from lerobot_serve.tools.output.report import Facts, Part, Report, Table
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.formula import formula_terms, FormulaResult, with_noun
 from lerobot_serve.tools.plan.search import CapacityPlan, CurvePoint
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 BAR = 24
-HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one lost')
+HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one lost', '')
 
 
-def as_json(
+def plan_report(
     fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
-) -> dict[str, Any]:
-    """Return the plan as JSON; `servers` is the result, null without one."""
-    return {
+) -> Report:
+    """Return the report; `servers` of its data is the result, null without one."""
+    data = {
         'servers': plan.servers,
         'servers_without_spare': plan.without_spare,
         'limit': plan.limit,
@@ -29,6 +30,19 @@ def as_json(
         'formula': asdict(found),
         'curve': [point_json(point) for point in plan.points],
     }
+    parts = [
+        *fleet_lines(fleet),
+        '',
+        'formula',
+        Facts(formula_terms(found, fleet, service), width=9),
+        '',
+        *curve_parts(plan, fleet),
+        '',
+        *server_parts(plan.shown),
+        '',
+        *result_lines(plan, found),
+    ]
+    return Report(data, parts, 1 if plan.servers is None else 0)
 
 
 def point_json(point: CurvePoint) -> dict[str, Any]:
@@ -57,17 +71,6 @@ def result_json(result: SimulationResult) -> dict[str, Any]:
     }
 
 
-def as_text(
-    fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
-) -> str:
-    """Return the plan as text."""
-    lines = [*fleet_lines(fleet), '', 'formula']
-    lines += [f'  {name:<11}{text}' for name, text in formula_terms(found, fleet, service)]
-    lines += ['', *curve_lines(plan, fleet)]
-    lines += ['', *server_lines(plan.shown), '', *result_lines(plan, found)]
-    return '\n'.join(lines)
-
-
 def fleet_lines(fleet: FleetDemand) -> list[str]:
     """Return the lines with the demand of the fleet."""
     return [
@@ -78,28 +81,28 @@ def fleet_lines(fleet: FleetDemand) -> list[str]:
     ]
 
 
-def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
-    """Return one line per number of servers, with p99 as a bar."""
-    seconds = plan.points[0].normal.seconds
-    buffer_ms = 1e3 * fleet.buffer_s
-    lines = [
-        f'simulation of {seconds:g} s, then with the loss of one server; a full bar is '
-        f'{max(0.0, buffer_ms):.0f} ms',
-        '  '.join(f'{name:>8}' for name in HEAD),
-    ]
+def curve_parts(plan: CapacityPlan, fleet: FleetDemand) -> list[Part]:
+    """Return a table with one row for each number of servers, with p99 as a bar."""
+    seconds, buffer_ms = plan.points[0].normal.seconds, 1e3 * fleet.buffer_s
+    rows = []
     for point in plan.points:
         normal, p99_ms = point.normal, point.normal.latency_ms(99)
-        row = (
-            point.servers,
-            f'{normal.busy_share:.0%}',
-            as_ms(normal.latency_ms(50)),
-            as_ms(p99_ms),
-            f'{normal.stalled_s:.1f} s',
-            f'{point.server_loss.stalled_s:.1f} s',
+        rows.append(
+            (
+                str(point.servers),
+                f'{normal.busy_share:.0%}',
+                as_ms(normal.latency_ms(50)),
+                as_ms(p99_ms),
+                f'{normal.stalled_s:.1f} s',
+                f'{point.server_loss.stalled_s:.1f} s',
+                f'|{bar(p99_ms, buffer_ms)}| {point_label(point)}',
+            )
         )
-        cells = '  '.join(f'{cell:>8}' for cell in row)
-        lines.append(f'{cells}  |{bar(p99_ms, buffer_ms)}| {point_label(point)}')
-    return lines
+    return [
+        f'simulation of {seconds:g} s, then with the loss of one server; a full bar is '
+        f'{max(0.0, buffer_ms):.0f} ms',
+        Table(HEAD, rows, right=range(6), least_widths=[8] * 6),
+    ]
 
 
 def as_ms(value_ms: float | None) -> str:
@@ -119,20 +122,24 @@ def point_label(point: CurvePoint) -> str:
     return 'too few' if point.normal_misses else 'no spare'
 
 
-def server_lines(point: CurvePoint) -> list[str]:
-    """Return the lines with the busiest and the idlest server."""
+def server_parts(point: CurvePoint) -> list[Part]:
+    """Return the requests, and the busiest and the idlest server."""
     shares = sorted(point.normal.servers, key=lambda share: share.busy_share)
-    idlest, busiest = shares[0], shares[-1]
     normal = point.normal
     ends = [f'{normal.answered} answered', f'{normal.superseded} superseded']
     ends += [f'{count} {name}' for name, count in normal.lost.items()]
+    rows = [
+        (
+            name,
+            f'{share.busy_share:.0%} busy, {share.chunks} chunks, '
+            f'{with_noun(share.robots, "robot")}',
+        )
+        for name, share in (('busiest', shares[-1]), ('idlest', shares[0]))
+    ]
     return [
         f'with {with_noun(point.servers, "server")}: {normal.requests} requests, '
         f'{", ".join(ends)}',
-        f'  busiest  {busiest.busy_share:.0%} busy, {busiest.chunks} chunks, '
-        f'{with_noun(busiest.robots, "robot")}',
-        f'  idlest   {idlest.busy_share:.0%} busy, {idlest.chunks} chunks, '
-        f'{with_noun(idlest.robots, "robot")}',
+        Facts(rows),
     ]
 
 

@@ -13,14 +13,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 import re
-from typing import Any
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.output.report import Part, Report, Table
 
 STEP_SHARE, CHUNK_SHARE = 0.2, 0.5
 LATENCY_LIMIT_MS = 60_000.0
 FORM = re.compile(r'([A-Za-z][\w-]{0,31}):([0-9.]+)(?::([0-9.]+))?')
 TIERS_LIMIT = 16
+HEADS = ('tier', 'round trip', 'each step', 'chunks')
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +88,28 @@ def _judged(tier: Tier, fps: float, chunk_rows: int) -> TierResult:
     )
 
 
-def as_json(found: list[TierResult]) -> list[dict[str, Any]]:
-    """Return the object that --json prints."""
-    return [asdict(each) for each in found]
-
-
-def as_text(found: list[TierResult], fps: float, chunk_rows: int) -> str:
-    """Return the table."""
-    width = max(len('tier'), *(len(each.tier.name) for each in found))
-    lines = [
+def tiers_report(found: Sequence[TierResult], fps: float, chunk_rows: int) -> Report:
+    """Return the report; status 0 when a tier can drive."""
+    rows = [
+        (
+            each.tier.name,
+            f'{each.round_trip_ms:.1f} ms',
+            _verdict(each.can_answer_each_step, each.step_rate_hz),
+            _verdict(each.can_send_chunks, each.chunk_rate_hz),
+        )
+        for each in found
+    ]
+    parts: list[Part] = [
         f'a step of {fps:g} Hz takes {1e3 / fps:.1f} ms; a chunk of {chunk_rows} actions plays '
         f'for {chunk_rows / fps:.2f} s',
         '',
-        f'{"tier":<{width}}  round trip  {"each step":<19}  chunks',
-    ]
-    for each in found:
-        step = _verdict(each.can_answer_each_step, each.step_rate_hz)
-        chunks = _verdict(each.can_send_chunks, each.chunk_rate_hz)
-        lines.append(
-            f'{each.tier.name:<{width}}  {each.round_trip_ms:7.1f} ms  {step:<19}  {chunks}'
-        )
-    lines += [
+        Table(HEADS, rows, right=[1], least_widths=(0, 0, 19)),
         '',
         f'each step: the round trip is at most {100 * STEP_SHARE:g} % of a step',
         f'chunks: the round trip is at most {100 * CHUNK_SHARE:g} % of what a chunk plays',
     ]
-    return '\n'.join(lines)
+    can_drive = any(each.can_answer_each_step or each.can_send_chunks for each in found)
+    return Report({'tiers': list(map(asdict, found))}, parts, 0 if can_drive else 1)
 
 
 def _verdict(is_possible: bool, rate_hz: float) -> str:

@@ -1,40 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats the result of a replay as text and as JSON. Pure functions; any thread."""
+"""The report of a replay. Pure functions; any thread."""
 
 from __future__ import annotations
 
 from math import isfinite
 from typing import Any
 
+from lerobot_serve.tools.output.report import Part, Report, Table
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
+from lerobot_serve.tools.replay.exit_status import exit_status
 
 NOTES_SHOWN = 5
 HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst', 'policy')
 
 
-def as_text(result: ReplayResult) -> str:
-    """Return the result as text."""
-    lines = [f'replayed policy: {result.policy}']
-    if result.is_other_policy:
-        lines.append(
-            'ANOTHER POLICY than the recorded ones: differences are expected and do not test it'
-        )
-    rows = [HEAD, *(_row(each) for each in result.summaries.values())]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    lines += [
-        '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    lines += [line for each in result.summaries.values() for line in _details(each, result)]
-    lines += _counts(result)
-    return '\n'.join(lines)
-
-
-def as_json(result: ReplayResult) -> dict[str, Any]:
-    """Return the result as JSON; docs/bags.md lists the fields."""
-    return {
+def replay_report(result: ReplayResult, fail_on: str) -> Report:
+    """Return the report; docs/bags.md lists the fields of its data."""
+    data = {
         'policy': result.policy,
         'is_other_policy': result.is_other_policy,
         'tolerance': result.tolerance,
@@ -47,6 +31,14 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
         'slots': [_summary_json(each, result) for each in result.summaries.values()],
         'notes': result.notes,
     }
+    parts: list[Part] = [f'replayed policy: {result.policy}']
+    if result.is_other_policy:
+        parts.append(
+            'ANOTHER POLICY than the recorded ones: differences are expected and do not test it'
+        )
+    parts.append(Table(HEAD, [_row(each) for each in result.summaries.values()]))
+    parts += [line for each in result.summaries.values() for line in _details(each, result)]
+    return Report(data, [*parts, *_counts(result)], exit_status(result, fail_on))
 
 
 def _row(each: PolicySummary) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from lerobot_serve.contract.data_path.chunk import read_reply_summary
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
@@ -27,7 +28,7 @@ NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
 ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError, ValueError):
     """A recording that cannot be replayed, with the reason and the remedy."""
 
 

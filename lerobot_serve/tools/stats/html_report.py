@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import TypeVar
 
 from lerobot_serve.tools.output.line_charts import line_chart, Points
+from lerobot_serve.tools.output.report import as_html
 from lerobot_serve.tools.stats.collect import TraceStats
 from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
-from lerobot_serve.tools.stats.report import figures_of, group_title, sorted_keys
+from lerobot_serve.tools.stats.report import stats_parts
 from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
 # role nearest to the decision first
@@ -45,18 +45,13 @@ def html_report(stats: TraceStats) -> str:
         line_chart('Round trip, by slot [ms]', latency(stats)),
         line_chart('Divergence of the shadow, median', divergence(stats)),
     ]
-    tables = [
-        f'<h2>{escape(group_title(key))}</h2>'
-        f'<table>{_rows(figures_of(stats.tallies[key]))}</table>'
-        for key in sorted_keys(stats)
-    ]
     head = f'{stats.runs} runs, {stats.lines} lines, {stats.damaged} of them damaged'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f'<title>Traces of lerobot_serve</title><style>{STYLE}</style></head><body>'
         f'<h1>Traces</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
-        f'Times are local.</p>{"".join(charts)}{"".join(tables)}</body></html>\n'
+        f'Times are local.</p>{"".join(charts)}{as_html(stats_parts(stats))}</body></html>\n'
     )
 
 
@@ -129,9 +124,3 @@ def _lines(timeline: TimeSeries[Value]) -> dict[str, list[tuple[float, Value]]]:
 
 def _quantiles(line: list[tuple[float, QuantileSketch]], part: float) -> Points:
     return [(time_s, sketch.quantile(part) or 0.0) for time_s, sketch in line]
-
-
-def _rows(facts: list[tuple[str, str]]) -> str:
-    return ''.join(
-        f'<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>' for name, value in facts
-    )

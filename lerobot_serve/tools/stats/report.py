@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats aggregated traces as text and as JSON. Pure functions; any thread."""
+"""The report of aggregated traces. Pure functions; any thread."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from lerobot_serve.tools.output.text import printable
+from lerobot_serve.tools.output.report import Facts, Part, Report
+from lerobot_serve.tools.output.text import printable, sources_line
 from lerobot_serve.tools.stats.collect import TraceStats
 from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
 from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 
+NAME_WIDTH = 16
 
-def as_json(stats: TraceStats) -> dict[str, Any]:
-    """Return the aggregate as JSON, without the timelines."""
-    return {
+
+def stats_report(stats: TraceStats, paths: Sequence[str] = ()) -> Report:
+    """Return the report of the traces of `paths`; its data lack the timelines."""
+    data = {
+        'paths': paths,
         'runs': stats.runs,
         'lines': stats.lines,
         'bytes': stats.size_bytes,
@@ -26,23 +31,25 @@ def as_json(stats: TraceStats) -> dict[str, Any]:
         'canary': dict(stats.canary),
         'incidents': dict(stats.incidents),
     }
-
-
-def as_text(stats: TraceStats) -> str:
-    """Return the aggregate as text."""
     head = f'{stats.runs} runs, {stats.lines} lines, {stats.size_bytes / 1e6:.1f} MB'
-    lines = [head + (f', {stats.damaged} of them damaged' if stats.damaged else '')]
+    damaged = f', {stats.damaged} of them damaged' if stats.damaged else ''
+    return Report(data, [sources_line(paths), head + damaged, *stats_parts(stats)])
+
+
+def stats_parts(stats: TraceStats) -> list[Part]:
+    """Return the figures of each slot, of shadows and of decisions."""
+    parts: list[Part] = []
     for key in sorted_keys(stats):
-        lines += ['', group_title(key)]
-        facts = figures_of(stats.tallies[key])
-        lines += [f'  {name:<16}  {value}' for name, value in facts]
+        figures = Facts(figures_of(stats.tallies[key]), width=NAME_WIDTH)
+        parts += ['', group_title(key), figures]
     for pair, sketch in sorted(stats.divergences.items()):
-        lines += ['', f'shadow {printable(pair)}', f'  {"divergence":<16}  {spread_text(sketch)}']
+        spread = Facts([('divergence', spread_text(sketch))], width=NAME_WIDTH)
+        parts += ['', f'shadow {pair}', spread]
     counters = {'policies': stats.policies, 'canary': stats.canary, 'incidents': stats.incidents}
     for name, counter in counters.items():
         if counter:
-            lines += ['', f'{name}: {counts_text(counter)}']
-    return '\n'.join([*lines, '', f'quantiles are within {ERROR:.0%} of the exact ones'])
+            parts += ['', f'{name}: {counts_text(counter)}']
+    return [*parts, '', f'quantiles are within {ERROR:.0%} of the exact ones']
 
 
 def sorted_keys(stats: TraceStats) -> list[GroupKey]:

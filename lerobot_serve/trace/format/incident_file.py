@@ -17,6 +17,7 @@ import struct
 from typing import Any, BinaryIO, NamedTuple
 
 from lerobot_serve.atomic_file import replacement_of
+from lerobot_serve.errors import UserError
 
 FORMAT, VERSION = 'lerobot_serve.incident', 2
 SUFFIX = '.safetensors'
@@ -24,7 +25,7 @@ LENGTH = struct.Struct('<Q')
 HEADER_LIMIT = 64 << 20
 
 
-class IncidentError(ValueError):
+class IncidentError(UserError, ValueError):
     """A file that cannot be read as an incident; the text has path, reason and remedy."""
 
 

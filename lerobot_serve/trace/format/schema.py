@@ -8,6 +8,8 @@ existing field changes its meaning.
 
 from __future__ import annotations
 
+from lerobot_serve.errors import UserError
+
 SCHEMA_VERSION = 2
 ROLES = ('edge', 'router', 'server')
 # enough for two cameras with five raw 480x640 frames each, in base64
@@ -16,5 +18,5 @@ LINE_LIMIT = 16 << 20
 PART_LIMIT_MIN = 4096
 
 
-class TraceError(ValueError):
+class TraceError(UserError, ValueError):
     """A file that cannot be read as a trace; the text has path, reason and remedy."""

@@ -26,7 +26,7 @@ from support.waiting import wait_until
 from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.report import as_text
+from lerobot_serve.tools.diagnosis.report import diagnosis_report
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 pytestmark = pytest.mark.slow
@@ -158,7 +158,7 @@ def check_named(machines: Machines, traces: Path) -> None:
         machines.processes[name].send_signal(signal.SIGINT)
         assert machines.processes[name].wait(LIMIT_S) == 0
     found = diagnose([traces], 'robot_1')
-    print(as_text(found))
+    print(diagnosis_report(found).as_text())
     assert found.causes[0].rule.name in LOST
 
 

@@ -39,9 +39,9 @@ ALLOWED = {
     'peer_formats': {'arrays'},
     'policies': {
         *('arrays', 'child_process', 'contract', 'peer_formats', 'private_file', 'requirements'),
-        *('files', 'versions'),
+        *('errors', 'files', 'versions'),
     },
-    'trace': {'arrays', 'contract', 'parameters', 'atomic_file'},
+    'trace': {'arrays', 'contract', 'errors', 'parameters', 'atomic_file'},
     'telemetry': {'parameters', 'zenoh'},
     'zenoh': {'contract', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone

@@ -42,7 +42,6 @@ STAMPS = {
     'tools/operate/discovery/fleet_search.py': 'how long ago a missing robot was found',
     'tools/operate/discovery/latched_states.py': 'the age of a first state, which was latched',
     'tools/cli/rollout/reading.py': 'which records of traces are of the last hours',
-    'tools/cli/verbs/rollout.py': 'a time of day is the last one',
     'tools/cli/verbs/record.py': 'the name of a folder',
     'tools/cli/verbs/gate.py': 'when a record was made, for people',
     'tools/loop/journal.py': 'when something happened, and which events are of the last hours',

@@ -3,150 +3,170 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 import sys
-from typing import TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
-from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.cli.rollout.reading import print_shadow
-from lerobot_serve.tools.cli.rollout.steering import with_router
+from lerobot_serve.errors import UserError, WrongCommandLine
+from lerobot_serve.tools.cli.operator_options import (
+    find_router,
+    LoadTimeout,
+    Operator,
+    policy_names,
+    Reason,
+    RouterName,
+)
+from lerobot_serve.tools.cli.signature import Argument
+from lerobot_serve.tools.operate.rule import Rule
+from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
-    from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
-    from lerobot_serve.tools.operate.rule import Rule
 
-INTERRUPTED = 130
+INTERRUPTED, LOAD_TIMEOUT_S = 130, 300.0
 SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
 
 
-def start(options: argparse.Namespace) -> int:
-    """Load the candidate if a directory is given, and start the plan."""
+def start(
+    policy: Annotated[
+        str,
+        Argument(
+            'name or hash of the policy of slot b, as a check; or a directory, with a /, that the '
+            'servers of slot b load (the policy of slot b)',
+            'POLICY',
+            names=policy_names,
+        ),
+    ] = '',
+    *,
+    plan: Annotated[
+        str, Argument('SHARE, SHARE:EPISODES or SHARE:EPISODES:SECONDS, with commas', 'STEPS')
+    ] = '25,50,100',
+    skip_shadow: Annotated[
+        bool,
+        Argument(
+            'begin without the shadow requirements of the router; recorded with your name and '
+            '--reason'
+        ),
+    ] = False,
+    load_timeout_s: LoadTimeout = LOAD_TIMEOUT_S,
+    reason: Reason = '',
+    router: RouterName = '',
+    operator: Operator,
+) -> Report:
+    """Give a policy episodes, step by step. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate.operations import read_settings
     from lerobot_serve.tools.operate.rollout import rollouts
     from lerobot_serve.tools.operate.rollout.replica_loading import POLICY_PATH
 
-    plan = rollouts.parsed_plan(options.plan)
+    steps = rollouts.parsed_plan(plan)
+    with operator.client() as client:
 
-    def operation(client: FleetClient, before: RouterView) -> int:
         def rule_of(state: RouterView) -> Rule:
             return rollouts.start_rule(
                 state,
-                options.policy,
-                plan,
+                policy,
+                steps,
                 lambda: read_settings(client, state.name).plan,
                 lambda server: client.get_parameters(server, [POLICY_PATH])[POLICY_PATH] or '',
-                skips_shadow=options.skip_shadow,
+                skips_shadow=skip_shadow,
             )
 
-        found = operator_options.confirmed(options, client, before, 'rollout start', rule_of)
-        if found is None:
-            return 0
-
-        def run(progress: LoadProgress) -> Result:
-            return rollouts.start(
-                client,
-                found[0],
-                options.policy,
-                plan,
-                load_timeout_s=options.load_timeout_s,
-                report=report,
-                progress=progress,
-                reason=options.reason,
-                skips_shadow=options.skip_shadow,
-            )
-
-        return run_loading(options, run)
-
-    return with_router(options, operation)
+        before = find_router(client, router)
+        found = operator.confirmed(client, before, 'rollout start', rule_of)
+        if isinstance(found, Report):
+            return found
+        begin = partial(rollouts.start, client, found[0], policy, steps, skips_shadow=skip_shadow)
+        return run_loading(begin, load_timeout_s, reason)
 
 
-def finish(options: argparse.Namespace) -> int:
-    """Make the promoted policy the champion on each server of slot a."""
+def finish(
+    *,
+    load_timeout_s: LoadTimeout = LOAD_TIMEOUT_S,
+    reason: Reason = '',
+    router: RouterName = '',
+    operator: Operator,
+) -> Report:
+    """Load the promoted policy into slot a, as champion. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate.rollout import rollouts
 
-    def operation(client: FleetClient, before: RouterView) -> int:
-        found = operator_options.confirmed(
-            options, client, before, 'rollout finish', rollouts.finish_rule
-        )
-        if found is None:
-            return 0
-
-        def run(progress: LoadProgress) -> Result:
-            return rollouts.finish(
-                client,
-                found[0],
-                load_timeout_s=options.load_timeout_s,
-                report=report,
-                progress=progress,
-                reason=options.reason,
-            )
-
-        return run_loading(options, run)
-
-    return with_router(options, operation)
+    with operator.client() as client:
+        before = find_router(client, router)
+        found = operator.confirmed(client, before, 'rollout finish', rollouts.finish_rule)
+        if isinstance(found, Report):
+            return found
+        return run_loading(partial(rollouts.finish, client, found[0]), load_timeout_s, reason)
 
 
-def shadow(options: argparse.Namespace) -> int:
-    """Load a policy into the shadow, unload it, or print what it has shown."""
-    from lerobot_serve.errors import WrongCommandLine
+def shadow(
+    what: Annotated[
+        str,
+        Argument(
+            'directory of a policy, with a /, that the shadow loads; stop unloads it; status '
+            'prints what it has shown',
+            'DIRECTORY|stop|status',
+        ),
+    ] = SHADOW_STATUS,
+    *,
+    load_timeout_s: LoadTimeout = LOAD_TIMEOUT_S,
+    reason: Reason = '',
+    router: RouterName = '',
+    operator: Operator,
+) -> Report:
+    """Load a policy into the shadow. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate.rollout import shadow_loading
 
-    what: str = options.what
-    if what == SHADOW_STATUS:
-        return print_shadow(options)
-    if what != SHADOW_STOP and '/' not in what:
+    if what not in (SHADOW_STATUS, SHADOW_STOP) and '/' not in what:
         raise WrongCommandLine(
             f'give the directory of a policy, with a /, {SHADOW_STOP} or {SHADOW_STATUS}, got '
             f'{what!r}'
         )
-
-    def operation(client: FleetClient, before: RouterView) -> int:
+    with operator.client() as client:
+        before = find_router(client, router)
         server = shadow_loading.shadow_server(client, before.name)
-        text = f'unload {server}' if what == SHADOW_STOP else f'load {what} into {server}'
-        operator_options.confirm(options, before.name, f'{text}; no robot moves by it', asks=False)
-
-        def run(progress: LoadProgress) -> Result:
-            if what == SHADOW_STOP:
-                return shadow_loading.stop_shadow(
-                    client,
-                    before,
-                    load_timeout_s=options.load_timeout_s,
-                    report=report,
-                    progress=progress,
-                    reason=options.reason,
-                )
-            return shadow_loading.load_shadow(
-                client,
-                before,
-                what,
-                load_timeout_s=options.load_timeout_s,
-                report=report,
-                progress=progress,
-                reason=options.reason,
-            )
-
-        return run_loading(options, run)
-
-    return with_router(options, operation)
+        if what == SHADOW_STATUS:
+            return _shadow_status(client, before.name, server)
+        is_stop = what == SHADOW_STOP
+        text = f'unload {server}' if is_stop else f'load {what} into {server}'
+        operator.confirm(before.name, f'{text}; no robot moves by it', asks=False)
+        begin = (
+            partial(shadow_loading.stop_shadow, client, before)
+            if is_stop
+            else partial(shadow_loading.load_shadow, client, before, what)
+        )
+        return run_loading(begin, load_timeout_s, reason)
 
 
-def run_loading(options: argparse.Namespace, run: Callable[[LoadProgress], Result]) -> int:
+def _shadow_status(client: FleetClient, router: str, server: str) -> Report:
+    from lerobot_serve.tools.operate.rollout import rollout_view
+
+    found = client.shadow(router)
+    if found is None:
+        raise UserError(f'{router} publishes no comparison with its shadow {server} yet')
+    return Report(
+        {'server': server, **asdict(found)}, [f'{server}:', *rollout_view.shadow_lines(found)]
+    )
+
+
+def run_loading(begin: Callable[..., Result], load_timeout_s: float, reason: str) -> Report:
     """Run a step that loads policies; an interrupt prints what each server serves."""
     from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 
     progress = LoadProgress()
     try:
-        return operator_options.print_result(options, run(progress))
+        return begin(
+            load_timeout_s=load_timeout_s, report=show, progress=progress, reason=reason
+        ).report()
     except KeyboardInterrupt:
-        report(f'interrupted. {progress.text}')
-        return INTERRUPTED
+        text = f'interrupted. {progress.text}'
+        show(text)
+        return Report({'error': text, 'exit_status': INTERRUPTED}, [], INTERRUPTED)
 
 
-def report(line: str) -> None:
+def show(line: str) -> None:
     """Print one line of progress, which may have texts of the network, to standard error."""
     print(without_controls(f'  {line}'), file=sys.stderr, flush=True)

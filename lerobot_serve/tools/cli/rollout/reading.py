@@ -1,90 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that change nothing: status, watch, history, and the status of the shadow."""
+"""Steps that change nothing: status, watch and history."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import contextlib
 from pathlib import Path
-import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.cli.rollout.steering import with_router
+from lerobot_serve.tools.cli.operator_options import find_router, Fleet, RouterName
+from lerobot_serve.tools.cli.signature import Argument, number
+from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.text import sources_line
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
-    from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
-HOUR_S = 3600.0
+HOUR_S, HOURS_LIMIT = 3600.0, 87600.0
 # of the decisions that `watch` shows from before its start
 PAST_S, PAST_SHOWN = 24 * HOUR_S, 8
 
 
-def print_status(options: argparse.Namespace) -> int:
-    """Print the state of the rollout and of the learners."""
+def since_argument(given: str) -> float:
+    """Parse a local time, or one with an offset, into seconds. Raises ArgumentTypeError."""
+    from lerobot_serve.tools.output.local_time import DAY_S, parse_time_of_day, resolve_within
+
+    now_s = time.time()
+    try:
+        return resolve_within(parse_time_of_day(given), now_s - DAY_S, now_s)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f'must be a local time such as 18:30, 2026-11-22 or 2026-11-22T18:30, got {given}'
+        ) from None
+
+
+def status(*, router: RouterName = '', fleet: Fleet) -> Report:
+    """Print plan, step, evidence and guards. Raises UserError."""
     from lerobot_serve.tools.operate.learners import learner_view
     from lerobot_serve.tools.operate.operations import read_settings
     from lerobot_serve.tools.operate.rollout import rollout_view
 
-    def operation(client: FleetClient, router: RouterView) -> int:
-        settings = read_settings(client, router.name)
-        shadow = client.shadow(router.name) if settings.has_shadow else None
-        view = rollout_view.rollout_view(router, settings, shadow)
+    with fleet.client() as client:
+        state = find_router(client, router)
+        settings = read_settings(client, state.name)
+        shadow = client.shadow(state.name) if settings.has_shadow else None
+        view = rollout_view.rollout_view(state, settings, shadow)
         learners = client.find_learners()
-        sections = [rollout_view.as_text(view), learner_view.as_text(learners)]
-        operator_options.print_found(
-            options,
-            {**rollout_view.as_json(view), 'learners': learner_view.as_json(learners)},
-            lambda: '\n\n'.join(filter(None, sections)),
-        )
-        return 0
-
-    return with_router(options, operation)
+    data = {**rollout_view.as_json(view), 'learners': learner_view.as_json(learners)}
+    parts = rollout_view.as_text(view).split('\n')
+    if learners:
+        parts += ['', *learner_view.as_text(learners).split('\n')]
+    return Report(data, parts)
 
 
-def print_shadow(options: argparse.Namespace) -> int:
-    """Print what the shadow has shown."""
-    from dataclasses import asdict
-
-    from lerobot_serve.tools.operate.rollout import rollout_view
-    from lerobot_serve.tools.operate.rollout.shadow_loading import shadow_server
-
-    def operation(client: FleetClient, router: RouterView) -> int:
-        server = shadow_server(client, router.name)
-        shadow = client.shadow(router.name)
-        if shadow is None:
-            raise UserError(f'{router.name} publishes no comparison with its shadow {server} yet')
-        operator_options.print_found(
-            options,
-            {'server': server, **asdict(shadow)},
-            lambda: '\n'.join([f'{server}:', *rollout_view.shadow_lines(shadow)]),
-        )
-        return 0
-
-    return with_router(options, operation)
-
-
-def watch(options: argparse.Namespace) -> int:
-    """Show the rollout until Ctrl-C or the time is over."""
+def watch(
+    *,
+    router: RouterName = '',
+    fleet: Fleet,
+    json: Annotated[bool, Argument('print a JSON object')] = False,
+    seconds: Annotated[
+        float | None,
+        Argument('how long to watch [s] (until Ctrl-C)', 'N', operator_options.seconds),
+    ] = None,
+) -> int:
+    """Show the status live, or a line for each change. Raises UserError."""
     from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
-    def operation(client: FleetClient, router: RouterView) -> int:
-        watch = RolloutWatch(client, router, as_json=options.json)
-        folder = client.get_parameters(router.name, ['trace_folder'])['trace_folder']
+    with fleet.client() as client:
+        state = find_router(client, router)
+        shown = RolloutWatch(client, state, as_json=json)
+        folder = client.get_parameters(state.name, ['trace_folder'])['trace_folder']
         # a large trace takes seconds to read
         threading.Thread(
-            target=add_past, args=(watch, router.name, folder), name='past', daemon=True
+            target=add_past, args=(shown, state.name, folder), name='past', daemon=True
         ).start()
-        watch.run(options.seconds)
-        return 0
-
-    return with_router(options, operation)
+        shown.run(seconds)
+    return 0
 
 
 def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
@@ -100,48 +97,55 @@ def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
         watch.past = [history_text.decision_line(each) for each in latest]
 
 
-def print_history(options: argparse.Namespace) -> int:
-    """Print what the fleet did, from traces."""
-    from lerobot_serve.tools.operate.past import history, history_text
-    from lerobot_serve.trace.format.schema import TraceError
+def history(
+    traces: Annotated[
+        Sequence[str],
+        Argument(
+            'traces of routers, servers and robots (the trace_folder of the router)', 'FOLDER'
+        ),
+    ] = (),
+    *,
+    hours: Annotated[
+        float | None,
+        Argument('only the last N hours (all)', 'N', number('h', HOURS_LIMIT), either='time'),
+    ] = None,
+    since: Annotated[
+        float | None,
+        Argument(
+            'only since a local time: 18:30 (the last one), 2026-11-22 or 2026-11-22T18:30',
+            'TIME',
+            since_argument,
+            either='time',
+        ),
+    ] = None,
+    router: RouterName = '',
+    fleet: Fleet,
+) -> Report:
+    """Print what the fleet did, from the traces. Raises UserError, TraceError."""
+    from lerobot_serve.tools.operate.past import history as past
+    from lerobot_serve.tools.operate.past import history_text
 
-    since_s = options.since
-    if options.hours:
-        since_s = time.time() - options.hours * HOUR_S
-    traces = options.traces or [_trace_folder(options)]
-    try:
-        found = history.read_history(traces, since_s)
-    except TraceError as error:
-        raise UserError(str(error)) from error
-    operator_options.print_found(
-        options,
-        {'traces': list(map(str, traces)), **history.as_json(found)},
-        lambda: f'{sources_line(traces)}\n{history_text.as_text(found)}',
-    )
-    return 0
+    since_s = time.time() - hours * HOUR_S if hours else since
+    if not traces:
+        with fleet.client() as client:
+            traces = [_trace_folder(client, router)]
+    found = past.read_history(traces, since_s)
+    lines = history_text.as_text(found).split('\n')
+    return Report({'traces': list(traces), **past.as_json(found)}, [sources_line(traces), *lines])
 
 
-def _trace_folder(options: argparse.Namespace) -> str:
+def _trace_folder(client: FleetClient, router: str) -> str:
     """Return the trace_folder of the router. Raises UserError when it is not on this machine."""
-    folders: list[str] = []
-
-    def operation(client: FleetClient, router: RouterView) -> int:
-        folder = client.get_parameters(router.name, ['trace_folder'])['trace_folder']
-        if not folder:
-            raise UserError(
-                f'{router.name} has no trace_folder, so its past decisions are not recorded; set '
-                'trace_folder. `lerobot-serve rollout status` prints the present state'
-            )
-        folders.append(folder)
-        return 0
-
-    status = with_router(options, operation)
-    if status:
-        # the error is printed
-        sys.exit(status)
-    if not Path(folders[0]).is_dir():
+    name = find_router(client, router).name
+    folder: str = client.get_parameters(name, ['trace_folder'])['trace_folder']
+    if not folder:
         raise UserError(
-            f'the trace_folder of the router ({folders[0]}) is not on this machine; run this '
+            f'{name} has no trace_folder, so its past decisions are not recorded; set '
+            'trace_folder. `lerobot-serve rollout status` prints the present state'
+        )
+    if not Path(folder).is_dir():
+        raise UserError(
+            f'the trace_folder of the router ({folder}) is not on this machine; run this '
             'there, or give a copy: lerobot-serve rollout history FOLDER'
         )
-    return folders[0]
+    return folder

@@ -3,75 +3,87 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.operator_options import find_router, Operator, Reason, RouterName
+from lerobot_serve.tools.cli.signature import Argument
+from lerobot_serve.tools.operate.rule import Rule, Verb
+from lerobot_serve.tools.output.report import Report
 
-if TYPE_CHECKING:
-    from lerobot_serve.tools.operate.fleet_client import FleetClient
+
+def pause(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
+    """Keep the share; guards still roll back. Raises UserError, ResultUnknown."""
+    return steer(Verb.PAUSE, reason, router, operator)
+
+
+def resume(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
+    """
+    Continue a paused rollout; after a rollback lift the verdict and start again. Raises as pause.
+    """
+    return steer(Verb.RESUME, reason, router, operator)
+
+
+def promote(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
+    """To the next step, or to 100 %, without waiting for the comparison. Raises as pause."""
+    return steer(Verb.PROMOTE, reason, router, operator)
+
+
+def abort(
+    *,
+    now: Annotated[
+        bool,
+        Argument('running episodes leave with their next request instead of at their end'),
+    ] = False,
+    reason: Reason = '',
+    router: RouterName = '',
+    operator: Operator,
+) -> Report:
+    """Roll back: all new episodes to slot a, the candidate is barred. Raises as pause."""
+    return steer(Verb.ABORT, reason, router, operator, at_once=now)
+
+
+def undo(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
+    """End a pause, or lift the verdict of a rollback. Raises as pause."""
+    return steer(Verb.UNDO, reason, router, operator)
+
+
+def steer(
+    step: Verb, reason: str, router: str, operator: Operator, *, at_once: bool = False
+) -> Report:
+    """Run a step that is one command of the router. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate.fleet_state import RouterView
-    from lerobot_serve.tools.operate.rule import Rule
-
-
-def with_router(
-    options: argparse.Namespace, operation: Callable[[FleetClient, RouterView], int]
-) -> int:
-    """Run an operation on the router of the options. Raises UserError."""
-
-    def run(client: FleetClient) -> int:
-        return operation(client, operator_options.find_router(client, options))
-
-    return operator_options.run(options, run)
-
-
-def steer(options: argparse.Namespace) -> int:
-    """Run a step that is one command of the router."""
-    from lerobot_serve.tools.operate.commands import Verb
     from lerobot_serve.tools.operate.operations import read_settings, run_rule
     from lerobot_serve.tools.operate.rollout.steering import steered_slot, steering_rule
 
-    def operation(client: FleetClient, before: RouterView) -> int:
-        step = Verb(options.step)
-        verb, at_once = f'rollout {options.step}', getattr(options, 'now', False)
+    verb = f'rollout {step.value}'
+    with operator.client() as client:
 
         def rule_of(state: RouterView) -> Rule:
             return steering_rule(
                 step, state, lambda: read_settings(client, state.name).plan, at_once=at_once
             )
 
-        found = operator_options.confirmed(options, client, before, verb, rule_of)
-        if found is None:
-            return 0
+        before = find_router(client, router)
+        found = operator.confirmed(client, before, verb, rule_of)
+        if isinstance(found, Report):
+            return found
         now, rule = found
-        result = run_rule(
-            client,
-            now,
-            rule,
-            verb=verb,
-            slot=steered_slot(step, now),
-            at_once=at_once,
-            reason=options.reason,
-        )
-        return operator_options.print_result(options, result)
-
-    return with_router(options, operation)
+        slot = steered_slot(step, now)
+        return run_rule(
+            client, now, rule, verb=verb, slot=slot, at_once=at_once, reason=reason
+        ).report()
 
 
-def stop(options: argparse.Namespace) -> int:
-    """Remove the plan; all new episodes go to slot a."""
-    from lerobot_serve.tools.operate.commands import rollout_rule, Verb
+def stop(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
+    """Remove the plan without a verdict. All new episodes go to slot a. Raises as pause."""
+    from lerobot_serve.tools.operate.commands import rollout_rule
     from lerobot_serve.tools.operate.rollout import rollouts
 
-    def rule_of(state: RouterView) -> Rule:
-        return rollout_rule(Verb.STOP, state.canary)
-
-    def operation(client: FleetClient, before: RouterView) -> int:
-        found = operator_options.confirmed(options, client, before, 'rollout stop', rule_of)
-        if found is None:
-            return 0
-        result = rollouts.stop(client, found[0], options.reason)
-        return operator_options.print_result(options, result)
-
-    return with_router(options, operation)
+    with operator.client() as client:
+        before = find_router(client, router)
+        found = operator.confirmed(
+            client, before, 'rollout stop', lambda state: rollout_rule(Verb.STOP, state.canary)
+        )
+        if isinstance(found, Report):
+            return found
+        return rollouts.stop(client, found[0], reason).report()

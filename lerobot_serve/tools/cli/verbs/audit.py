@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-if TYPE_CHECKING:
-    from lerobot_serve.tools.audit.engine import AuditResult
+from lerobot_serve.tools.cli.arguments import TracePaths
+from lerobot_serve.tools.cli.signature import Argument, verb_of
+from lerobot_serve.tools.output.report import Report
 
 HELP = 'check traces and bags against the safety invariants'
 EXAMPLE = (
@@ -17,78 +17,41 @@ EXAMPLE = (
     'unreadable files, 2 for a wrong command line, 3 for a violation, 4 when nothing could be '
     'judged, 5 when all judged checks hold but a trace is incomplete'
 )
-# outcome -> exit status
-STATUS = {'holds': 0, 'holds_as_recorded': 0, 'violated': 3, 'not_judged': 4, 'incomplete': 5}
-SHOWN_LIMIT = 10_000
+SHOWN, SHOWN_LIMIT = 5, 10_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from lerobot_serve.tools.audit.engine import SHOWN_DEFAULT
-
-    parser.add_argument(
-        'paths',
-        metavar='PATH',
-        nargs='+',
-        help='trace file of an edge, a router or a server, a folder with traces, or a bag',
-    )
-    parser.add_argument(
-        '--max-action-age',
-        type=float,
-        metavar='S',
-        help='max_action_age_s of the edges in bags, which do not record it [s]',
-    )
-    parser.add_argument(
-        '--robot',
-        type=Path,
-        metavar='FILE',
-        help='robot file with the limits of the robots in bags',
-    )
-    parser.add_argument(
-        '--show',
-        type=int,
-        default=SHOWN_DEFAULT,
-        help=f'violations shown for each check ({SHOWN_DEFAULT})',
-    )
-    parser.add_argument('--json', action='store_true', help='print a JSON object')
-
-
-def main(options: argparse.Namespace) -> int:
-    """Return one of STATUS. Raises ParameterError."""
-    import json
-
-    from lerobot_serve.parameters import ParameterError
-    from lerobot_serve.tools.audit.report import as_json, as_text
-    from lerobot_serve.tools.bags.message import BagError
-    from lerobot_serve.trace.format.schema import TraceError
-
-    if not 0 <= options.show <= SHOWN_LIMIT:
-        raise ParameterError(f'--show must be in [0, {SHOWN_LIMIT}], got {options.show}')
-    try:
-        found = judge(options)
-    except (TraceError, BagError, OSError) as error:
-        raise ParameterError(str(error)) from error
-    print(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
-    return STATUS[found.outcome.value]
-
-
-def judge(options: argparse.Namespace) -> AuditResult:
+def audit(
+    paths: TracePaths,
+    *,
+    max_action_age: Annotated[
+        float | None,
+        Argument('max_action_age_s of the edges in bags, which do not record it [s]', 'S'),
+    ] = None,
+    robot: Annotated[
+        Path | None, Argument('robot file with the limits of the robots in bags', 'FILE')
+    ] = None,
+    show: Annotated[int, Argument('violations shown for each check')] = SHOWN,
+) -> Report:
     """Audit the given files. Raises TraceError, BagError, OSError, ParameterError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.tools.audit.engine import run_audit
+    from lerobot_serve.tools.audit.report import audit_report
     from lerobot_serve.tools.bags.reader import split_bags_and_traces
     from lerobot_serve.tools.bags.trace_view import BagTrace
     from lerobot_serve.tools.cli.progress import show_reading
 
-    age_s = options.max_action_age
-    if age_s is not None and not (isfinite(age_s) and age_s > 0):
-        raise ParameterError(f'--max-action-age must be above 0, got {age_s:g}')
-    bags, traces = split_bags_and_traces(options.paths)
-    if not bags and (age_s is not None or options.robot):
+    if not 0 <= show <= SHOWN_LIMIT:
+        raise ParameterError(f'--show must be in [0, {SHOWN_LIMIT}], got {show}')
+    if max_action_age is not None and not (isfinite(max_action_age) and max_action_age > 0):
+        raise ParameterError(f'--max-action-age must be above 0, got {max_action_age:g}')
+    bags, traces = split_bags_and_traces(paths)
+    if not bags and (max_action_age is not None or robot):
         raise ParameterError('--max-action-age and --robot are for bags; a trace records both')
-    limits = limits_of(options.robot) if options.robot else ''
-    sources = [BagTrace(bag, max_action_age_s=age_s, limits=limits) for bag in bags]
-    with show_reading(options.paths) as on_bytes_read:
-        return run_audit(traces, show=options.show, sources=sources, on_bytes_read=on_bytes_read)
+    limits = limits_of(robot) if robot else ''
+    sources = [BagTrace(bag, max_action_age_s=max_action_age, limits=limits) for bag in bags]
+    with show_reading(paths) as on_bytes_read:
+        found = run_audit(traces, show=show, sources=sources, on_bytes_read=on_bytes_read)
+    return audit_report(found)
 
 
 def limits_of(file: Path) -> str:
@@ -98,3 +61,6 @@ def limits_of(file: Path) -> str:
     from lerobot_serve.edge.wiring import load_robot
 
     return encode_robot_limits(EdgeParameters(), load_robot(file)).decode()
+
+
+add_arguments, main = verb_of(audit)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, TYPE_CHECKING
+
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.dataset.settings import Result, Settings
@@ -18,73 +20,86 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'paths',
-        metavar='BAG... OUT',
-        nargs='+',
-        type=Path,
-        help='bags, as folders or files, and the folder of the dataset; with --check also OUT '
-        'alone',
-    )
-    parser.add_argument(
-        '--append', action='store_true', help='add to OUT, without the episodes it has'
-    )
-    parser.add_argument(
-        '--check',
-        action='store_true',
-        help='decode every frame and compare frames with rows (counted without decoding)',
-    )
-    parser.add_argument(
-        '--filter',
-        dest='filters',
-        metavar='WHICH',
-        nargs='+',
-        action='extend',
-        default=[],
-        help='only episodes that are: success, failure, intervention, slot=NAME or '
-        'policy=FINGERPRINT; several of one kind are alternatives, different kinds all hold',
-    )
-    parser.add_argument('--robot-name', default='', help='only this robot of the bags (all)')
-    parser.add_argument(
-        '--robot',
-        dest='robot_file',
-        metavar='FILE',
-        type=Path,
-        help='sample bags of other recorders by this robot file: its inputs, its command topic '
-        'and its fps',
-    )
-    parser.add_argument('--task', default='', help='task of episodes without one')
-    parser.add_argument(
-        '--vcodec',
-        choices=('h264', 'hevc', 'libsvtav1', 'png'),
-        default='h264',
-        help='encoder of the videos; png: no videos, each picture in its row, which is larger and '
-        'needs no reader of videos (h264)',
-    )
-    parser.add_argument(
-        '--depth-millimetres',
-        action='store_true',
-        help='store depth in metres (32FC1) as the nearest millimetre, 0 for no measurement '
-        '(refused: LeRobot stores integers only)',
-    )
-
-
-def main(options: argparse.Namespace) -> int:
-    """Convert bags or check a dataset; return the exit status. Raises UserError."""
+def dataset(
+    paths: Annotated[
+        list[Path],
+        Argument(
+            'bags, as folders or files, and the folder of the dataset; with --check also OUT '
+            'alone',
+            'BAG... OUT',
+        ),
+    ],
+    *,
+    append: Annotated[bool, Argument('add to OUT, without the episodes it has')] = False,
+    check: Annotated[
+        bool,
+        Argument('decode every frame and compare frames with rows (counted without decoding)'),
+    ] = False,
+    filters: Annotated[
+        Sequence[str],
+        Argument(
+            'only episodes that are: success, failure, intervention, slot=NAME or '
+            'policy=FINGERPRINT; several of one kind are alternatives, different kinds all hold',
+            'WHICH',
+            flags=('--filter',),
+            nargs='+',
+        ),
+    ] = (),
+    robot_name: Annotated[str, Argument('only this robot of the bags (all)')] = '',
+    robot_file: Annotated[
+        Path | None,
+        Argument(
+            'sample bags of other recorders by this robot file: its inputs, its command topic and '
+            'its fps',
+            'FILE',
+            flags=('--robot',),
+        ),
+    ] = None,
+    task: Annotated[str, Argument('task of episodes without one')] = '',
+    vcodec: Annotated[
+        Literal['h264', 'hevc', 'libsvtav1', 'png'],
+        Argument(
+            'encoder of the videos; png: no videos, each picture in its row, which is larger and '
+            'needs no reader of videos'
+        ),
+    ] = 'h264',
+    depth_millimetres: Annotated[
+        bool,
+        Argument(
+            'store depth in metres (32FC1) as the nearest millimetre, 0 for no measurement '
+            '(refused: LeRobot stores integers only)'
+        ),
+    ] = False,
+) -> int:
+    """Convert bags or check a dataset; return the exit status. Raises UserError, BagError."""
     from lerobot_serve.errors import UserError, WrongCommandLine
-    from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.dataset.convert import check_only
+    from lerobot_serve.tools.dataset.plans.filters import parse_filter
+    from lerobot_serve.tools.dataset.settings import Settings
 
-    *bags, out = options.paths
+    *bags, out = paths
     if not bags:
-        if options.check and not options.append:
+        if check and not append:
             return print_faults(out, check_only(out))
         raise WrongCommandLine('name one or more bags and then the folder of the dataset')
+    if robot_file and robot_name:
+        raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')
+    if robot_file and filters:
+        raise WrongCommandLine('--filter is for bags with executed actions, not with --robot')
+    settings = Settings(
+        tuple(bags),
+        out,
+        append=append,
+        check=check,
+        filters=tuple(map(parse_filter, filters)),
+        robot_name=robot_name,
+        robot_file=robot_file,
+        task=task,
+        vcodec=vcodec,
+        depth_millimetres=depth_millimetres,
+    )
     try:
-        return convert_bags(settings_of(options, bags, out))
-    except BagError as error:
-        raise UserError(str(error)) from error
+        return convert_bags(settings)
     except OSError as error:
         raise UserError(f'{out} cannot be written: {error}; {remedy(out)}') from error
 
@@ -102,30 +117,6 @@ def remedy(out: Path) -> str:
     staging = out.with_name(f'{out.name}.staging')
     kept = f'; whole episodes are kept in {staging}' if staging.exists() else ''
     return f'{space}{kept}; start the same command again'
-
-
-def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Settings:
-    """Return the settings of a conversion. Raises WrongCommandLine."""
-    from lerobot_serve.errors import WrongCommandLine
-    from lerobot_serve.tools.dataset.plans.filters import parse_filter
-    from lerobot_serve.tools.dataset.settings import Settings
-
-    if options.robot_file and options.robot_name:
-        raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')
-    if options.robot_file and options.filters:
-        raise WrongCommandLine('--filter is for bags with executed actions, not with --robot')
-    return Settings(
-        tuple(bags),
-        out,
-        append=options.append,
-        check=options.check,
-        filters=tuple(parse_filter(text) for text in options.filters),
-        robot_name=options.robot_name,
-        robot_file=options.robot_file,
-        task=options.task,
-        vcodec=options.vcodec,
-        depth_millimetres=options.depth_millimetres,
-    )
 
 
 def convert_bags(settings: Settings) -> int:
@@ -164,3 +155,6 @@ def print_faults(out: Path, faults: list[str]) -> int:
     if not faults:
         print(f'{out}: as many frames as rows of every camera')
     return int(bool(faults))
+
+
+add_arguments, main = verb_of(dataset)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib import import_module
 from pathlib import Path
 import signal
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, TYPE_CHECKING
+
+from lerobot_serve.demo.tour import act_order
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.demo.tour.link import DemoLink
@@ -22,69 +24,69 @@ ROBOTS = {'serving': 3, 'learning': 4}
 PLANS = {'serving': '25:2,50:4,100', 'learning': '50:10,100'}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from lerobot_serve.demo.tour import act_order
-    from lerobot_serve.demo.tour.link import LINKS, ROS
-
-    parser.add_argument(
-        '--acts',
-        # its name in 0.1
-        '--phases',
-        default=','.join(act_order.TOURS[act_order.SERVING]),
-        metavar='ACT,...',
-        help='acts to run, with those that they require: '
-        + ', '.join(act_order.TOURS[act_order.SERVING])
-        + ' (all of these); or, with a fleet of their own, '
-        + ', '.join(act_order.TOURS[act_order.LEARNING]),
-    )
-    parser.add_argument(
-        '--robots',
-        type=int,
-        metavar='N',
-        help=f'simulated robots ({ROBOTS["serving"]}; for learning {ROBOTS["learning"]})',
-    )
-    parser.add_argument(
-        '--link',
-        choices=LINKS,
-        default=ROS,
-        help='link between robots, router and servers: ros, or zenoh through free TCP ports of '
-        f'this machine ({ROS})',
-    )
-    parser.add_argument('--seed', type=int, default=0, help='seed of the target positions (0)')
-    parser.add_argument(
-        '--plan',
-        help='steps of the rollouts: SHARE:OUTCOMES,..., the share of new episodes in percent and '
-        f'the outcomes that the step needs ({PLANS["serving"]}; for learning {PLANS["learning"]})',
-    )
-    parser.add_argument('--no-dashboard', action='store_true', help='without the page')
-    parser.add_argument(
-        '--keep', action='store_true', help='let the fleet run on after the last act, until Ctrl-C'
-    )
-
-
-def main(options: argparse.Namespace) -> int:
-    """Return 0 if every act proves its claim. Raises UserError, ParameterError."""
+def demo(
+    *,
+    acts: Annotated[
+        str,
+        Argument(
+            'acts to run, with those that they require: '
+            + ', '.join(act_order.TOURS[act_order.SERVING])
+            + ' (all of these); or, with a fleet of their own, '
+            + ', '.join(act_order.TOURS[act_order.LEARNING]),
+            'ACT,...',
+            # the second is its name in 0.1
+            flags=('--acts', '--phases'),
+            names_default=False,
+        ),
+    ] = ','.join(act_order.TOURS[act_order.SERVING]),
+    robots: Annotated[
+        int | None,
+        Argument(
+            f'simulated robots ({ROBOTS["serving"]}; for learning {ROBOTS["learning"]})', 'N'
+        ),
+    ] = None,
+    link: Annotated[
+        Literal['ros', 'zenoh'],
+        Argument(
+            'link between robots, router and servers: ros, or zenoh through free TCP ports of '
+            'this machine'
+        ),
+    ] = 'ros',
+    seed: Annotated[int, Argument('seed of the target positions (0)')] = 0,
+    plan: Annotated[
+        str,
+        Argument(
+            'steps of the rollouts: SHARE:OUTCOMES,..., the share of new episodes in percent and '
+            f'the outcomes that the step needs ({PLANS["serving"]}; for learning '
+            f'{PLANS["learning"]})'
+        ),
+    ] = '',
+    no_dashboard: Annotated[bool, Argument('without the page')] = False,
+    keep: Annotated[
+        bool, Argument('let the fleet run on after the last act, until Ctrl-C')
+    ] = False,
+) -> int:
+    """Return 0 if every act proves its claim. Raises UserError, ParameterError, OSError."""
     from lerobot_serve.demo.run import DemoOptions, run_demo
     from lerobot_serve.ros.process.private_domain import reserve_domain
-    from lerobot_serve.tools.cli.output_folder import make_folder
 
-    acts, robots, plan = checked(options)
-    link = demo_link(options.link, acts)
-    make_folder(OUT)
+    chosen, count, steps = checked(acts, robots, seed, plan)
+    started = demo_link(link, chosen)
+    OUT.mkdir(parents=True, exist_ok=True)
     # SIGTERM acts like Ctrl-C, so that the started processes end, too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_shown = run_demo(
         DemoOptions(
             folder=OUT,
-            acts=tuple(acts),
-            robots=robots,
-            seed=options.seed,
-            plan=','.join(plan),
+            acts=tuple(chosen),
+            robots=count,
+            seed=seed,
+            plan=','.join(steps),
             # this machine only: the demo must not move a real robot
             domain=reserve_domain(),
-            link=link,
-            has_dashboard=not options.no_dashboard,
-            keeps_running=options.keep,
+            link=started,
+            has_dashboard=not no_dashboard,
+            keeps_running=keep,
         )
     )
     return 0 if is_shown else 1
@@ -108,22 +110,26 @@ def demo_link(name: str, acts: list[str]) -> DemoLink:
     return zenoh_link(learning_fleet.LISTENING if is_learning else process_specs.LISTENING)
 
 
-def checked(options: argparse.Namespace) -> tuple[list[str], int, tuple[str, ...]]:
+def checked(
+    names: str, given: int | None, seed: int, plan: str
+) -> tuple[list[str], int, tuple[str, ...]]:
     """Return acts, number of robots and plan. Raises ParameterError."""
     from lerobot_serve.demo import process_specs
-    from lerobot_serve.demo.tour import act_order
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
-    acts = act_order.ordered_acts(name for name in options.acts.split(',') if name)
+    acts = act_order.ordered_acts(name for name in names.split(',') if name)
     tour = act_order.tour_of(acts)
-    robots = ROBOTS[tour] if options.robots is None else options.robots
+    robots = ROBOTS[tour] if given is None else given
     if not 1 <= robots <= process_specs.ROBOTS_LIMIT:
         raise ParameterError(
             f'--robots must be in [1, {process_specs.ROBOTS_LIMIT}], got {robots}'
         )
-    if options.seed < 0:
-        raise ParameterError(f'--seed must be at least 0, got {options.seed}')
-    plan = tuple((options.plan or PLANS[tour]).split(','))
-    parse_plan(plan, minimum_episodes=1, minimum_s=0.0, name='--plan')
-    return acts, robots, plan
+    if seed < 0:
+        raise ParameterError(f'--seed must be at least 0, got {seed}')
+    steps = tuple((plan or PLANS[tour]).split(','))
+    parse_plan(steps, minimum_episodes=1, minimum_s=0.0, name='--plan')
+    return acts, robots, steps
+
+
+add_arguments, main = verb_of(demo)

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
-from math import isfinite
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
-from lerobot_serve.tools.cli.link_options import add_link_options, link_settings
+from lerobot_serve.tools.cli.arguments import Endpoints, LinkOptions
+from lerobot_serve.tools.cli.signature import Argument, number, verb_of
+from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.doctor.examination import ExaminationRequest
+    from lerobot_serve.tools.doctor.finding import Finding
 
 HELP = 'check machine, policy, robot file, ROS graph and Zenoh link; print remedies'
 EXAMPLE = (
@@ -22,91 +23,86 @@ EXAMPLE = (
     '| exit status 0 without a failure (warnings allowed), 1 with one, 2 for a wrong command '
     'line'
 )
-WAIT_S, WAIT_LIMIT_S = 2.0, 60.0
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'policy', metavar='POLICY_DIR', nargs='?', default='', help='directory of a policy'
-    )
-    parser.add_argument('--robot', metavar='FILE', help='robot file of the edge (robot_file)')
-    parser.add_argument(
-        '--kind',
-        default='',
-        help='kind of policy: builtin, exported, lerobot or one of another package (detected)',
-    )
-    parser.add_argument('--device', default='cpu', help='device of the policy (cpu)')
-    parser.add_argument(
-        '--parameter',
-        dest='parameters',
-        metavar='NAME=VALUE',
-        action='append',
-        default=[],
-        help='further parameter of the policy_server, for example trained_fps=30',
-    )
-    parser.add_argument(
-        '--namespace',
-        type=namespace_argument,
-        default='/',
-        metavar='NAME',
-        help='namespace of the edge_controller, for relative topics (/)',
-    )
-    parser.add_argument(
-        '--wait-s',
-        type=seconds_argument,
-        default=WAIT_S,
-        metavar='S',
-        help=f'time limit for topics and nodes, and time to watch the link [s] ({WAIT_S:g})',
-    )
-    add_link_options(parser, 'check a link over Zenoh: endpoints of servers and routers')
-    parser.add_argument('--json', action='store_true', help='print a JSON object')
+def namespace_argument(given: str) -> str:
+    """Check a namespace. Raises ArgumentTypeError."""
+    from lerobot_serve.contract.names import is_topic
+
+    name = '/' + given.strip('/')
+    if name != '/' and not is_topic(name):
+        text = f'must be like /robot_1, of letters, digits and single _, got {given!r}'
+        raise argparse.ArgumentTypeError(text)
+    return name
 
 
-def main(options: argparse.Namespace) -> int:
-    """Return 0, or 1 when a check fails. Raises ParameterError for a wrong --parameter."""
-    import json
-
+def doctor(
+    policy: Annotated[str, Argument('directory of a policy', 'POLICY_DIR')] = '',
+    *,
+    robot: Annotated[str, Argument('robot file of the edge (robot_file)', 'FILE')] = '',
+    kind: Annotated[
+        str,
+        Argument(
+            'kind of policy: builtin, exported, lerobot or one of another package (detected)'
+        ),
+    ] = '',
+    device: Annotated[str, Argument('device of the policy')] = 'cpu',
+    parameters: Annotated[
+        Sequence[str],
+        Argument(
+            'further parameter of the policy_server, for example trained_fps=30',
+            'NAME=VALUE',
+            flags=('--parameter',),
+        ),
+    ] = (),
+    namespace: Annotated[
+        str,
+        Argument(
+            'namespace of the edge_controller, for relative topics', 'NAME', namespace_argument
+        ),
+    ] = '/',
+    wait_s: Annotated[
+        float,
+        Argument(
+            'time limit for topics and nodes, and time to watch the link [s]',
+            'S',
+            number('s', 60.0),
+        ),
+    ] = 2.0,
+    connect: Annotated[
+        Endpoints,
+        Argument(
+            'check a link over Zenoh: endpoints of servers and routers', 'ENDPOINT', nargs='+'
+        ),
+    ] = (),
+    link: LinkOptions,
+) -> Report:
+    """Run the checks. Raises ParameterError for a wrong --parameter."""
     with stdout_to_stderr():
-        from lerobot_serve.tools.doctor.examination import run_checks
-        from lerobot_serve.tools.doctor.finding import FindingLevel, worst_level
-        from lerobot_serve.tools.doctor.report import as_json, as_text
+        from lerobot_serve.tools.cli.policy_options import server_parameters
+        from lerobot_serve.tools.doctor import examination
+        from lerobot_serve.tools.doctor.report import doctor_report
 
-        groups = run_checks(examination_request(options))
-    if options.json:
-        print(json.dumps(as_json(groups), indent=2))
-    else:
-        print(as_text(groups, coloured=sys.stdout.isatty()))
-    return 1 if worst_level(groups) is FindingLevel.FAILURE else 0
-
-
-def examination_request(options: argparse.Namespace) -> ExaminationRequest:
-    """Return the request of a command line. Raises ParameterError."""
-    from lerobot_serve.tools.cli.policy_options import server_parameters
-    from lerobot_serve.tools.doctor.examination import (
-        ExaminationRequest,
-        find_folder,
-        find_kind,
-    )
-
-    kind: str = options.kind
-    folder, unknown = find_folder(options.policy, kind) if options.policy else ('', ())
-    if folder and not kind:
-        kind, unknown = find_kind(folder)
-    # reject a wrong --parameter before the slow checks
-    given = {**vars(options), 'kind': kind, 'policy': folder}
-    parameters = server_parameters(argparse.Namespace(**given))
-    is_requested = bool(options.policy or options.kind)
-    return ExaminationRequest(
-        parameters=parameters if is_requested else None,
-        unknown=unknown,
-        robot_file=options.robot or '',
-        namespace=options.namespace,
-        wait_s=options.wait_s,
-        link=link_settings(options),
-        link_client=options.client,
-        link_servers=tuple(options.servers),
-    )
+        is_requested = bool(policy or kind)
+        unknown: tuple[Finding, ...] = ()
+        if policy:
+            policy, unknown = examination.find_folder(policy, kind)
+        if policy and not kind:
+            kind, unknown = examination.find_kind(policy)
+        # reject a wrong --parameter before the slow checks
+        given = server_parameters(kind, policy, device, parameters)
+        request = examination.ExaminationRequest(
+            parameters=given if is_requested else None,
+            unknown=unknown,
+            robot_file=robot,
+            namespace=namespace,
+            wait_s=wait_s,
+            link=link.settings(connect),
+            link_client=link.client,
+            link_servers=tuple(link.servers),
+        )
+        return doctor_report(examination.run_checks(request))
 
 
 @contextlib.contextmanager
@@ -124,23 +120,4 @@ def stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def namespace_argument(given: str) -> str:
-    """Check a namespace. Raises ArgumentTypeError."""
-    from lerobot_serve.contract.names import is_topic
-
-    name = '/' + given.strip('/')
-    if name != '/' and not is_topic(name):
-        text = f'must be like /robot_1, of letters, digits and single _, got {given!r}'
-        raise argparse.ArgumentTypeError(text)
-    return name
-
-
-def seconds_argument(given: str) -> float:
-    """Parse a duration. Raises ArgumentTypeError."""
-    try:
-        number = float(given)
-    except ValueError:
-        number = float('nan')
-    if not (isfinite(number) and 0 < number <= WAIT_LIMIT_S):
-        raise argparse.ArgumentTypeError(f'must be in (0, {WAIT_LIMIT_S:g}] s, got {given}')
-    return number
+add_arguments, main = verb_of(doctor)

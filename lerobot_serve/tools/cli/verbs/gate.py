@@ -252,11 +252,11 @@ def serve(options: argparse.Namespace, policy: str) -> InProcessServer:
     from lerobot_serve.tools.replay.in_process_server import InProcessServer
     from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
 
-    named = argparse.Namespace(
-        kind=options.kind or detect_kind(policy),
-        policy=policy,
-        device=options.device,
+    parameters = server_parameters(
+        options.kind or detect_kind(policy),
+        policy,
+        options.device,
         # a request that is measured again must not be answered from a cache
-        parameters=[*options.parameters, 'embedding_cache_mb=0'],
+        [*options.parameters, 'embedding_cache_mb=0'],
     )
-    return InProcessServer(with_placeholder_names(server_parameters(named)))
+    return InProcessServer(with_placeholder_names(parameters))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.cli.signature import print_report
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.keys.site import Site
@@ -63,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the action. Raises UserError."""
+    from datetime import datetime, timezone
+
+    from lerobot_serve.tools.keys.report import keys_report
     from lerobot_serve.tools.keys.site import make_site, opened_site
 
     if not 1 <= getattr(options, 'days', 1) <= LIMIT_DAYS:
@@ -75,24 +79,19 @@ def main(options: argparse.Namespace) -> int:
         )
         return 0
     with opened_site(options.folder) as site:
+        if options.action == 'list':
+            now = datetime.now(timezone.utc)
+            return print_report(keys_report(site.name, site.records, now), options)
         print(_run(site, options))
     return 0
 
 
 def _run(site: Site, options: argparse.Namespace) -> str:
     """Return what to print. Raises UserError, OSError."""
-    from datetime import datetime, timezone
-    import json
-
     from lerobot_serve.tools.keys import report
     from lerobot_serve.tools.keys.identity import KeyRole
 
     folder = options.folder
-    if options.action == 'list':
-        now = datetime.now(timezone.utc)
-        if options.json:
-            return json.dumps(report.as_json(site.name, site.records, now), indent=2)
-        return report.table(site.records, now)
     if options.action == 'revoke':
         text = report.revoked_text(site.revoke(options.name))
         return '\n'.join(filter(None, (text, report.changed_text(folder, site.write_access()))))

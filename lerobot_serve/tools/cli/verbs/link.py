@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
-from math import isfinite
+from typing import Annotated
 
-from lerobot_serve.tools.cli.link_options import add_link_options, link_settings
+from lerobot_serve.tools.cli.arguments import Endpoints, LinkOptions
+from lerobot_serve.tools.cli.signature import Argument, number, verb_of
+from lerobot_serve.tools.output.report import Report
 
 HELP = 'show servers, routers and robots on a Zenoh link, rates and round trips'
 EXAMPLE = (
@@ -14,52 +15,29 @@ EXAMPLE = (
     'when a server responds, 1 when none does, with the reason'
 )
 CONNECT = 'tcp/127.0.0.1:7447'
-SECONDS, SECONDS_LIMIT = 3.0, 3600.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_link_options(
-        parser,
-        'of servers, routers or Zenoh routers; all that passes there is shown '
-        f'({CONNECT} unless --listen is given)',
-    )
-    parser.add_argument(
-        '--seconds',
-        type=seconds_argument,
-        default=SECONDS,
-        metavar='N',
-        help=f'how long to watch [s] ({SECONDS:g})',
-    )
-    parser.add_argument('--json', action='store_true', help='print a JSON object')
-
-
-def main(options: argparse.Namespace) -> int:
-    """Return 0 when a server responds. Raises UserError when none does."""
-    import json
-
-    from lerobot_serve.errors import UserError
-    from lerobot_serve.tools.link.report import as_json, as_text
+def link(
+    *,
+    connect: Annotated[
+        Endpoints,
+        Argument(
+            'of servers, routers or Zenoh routers; all that passes there is shown '
+            f'({CONNECT} unless --listen is given)',
+            'ENDPOINT',
+            nargs='+',
+        ),
+    ] = (),
+    options: LinkOptions,
+    seconds: Annotated[float, Argument('how long to watch [s]', 'N', number('s', 3600.0))] = 3.0,
+) -> Report:
+    """Watch the link. Raises UserError."""
+    from lerobot_serve.tools.link.report import link_report
     from lerobot_serve.tools.link.watch import LinkWatch
 
-    if not (options.connect or options.listen):
-        options.connect = [CONNECT]
-    with LinkWatch(link_settings(options), options.client, tuple(options.servers)) as watch:
-        survey = watch.survey(options.seconds)
-    if options.json:
-        print(json.dumps(as_json(survey), indent=2))
-    elif survey.participants:
-        print(as_text(survey))
-    if survey.failure:
-        raise UserError(survey.failure)
-    return 0
+    settings = options.settings(connect or ([] if options.listen else [CONNECT]))
+    with LinkWatch(settings, options.client, tuple(options.servers)) as watch:
+        return link_report(watch.survey(seconds))
 
 
-def seconds_argument(given: str) -> float:
-    """Parse a duration. Raises ArgumentTypeError."""
-    try:
-        number = float(given)
-    except ValueError:
-        number = float('nan')
-    if not (isfinite(number) and 0 < number <= SECONDS_LIMIT):
-        raise argparse.ArgumentTypeError(f'must be in (0, {SECONDS_LIMIT:g}] s, got {given}')
-    return number
+add_arguments, main = verb_of(link)

@@ -11,6 +11,7 @@ from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
 from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.signature import set_completer
 from lerobot_serve.tools.loop.settings import (
     GATE_RECORDINGS,
     LEAST_RECORDINGS,
@@ -83,7 +84,7 @@ def _add_run(step: argparse.ArgumentParser) -> None:
         help=f'time between two looks [s] ({PERIOD_S:g})',
     )
     router = step.add_argument('--router', default='', metavar='NAME', help='the only one')
-    operator_options.set_completer(router, operator_options.router_names)
+    set_completer(router, operator_options.router_names)
     step.set_defaults(operation=conduct)
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.operator_options import Operator, RouterName
+from lerobot_serve.tools.cli.signature import Argument, verb_of
+from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -16,50 +18,50 @@ HELP = 'report to the router how an episode ended'
 EXAMPLE = f'example: lerobot-serve outcome ep_42 failure  {operator_options.EXIT_STATUSES}'
 # in the refusal of a router
 UNKNOWN_EPISODE = 'no episode'
-OUTCOMES = ('success', 'failure', 'aborted')
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    episode = parser.add_argument(
-        'episode',
-        metavar='EPISODE',
-        help='episode id; `lerobot-serve robots` lists those that run',
+def episode_names(**_: object) -> list[str]:
+    """Return the episodes that run now."""
+    return operator_options.live_names(
+        lambda client: [robot.episode_id for robot in client.find_robots() if robot.episode_id]
     )
-    operator_options.set_completer(episode, episode_names)
-    parser.add_argument('outcome', choices=OUTCOMES, help='how it ended')
-    parser.add_argument(
-        '--reason',
-        '--text',
-        default='',
-        metavar='TEXT',
-        help='why, for the trace and the outcome; your name is added',
-    )
-    operator_options.add_options(parser)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Return 0 when the outcome counts. Raises UserError."""
+def report_outcome(
+    episode: Annotated[
+        str,
+        Argument(
+            'episode id; `lerobot-serve robots` lists those that run',
+            'EPISODE',
+            names=episode_names,
+        ),
+    ],
+    outcome: Annotated[Literal['success', 'failure', 'aborted'], Argument('how it ended')],
+    *,
+    reason: Annotated[
+        str,
+        Argument(
+            'why, for the trace and the outcome; your name is added',
+            'TEXT',
+            flags=('--reason', '--text'),
+        ),
+    ] = '',
+    router: RouterName = '',
+    operator: Operator,
+) -> Report:
+    """Count the outcome. Raises UserError, ResultUnknown."""
+    from lerobot_serve.tools.operate import operations
 
-    def operation(client: FleetClient) -> int:
-        return report(client, options)
-
-    return operator_options.run(options, operation)
-
-
-def report(client: FleetClient, options: argparse.Namespace) -> int:
-    from lerobot_serve.tools.operate.operations import report_outcome
-
-    router, episode = operator_options.find_router(client, options).name, options.episode
-    will = f'count episode {episode} as {options.outcome}'
-    # an outcome is a fact about the past: no traffic moves by it alone
-    operator_options.confirm(options, router, will, asks=False)
-    try:
-        result = report_outcome(client, router, episode, options.outcome, options.reason)
-    except UserError as error:
-        if UNKNOWN_EPISODE not in str(error):
-            raise
-        raise UserError(f'{error}{_hint(client, episode)}') from error
-    return operator_options.print_result(options, result)
+    with operator.client() as client:
+        name = operator_options.find_router(client, router).name
+        # an outcome is a fact about the past: no traffic moves by it alone
+        operator.confirm(name, f'count episode {episode} as {outcome}', asks=False)
+        try:
+            return operations.report_outcome(client, name, episode, outcome, reason).report()
+        except UserError as error:
+            if UNKNOWN_EPISODE not in str(error):
+                raise
+            raise UserError(f'{error}{_hint(client, episode)}') from error
 
 
 def _hint(client: FleetClient, episode: str) -> str:
@@ -71,8 +73,4 @@ def _hint(client: FleetClient, episode: str) -> str:
     return f'; did you mean {near}?' if near else ''
 
 
-def episode_names(**_: object) -> list[str]:
-    """Return the episodes that run now."""
-    return operator_options.live_names(
-        lambda client: [robot.episode_id for robot in client.find_robots() if robot.episode_id]
-    )
+add_arguments, main = verb_of(report_outcome)

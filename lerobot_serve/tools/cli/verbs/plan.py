@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.cli.signature import print_report
+from lerobot_serve.tools.output.report import Report
 
 HELP = 'compute how many policy servers and routers a fleet needs, and from where they can drive'
 EXAMPLE = (
@@ -43,82 +42,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return 0 when a number of servers meets the goals, otherwise 1. Raises ParameterError."""
-    import json
+    return print_report(plan(options), options)
 
+
+def plan(options: argparse.Namespace) -> Report:
+    """Return the plan of servers, sites or tiers. Raises ParameterError, WrongCommandLine."""
     from lerobot_serve.server.sessions.admission import MAX_UTILIZATION
     from lerobot_serve.tools.cli.progress import show_spinner
+    from lerobot_serve.tools.plan import options as plan_options
+    from lerobot_serve.tools.plan import tiers
     from lerobot_serve.tools.plan.formula import apply_formula
-    from lerobot_serve.tools.plan.options import (
-        ALL_OPTIONS,
-        check_length,
-        fleet_demand,
-        service_time,
-        wants_sites,
-        wrong_combination,
-    )
-    from lerobot_serve.tools.plan.report import as_json, as_text
+    from lerobot_serve.tools.plan.report import plan_report
     from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
-
-    for option in ALL_OPTIONS:
-        option.check(getattr(options, option.field))
-    if text := wrong_combination(options):
-        # as argparse has it
-        print(f'lerobot-serve plan: error: {text}', file=sys.stderr)
-        raise SystemExit(2)
-    if options.tier:
-        return _print_tiers(options)
-    fleet, service = fleet_demand(options), service_time(options)
-    if wants_sites(options):
-        return _print_sites(options, fleet, service)
-    check_length(options, fleet)
-    found = apply_formula(fleet, service, MAX_UTILIZATION)
-    limit = options.max_servers or options.robots + 1
-    also = (found.without_spare, found.servers)
-    with show_spinner('simulating'):
-        planned = find_server_count(
-            fleet, service, SimulationSettings(options.seconds, options.seed), limit, also
-        )
-    if options.json:
-        print(json.dumps(as_json(fleet, service, found, planned), indent=2))
-    else:
-        print(as_text(fleet, service, found, planned))
-    return 1 if planned.servers is None else 0
-
-
-def _print_sites(options: argparse.Namespace, fleet: FleetDemand, service: ServiceTime) -> int:
-    """Return 0 when each site meets the goals, otherwise 1. Raises ParameterError."""
-    import json
-
-    from lerobot_serve.tools.cli.progress import show_spinner
-    from lerobot_serve.tools.plan.options import check_length, site_costs, SITES
-    from lerobot_serve.tools.plan.search import SimulationSettings
-    from lerobot_serve.tools.plan.sites import report
     from lerobot_serve.tools.plan.sites.plan import plan_sites
+    from lerobot_serve.tools.plan.sites.report import sites_report
     from lerobot_serve.tools.plan.sites.search import SiteModel
 
-    model = SiteModel(
-        fleet, service, site_costs(options), SimulationSettings(options.seconds, options.seed)
-    )
-    sites = options.sites or SITES
-    check_length(options, model.largest(sites).fleet)
+    for option in plan_options.ALL_OPTIONS:
+        option.check(getattr(options, option.field))
+    if text := plan_options.wrong_combination(options):
+        raise WrongCommandLine(text)
+    if options.tier:
+        found = tiers.judge(options.tier, options.fps, options.chunk_rows)
+        return tiers.tiers_report(found, options.fps, options.chunk_rows)
+    fleet, service = plan_options.fleet_demand(options), plan_options.service_time(options)
+    settings = SimulationSettings(options.seconds, options.seed)
+    if plan_options.wants_sites(options):
+        model = SiteModel(fleet, service, plan_options.site_costs(options), settings)
+        sites = options.sites or plan_options.SITES
+        plan_options.check_length(options, model.largest(sites).fleet)
+        with show_spinner('simulating'):
+            return sites_report(plan_sites(model, sites, options.routers, options.max_servers))
+    plan_options.check_length(options, fleet)
+    formula = apply_formula(fleet, service, MAX_UTILIZATION)
+    limit = options.max_servers or options.robots + 1
+    also = (formula.without_spare, formula.servers)
     with show_spinner('simulating'):
-        found = plan_sites(model, sites, options.routers, options.max_servers)
-    if options.json:
-        print(json.dumps(report.as_json(found), indent=2))
-    else:
-        print(report.as_text(found))
-    return 0 if found.is_enough else 1
-
-
-def _print_tiers(options: argparse.Namespace) -> int:
-    """Return 0 when a tier can drive, otherwise 1. Raises ParameterError."""
-    import json
-
-    from lerobot_serve.tools.plan import tiers
-
-    found = tiers.judge(options.tier, options.fps, options.chunk_rows)
-    if options.json:
-        print(json.dumps(tiers.as_json(found), indent=2))
-    else:
-        print(tiers.as_text(found, options.fps, options.chunk_rows))
-    return 0 if any(each.can_answer_each_step or each.can_send_chunks for each in found) else 1
+        planned = find_server_count(fleet, service, settings, limit, also)
+    return plan_report(fleet, service, formula, planned)

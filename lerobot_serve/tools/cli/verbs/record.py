@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
-from lerobot_serve.tools.cli.link_options import add_observer_options, observer_settings
+from lerobot_serve.tools.cli.arguments import Endpoints, OBSERVED, ObserverOptions
+from lerobot_serve.tools.cli.signature import add_parameters, Argument, values_of
 from lerobot_serve.tools.recorder.options import (
     check_options,
     CONTINUOUS,
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'robot files name)',
     )
     which.add_argument('--all', action='store_true', help='record every topic')
-    add_observer_options(parser, 'record')
+    add_parameters(parser, observed)
     for name, option in OPTIONS.items():
         parser.add_argument(
             flag(name),
@@ -78,7 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Record; return the exit status. Raises ParameterError."""
     settings = read_settings(options)
-    return record(settings, options.namespace, observer_settings(options))
+    return record(settings, options.namespace, observed(**values_of(observed, options)))
+
+
+def observed(
+    *,
+    connect: Annotated[Endpoints, Argument(f'record {OBSERVED}', 'ENDPOINT', nargs='+')] = (),
+    observer: ObserverOptions,
+) -> ZenohSettings | None:
+    """Return the settings of the link that is recorded, too. Raises UserError."""
+    return observer.settings(connect)
 
 
 def read_settings(options: argparse.Namespace) -> RecorderSettings:

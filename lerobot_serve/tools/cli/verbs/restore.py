@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-import argparse
-
-from lerobot_serve.tools.cli import operator_options, slot_verbs
+from lerobot_serve.tools.cli.operator_options import EXIT_STATUSES, Operator, Reason, RouterName
+from lerobot_serve.tools.cli.signature import verb_of
+from lerobot_serve.tools.cli.verbs.drain import run_slot_verb, Slot
+from lerobot_serve.tools.operate.rule import SlotVerb
+from lerobot_serve.tools.output.report import Report
 
 HELP = 'end the drain of a slot, and forget its failures'
-EXAMPLE = f'example: lerobot-serve restore b  {operator_options.EXIT_STATUSES}'
+EXAMPLE = f'example: lerobot-serve restore b  {EXIT_STATUSES}'
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    slot_verbs.add_slot_arguments(parser)
+def restore(
+    slot: Slot, *, reason: Reason = '', router: RouterName = '', operator: Operator
+) -> Report:
+    """End the drain. Raises UserError, ResultUnknown."""
+    return run_slot_verb(SlotVerb.RESTORE, slot, reason, router, operator)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Return 0 when the slot is not drained. Raises UserError."""
-    from lerobot_serve.tools.operate.commands import SlotVerb
-
-    return slot_verbs.run_slot_verb(options, SlotVerb.RESTORE, at_once=False)
+add_arguments, main = verb_of(restore)

@@ -3,39 +3,39 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 import sys
+from typing import Annotated, Any
 
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.cli.signature import Argument, verb_of
+from lerobot_serve.tools.output.report import Report, Table
+from lerobot_serve.tools.output.text import printable
 
 HELP = 'print the slot in which an episode is placed'
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'episodes',
-        metavar='EPISODE',
-        nargs='+',
-        help='an episode id; a single - reads ids from standard input, one per line',
+def route(
+    episodes: Annotated[
+        list[str],
+        Argument(
+            'an episode id; a single - reads ids from standard input, one per line', 'EPISODE'
+        ),
+    ],
+    *,
+    split: Annotated[int, Argument('share of episodes for slot a, 0 to 100 [%]')],
+) -> Report:
+    """Return the slots of the episodes. Raises WrongCommandLine."""
+    if not 0 <= split <= 100:
+        raise WrongCommandLine(f'--split must be in [0, 100], got {split}')
+    given = lines(sys.stdin.buffer) if episodes == ['-'] else episodes
+    routes = [placement(episode_id, split) for episode_id in given]
+    rows = [(found['slot'], str(found['bucket']), printable(found['key'])) for found in routes]
+    return Report(
+        {'episodes': routes},
+        [Table(('slot', 'bucket', 'episode'), rows, right=[1], least_widths=(4, 6))],
     )
-    parser.add_argument(
-        '--split', type=int, required=True, help='share of episodes for slot a, 0 to 100 [%%]'
-    )
-    parser.add_argument('--json', action='store_true', help='print a list of JSON objects')
-
-
-def main(options: argparse.Namespace) -> int:
-    """Print the slots of the episodes. Raises UserError."""
-    import json
-
-    if not 0 <= options.split <= 100:
-        raise WrongCommandLine(f'--split must be in [0, 100], got {options.split}')
-    episodes = lines(sys.stdin.buffer) if options.episodes == ['-'] else options.episodes
-    routes = [route(episode_id, options.split) for episode_id in episodes]
-    print(json.dumps(routes, indent=2) if options.json else table(routes))
-    return 0
 
 
 def lines(file: Iterable[bytes]) -> list[str]:
@@ -47,7 +47,7 @@ def lines(file: Iterable[bytes]) -> list[str]:
     return [line for line in found if line]
 
 
-def route(episode_id: str, split_percent: int) -> dict[str, object]:
+def placement(episode_id: str, split_percent: int) -> dict[str, Any]:
     """Return the placement of a new episode by a router with this split. Raises UserError."""
     from lerobot_serve.router.placement.split import bucket, slot
 
@@ -67,12 +67,4 @@ def route(episode_id: str, split_percent: int) -> dict[str, object]:
     }
 
 
-def table(routes: list[dict[str, object]]) -> str:
-    """Return the routes as text, with unprintable characters escaped."""
-    from lerobot_serve.tools.output.text import printable
-
-    rows = [('slot', 'bucket', 'episode')]
-    for found in routes:
-        key = printable(str(found['key']))
-        rows.append((str(found['slot']), str(found['bucket']), key))
-    return '\n'.join(f'{name:<4}  {number:>6}  {key}' for name, number, key in rows)
+add_arguments, main = verb_of(route)

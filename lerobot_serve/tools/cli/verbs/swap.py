@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.operator_options import Operator
+from lerobot_serve.tools.cli.signature import Argument, verb_of
+from lerobot_serve.tools.output.report import Report
 
-if TYPE_CHECKING:
-    from lerobot_serve.tools.operate.fleet_client import FleetClient
-
-LOAD_TIMEOUT_S = 300.0
 HELP = 'replace the policy of a running server by another one of the same contract'
 EXAMPLE = (
     'example: lerobot-serve swap /policy_server pick@0123456789abcdef --wait  '
@@ -19,46 +17,39 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    server = parser.add_argument('server', metavar='SERVER', help='full name of a policy server')
-    operator_options.set_completer(server, server_names)
-    parser.add_argument(
-        'policy',
-        metavar='FOLDER|VERSION',
-        help='folder below the policy_root of the server, relative to it or absolute; or a '
-        'version where policy_root is a store: its id, its name or the first digits of its hash',
-    )
-    parser.add_argument(
-        '--wait', action='store_true', help='return when the new policy serves, or has failed'
-    )
-    parser.add_argument(
-        '--load-timeout-s',
-        type=operator_options.seconds_argument,
-        default=LOAD_TIMEOUT_S,
-        metavar='S',
-        help=f'time limit of --wait [s] ({LOAD_TIMEOUT_S:g})',
-    )
-    operator_options.add_options(parser, router=False)
-
-
 def server_names(**_: object) -> list[str]:
     return operator_options.live_names(lambda client: client.swap_servers())
 
 
-def main(options: argparse.Namespace) -> int:
-    """Return 0 when the policy is being loaded; with --wait, when it serves. Raises UserError."""
+def swap(
+    server: Annotated[str, Argument('full name of a policy server', 'SERVER', names=server_names)],
+    policy: Annotated[
+        str,
+        Argument(
+            'folder below the policy_root of the server, relative to it or absolute; or a version '
+            'where policy_root is a store: its id, its name or the first digits of its hash',
+            'FOLDER|VERSION',
+        ),
+    ],
+    *,
+    wait: Annotated[bool, Argument('return when the new policy serves, or has failed')] = False,
+    load_timeout_s: Annotated[
+        float, Argument('time limit of --wait [s]', 'S', operator_options.seconds)
+    ] = 300.0,
+    operator: Operator,
+) -> Report:
+    """Load the policy; with `wait`, until it serves. Raises UserError, ResultUnknown."""
+    from lerobot_serve.tools.operate.operations import checked
+    from lerobot_serve.tools.operate.swap import swapping
+    from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
 
-    def operation(client: FleetClient) -> int:
-        from lerobot_serve.tools.operate.operations import checked
-        from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
-        from lerobot_serve.tools.operate.swap.swapping import find_server, swap
-
-        before = find_server(client, options.server)
-        rule = swap_rule(before, options.policy)
+    with operator.client() as client:
+        before = swapping.find_server(client, server)
+        rule = swap_rule(before, policy)
         checked(rule)
-        operator_options.confirm(options, before.name, rule.text, asks=rule.asks)
-        wait_s = options.load_timeout_s if options.wait else None
-        result = swap(client, before, options.policy, wait_s=wait_s)
-        return operator_options.print_result(options, result)
+        operator.confirm(before.name, rule.text, asks=rule.asks)
+        wait_s = load_timeout_s if wait else None
+        return swapping.swap(client, before, policy, wait_s=wait_s).report()
 
-    return operator_options.run(options, operation)
+
+add_arguments, main = verb_of(swap)

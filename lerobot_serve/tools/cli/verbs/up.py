@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros_home import ros_home
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.child_process import Process
@@ -23,40 +23,42 @@ EXAMPLE = (
 LAST_LINES_LIMIT_S = 2.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'fleet',
-        metavar='FLEET',
-        help='fleet file, or the name of a shipped one: one_robot, robot_alone, two_robots, '
-        'two_versions',
-    )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument('--print-file', action='store_true', help='print the fleet file and end')
-    shown.add_argument(
-        '--print-launch', action='store_true', help='print the same as a launch file and end'
-    )
-    shown.add_argument(
-        '--print-systemd',
-        nargs='?',
-        const='',
-        metavar='FOLDER',
-        help='print the same as units of systemd, or write them into FOLDER, and end',
-    )
-
-
-def main(options: argparse.Namespace) -> int:
+def up(
+    fleet: Annotated[
+        str,
+        Argument(
+            'fleet file, or the name of a shipped one: one_robot, robot_alone, two_robots, '
+            'two_versions',
+            'FLEET',
+        ),
+    ],
+    *,
+    print_file: Annotated[bool, Argument('print the fleet file and end', either='shown')] = False,
+    print_launch: Annotated[
+        bool, Argument('print the same as a launch file and end', either='shown')
+    ] = False,
+    print_systemd: Annotated[
+        str | None,
+        Argument(
+            'print the same as units of systemd, or write them into FOLDER, and end',
+            'FOLDER',
+            nargs='?',
+            either='shown',
+        ),
+    ] = None,
+) -> int:
     """Run the fleet until a signal, or print it. Raises UserError."""
-    plan, path, text = planned(options.fleet)
-    if options.print_file:
+    plan, path, text = planned(fleet)
+    if print_file:
         print(text, end='')
         return 0
-    if options.print_launch:
+    if print_launch:
         from lerobot_serve.tools.fleet.output.launch_file import launch_text
 
         print(launch_text(plan, path.name), end='')
         return 0
-    if options.print_systemd is not None:
-        return print_units(plan, path.stem, options.print_systemd)
+    if print_systemd is not None:
+        return print_units(plan, path.stem, print_systemd)
     return run(plan)
 
 
@@ -88,7 +90,6 @@ def print_units(plan: tuple[FleetProcess, ...], fleet: str, folder: str) -> int:
     """Print the units, or write them into the folder. Raises UserError."""
     import os
 
-    from lerobot_serve.tools.cli.output_folder import make_folder
     from lerobot_serve.tools.fleet.output.systemd_units import unit_files
     from lerobot_serve.tools.processes.node_processes import executable_path
 
@@ -98,9 +99,9 @@ def print_units(plan: tuple[FleetProcess, ...], fleet: str, folder: str) -> int:
     if not folder:
         print('\n'.join(f'# {name}\n{text}' for name, text in units.items()), end='')
         return 0
-    make_folder(Path(folder))
     for name, text in units.items():
         try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / name).write_text(text)
         except OSError as error:
             raise UserError(f'{folder}/{name}: {error.strerror or error}') from error
@@ -159,3 +160,6 @@ def start_process(process: FleetProcess) -> Process[bytes]:
         # Ctrl-C reaches this process alone, which ends the others in order
         start_new_session=True,
     )
+
+
+add_arguments, main = verb_of(up)

@@ -12,7 +12,7 @@ from typing import Any, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
-from lerobot_serve.tools.cli.operator_options import set_completer
+from lerobot_serve.tools.cli.signature import set_completer
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress

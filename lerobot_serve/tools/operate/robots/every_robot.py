@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.commands import robot_rule, RobotVerb, Rule
@@ -39,11 +39,8 @@ class RobotResult:
     exit_status: int
     text: str
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-Report = Callable[[RobotResult], object]
+Show = Callable[[RobotResult], object]
 
 
 def every_robot_rule(verb: RobotVerb, robots: Iterable[RobotView]) -> Rule:
@@ -60,10 +57,10 @@ def every_robot_rule(verb: RobotVerb, robots: Iterable[RobotView]) -> Rule:
 
 
 def pause_every_robot(
-    client: FleetClient, nodes: Iterable[str], reason: str, report: Report
+    client: FleetClient, nodes: Iterable[str], reason: str, show: Show
 ) -> list[RobotResult]:
     """
-    Pause the robots `nodes`, and each other one as soon as it is found. `report` gets each result
+    Pause the robots `nodes`, and each other one as soon as it is found. `show` gets each result
     at once, in the order in which they arrive. Raises UserError without any robot.
     """
     with ThreadPoolExecutor(AT_ONCE, 'robot') as pool:
@@ -79,17 +76,17 @@ def pause_every_robot(
         client.find_robot_nodes(begin)
         if not begun:
             raise UserError(client.no_robot_text)
-        return _collect(begun.values(), report)
+        return _collect(begun.values(), show)
 
 
 def resume_every_robot(
-    client: FleetClient, robots: Iterable[RobotView], reason: str, report: Report
+    client: FleetClient, robots: Iterable[RobotView], reason: str, show: Show
 ) -> list[RobotResult]:
     """End the pause of those that are paused; those that send nothing are refused."""
     with ThreadPoolExecutor(AT_ONCE, 'robot') as pool:
         return _collect(
             [pool.submit(_run, client, robot, RobotVerb.RESUME, reason) for robot in robots],
-            report,
+            show,
         )
 
 
@@ -110,11 +107,11 @@ def summary(verb: RobotVerb, results: list[RobotResult]) -> str:
     return f'{reached}; not {listed(others)}' if others else reached
 
 
-def _collect(begun: Iterable[Future[RobotResult]], report: Report) -> list[RobotResult]:
+def _collect(begun: Iterable[Future[RobotResult]], show: Show) -> list[RobotResult]:
     results = []
     for future in as_completed(begun):
         results.append(future.result())
-        report(results[-1])
+        show(results[-1])
     return sorted(results, key=lambda result: natural_order(result.name))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 from lerobot_serve.tools.operate.names import natural_order
-from lerobot_serve.tools.output.text import without_controls
+from lerobot_serve.tools.output.report import Report, Table
 
 # a state of a newer edge
 UNKNOWN_SEVERITY = 1
@@ -60,9 +60,11 @@ def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
     return sorted(robots, key=severity)
 
 
-def as_json(robots: Iterable[RobotView]) -> list[dict[str, Any]]:
-    """Return the robots as JSON objects, worst first; what is measured is null of a silent one."""
-    return [_object(robot) for robot in worst_first(robots)]
+def robots_report(robots: Iterable[RobotView]) -> Report:
+    """Return the table and the counts, worst first; what is measured is null of a silent robot."""
+    ordered = worst_first(robots)
+    table = Table(HEADS, [_row(robot) for robot in ordered])
+    return Report({'robots': [_object(each) for each in ordered]}, [table, _counts(ordered)])
 
 
 def _object(robot: RobotView) -> dict[str, Any]:
@@ -70,19 +72,9 @@ def _object(robot: RobotView) -> dict[str, Any]:
     return found | dict.fromkeys((*MEASURED, 'rung')) if robot.is_silent else found
 
 
-def as_text(robots: Iterable[RobotView]) -> str:
-    """Return the table and a last line with counts, worst first."""
-    ordered = worst_first(robots)
-    rows = [HEADS, *(_row(robot) for robot in ordered)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS) - 1)]
-    lines = [_line(row, widths) for row in rows]
-    return '\n'.join([*lines, _counts(ordered)])
-
-
 def _row(robot: RobotView) -> tuple[str, ...]:
-    """Return the cells; names and texts may come from anywhere."""
     is_silent = robot.is_silent
-    cells = (
+    return (
         robot.name,
         _state(robot),
         '-' if is_silent else robot.rung.lower(),
@@ -93,7 +85,6 @@ def _row(robot: RobotView) -> tuple[str, ...]:
         '-' if is_silent else f'{robot.round_trip_ms:.0f} ms',
         robot.reason,
     )
-    return tuple(map(without_controls, cells))
 
 
 def _state(robot: RobotView) -> str:
@@ -104,11 +95,6 @@ def _state(robot: RobotView) -> str:
     if is_stopped(robot):
         return f'{robot.state} (stopped)'
     return robot.state if robot.intervention == 'NONE' else f'{robot.state} (taken over)'
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [f'{cell:<{width}}' for cell, width in zip(row, widths, strict=False)]
-    return '  '.join([*cells, row[-1]]).rstrip()
 
 
 def _counts(robots: Sequence[RobotView]) -> str:

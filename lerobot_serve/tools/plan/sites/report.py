@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format the plan of many sites as text and as JSON. Pure functions; any thread."""
+"""The report of the plan of many sites. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lerobot_serve.router.storage.writer import WAITING_LIMIT
+from lerobot_serve.tools.output.report import Facts, Part, Report, Table
 from lerobot_serve.tools.plan.formula import with_noun
 from lerobot_serve.tools.plan.report import as_ms, fleet_lines, result_json
 from lerobot_serve.tools.plan.sites.costs import CORE_SHARE
@@ -16,13 +17,13 @@ from lerobot_serve.tools.plan.sites.plan import SitesPlan
 from lerobot_serve.tools.plan.sites.search import SitePlan
 from lerobot_serve.tools.plan.sites.simulation import Loss, SiteResult
 
-HEAD = ('p50 ms', 'p99 ms', 'stalled', 'lost')
+HEAD = ('', 'p50 ms', 'p99 ms', 'stalled', 'lost')
 GROWTH_HEAD = ('robots', 'times', 'router', 'server', 'store', 'p99 ms', 'stalled')
 
 
-def as_json(found: SitesPlan) -> dict[str, Any]:
-    """Return the plan as JSON."""
-    return {
+def sites_report(found: SitesPlan) -> Report:
+    """Return the report."""
+    data = {
         'is_enough': found.is_enough,
         'sites': found.sites,
         'routers': found.routers,
@@ -35,6 +36,11 @@ def as_json(found: SitesPlan) -> dict[str, Any]:
         'sizes': [site_json(plan) for plan in found.plans],
         'growth': growth_json(found.growth),
     }
+    parts: list[Part] = [*fleet_lines(found.model.fleet)]
+    for plan in found.plans:
+        parts += ['', *site_parts(plan, found.model.costs.episode_s)]
+    parts += ['', *sum_lines(found), '', *growth_parts(found)]
+    return Report(data, parts, 0 if found.is_enough else 1)
 
 
 def site_json(plan: SitePlan) -> dict[str, Any]:
@@ -82,38 +88,26 @@ def point_json(point: GrowthPoint) -> dict[str, Any]:
     }
 
 
-def as_text(found: SitesPlan) -> str:
-    """Return the plan as text."""
-    lines = fleet_lines(found.model.fleet)
-    for plan in found.plans:
-        lines += ['', *site_lines(plan, found.model.costs.episode_s)]
-    lines += ['', *sum_lines(found), '', *growth_lines(found)]
-    return '\n'.join(lines)
-
-
-def site_lines(plan: SitePlan, episode_s: float) -> list[str]:
-    """Return the lines of the sites of one size: the runs, then what each needs."""
+def site_parts(plan: SitePlan, episode_s: float) -> list[Part]:
+    """Return the runs of the sites of one size, then what each needs."""
     placements_hz = plan.model.costs.placements_hz(plan.robots)
-    lines = [
+    rows = [('normal operation', *run_cells(plan.normal))]
+    rows += [
+        (f'loss of {article(loss)} {loss.value}', *run_cells(result))
+        for loss, result in plan.losses.items()
+    ]
+    return [
         f'{with_noun(plan.count, "site")} of {with_noun(plan.robots, "robot")}; an episode takes '
         f'{episode_s:g} s, so {placements_hz:.3g} placements per second',
         f'simulation of {plan.model.trial.seconds:g} s with {shape_text(plan)}, then with losses',
-        row_text('', HEAD),
-        row_text('normal operation', run_cells(plan.normal)),
+        Table(HEAD, rows, 2, right=range(1, 5), least_widths=(16, *[8] * 4)),
+        store_loss_line(plan),
+        *need_parts(plan),
     ]
-    lines += [
-        row_text(f'loss of {article(loss)} {loss.value}', run_cells(result))
-        for loss, result in plan.losses.items()
-    ]
-    return [*lines, store_loss_line(plan), *need_lines(plan)]
 
 
 def article(loss: Loss) -> str:
     return 'the' if loss is Loss.STORE else 'a'
-
-
-def row_text(name: str, cells: tuple[str, ...]) -> str:
-    return f'  {name:<18}' + '  '.join(f'{cell:>8}' for cell in cells)
 
 
 def run_cells(result: SiteResult) -> tuple[str, ...]:
@@ -143,22 +137,25 @@ def store_loss_line(plan: SitePlan) -> str:
     )
 
 
-def need_lines(plan: SitePlan) -> Iterator[str]:
-    """Yield the lines with what each of these sites needs."""
+def need_parts(plan: SitePlan) -> list[Part]:
+    """Return what each of these sites needs."""
     normal, costs = plan.normal, plan.model.costs
     fits = costs.router_robots(plan.model.fleet, CORE_SHARE)
-    yield 'each of them ' + ('needs' if not plan.misses else 'misses its goals with')
-    yield (
-        f'  routers  {plan.shape.routers}, including one spare; {normal.router_share:.0%} of a '
-        f'core and {plan.router_memory_mb:.0f} MB each; one carries {fits} robots at '
-        f'{CORE_SHARE:.0%}'
-    )
-    yield (
-        f'  servers  {plan.shape.servers} for a slot, including one spare; up to '
-        f'{normal.server_share:.0%} busy'
-    )
-    yield f'  store    {plan.store_share:.1%} of a core'
-    yield from (f'  {miss}' for miss in plan.misses)
+    rows = [
+        (
+            'routers',
+            f'{plan.shape.routers}, including one spare; {normal.router_share:.0%} of a core and '
+            f'{plan.router_memory_mb:.0f} MB each; one carries {fits} robots at {CORE_SHARE:.0%}',
+        ),
+        (
+            'servers',
+            f'{plan.shape.servers} for a slot, including one spare; up to '
+            f'{normal.server_share:.0%} busy',
+        ),
+        ('store', f'{plan.store_share:.1%} of a core'),
+    ]
+    head = 'each of them ' + ('needs' if not plan.misses else 'misses its goals with')
+    return [head, Facts(rows), *(f'  {miss}' for miss in plan.misses)]
 
 
 def sum_lines(found: SitesPlan) -> list[str]:
@@ -174,15 +171,17 @@ def sum_lines(found: SitesPlan) -> list[str]:
     ]
 
 
-def growth_lines(found: SitesPlan) -> list[str]:
+def growth_parts(found: SitesPlan) -> list[Part]:
     """Return the steps of a site that grows, and what breaks first."""
     growth, plan = found.growth, found.plans[0]
-    lines = [
+    rows = [point_cells(point) for point in growth.points]
+    return [
         f'a site that grows, with {shape_text(plan)}; busy shares',
-        '  '.join(f'{name:>7}' for name in GROWTH_HEAD),
+        Table(GROWTH_HEAD, rows, right=range(7), least_widths=[7] * 7),
+        '',
+        *first_break_lines(growth),
+        *limit_lines(growth),
     ]
-    lines += ['  '.join(f'{cell:>7}' for cell in point_cells(point)) for point in growth.points]
-    return [*lines, '', first_break_text(growth), *limit_lines(growth)]
 
 
 def point_cells(point: GrowthPoint) -> tuple[str, ...]:
@@ -198,15 +197,16 @@ def point_cells(point: GrowthPoint) -> tuple[str, ...]:
     )
 
 
-def first_break_text(growth: Growth) -> str:
+def first_break_lines(growth: Growth) -> list[str]:
     """Return what breaks first, and the goal that is missed."""
     first = growth.first
     if first is None or first.breaks is None:
-        return 'nothing breaks in these steps'
-    return (
+        return ['nothing breaks in these steps']
+    return [
         f'first to break: {first.breaks.value}, at {with_noun(first.robots, "robot")} of a site '
-        f'({first.factor:.2f} times as many)\n  {first.misses[0]}'
-    )
+        f'({first.factor:.2f} times as many)',
+        f'  {first.misses[0]}',
+    ]
 
 
 def limit_lines(growth: Growth) -> Iterator[str]:

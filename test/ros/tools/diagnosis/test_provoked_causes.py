@@ -20,7 +20,7 @@ from support.processes.stopped_process import halt
 
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
-from lerobot_serve.tools.diagnosis.report import as_text
+from lerobot_serve.tools.diagnosis.report import diagnosis_report
 from lerobot_serve.tools.output.local_time import TimeOfDay
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -168,5 +168,5 @@ def test_what_was_provoked_is_named_first(edge_rig, steering, tmp_path):
         found = explained(run.folder, begin_s, end_s)
         named = [result.rule.name for result in found.causes]
         if named[:1] != [cause]:
-            wrong.append(f'{cause} is called {named}\n{as_text(found)}')
+            wrong.append(f'{cause} is called {named}\n{diagnosis_report(found).as_text()}')
     assert not wrong, '\n\n'.join(wrong)

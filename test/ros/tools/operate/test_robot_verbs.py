@@ -29,7 +29,7 @@ def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch):
 
 
 def check_robot(operator: Operator) -> None:
-    (robot,) = operator.reads('robots')
+    (robot,) = operator.reads('robots')['robots']
     assert (robot['name'], robot['paused'], robot['client_id']) == ('robot_1', False, 'robot_1')
     assert 'did you mean robot_1?' in operator.is_refused_within('1', 'robot', 'robot_l', 'pause')
     assert 'not paused' in operator.does('robot', 'robot_1', 'resume')
@@ -59,7 +59,7 @@ def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, 
     edge_rig.wait(lambda: len(names(operator)) == 2, 'both robots')
     halt(edge)
     try:
-        silent, other = operator.reads('robots')
+        silent, other = operator.reads('robots')['robots']
         refusal = operator.is_refused('robot', 'robot_1', 'reset', '--yes')
         paused = operator('robot', 'robot_1', 'pause', '--timeout-s', '2'), operator.error
         all_paused = operator('robot', '--all', 'pause', '--timeout-s', '5'), operator.out
@@ -85,7 +85,7 @@ def test_a_robot_that_hangs_is_listed_first_and_only_a_pause_is_tried(edge_rig, 
     edge_rig.wait(lambda: 'SILENT' not in operator.prints('robots'), 'it is heard again')
     edge_rig.kill(edge)
     edge_rig.wait(lambda: 'SILENT' in operator.prints('robots'), 'it is missed')
-    assert [each['name'] for each in operator.reads('robots', '--forget')] == ['robot_2']
+    assert [each['name'] for each in operator.reads('robots', '--forget')['robots']] == ['robot_2']
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_the_old_state_of_a_robot_that_hangs_confirms_no_pause(edge_rig, capsys,
 def names(operator: Operator) -> list[str]:
     if operator('robots', '--json', '--timeout-s', '5') != 0:
         return []
-    return [each['name'] for each in json.loads(operator.out)]
+    return [each['name'] for each in json.loads(operator.out)['robots']]
 
 
 @pytest.mark.parametrize('words', [('robots',), ('robot', 'robot_7', 'pause')])

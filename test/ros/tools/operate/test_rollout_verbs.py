@@ -20,12 +20,12 @@ from support.nodes.router_rig import ROUTER, RouterRig
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve_interfaces.msg import CanaryState
 from lerobot_serve_interfaces.srv import ControlSlot
 
 pytestmark = pytest.mark.long
+CONFIRM = 'lerobot_serve.tools.cli.operator_options.Operator.confirm'
 # a shell that runs the tests in its background lets them ignore SIGINT
 CODE = """
 import signal, sys
@@ -192,7 +192,7 @@ def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'it runs again')
 
     # the router dies while the operator reads the question
-    monkeypatch.setattr(operator_options, 'confirm', lambda *_, **__: router_rig.kill('router'))
+    monkeypatch.setattr(CONFIRM, lambda *_, **__: router_rig.kill('router'))
     assert operator('rollout', 'abort', '--yes', '--timeout-s', '3') == 3
     assert 'UNKNOWN: rollout abort was sent; /policy_router did not reply' in operator.error
     assert '50 % of new episodes to slot a' in operator.error
@@ -212,7 +212,7 @@ def test_two_operators_who_promote_a_step_promote_it_once(router_rig, operator, 
             return False
 
         with monkeypatch.context() as patched:
-            patched.setattr(operator_options, 'confirm', promoted)
+            patched.setattr(CONFIRM, promoted)
             told = operator.does('rollout', 'promote')
         assert 'done already: not promoted: the command is for CanaryState.step 0' in told
         assert 'step: 1 -> 2' in told

@@ -18,7 +18,7 @@ from support.tools.audit_rig import drive
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
-from lerobot_serve.tools.audit.report import as_json, as_text
+from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.tools.cli.verbs import audit as verb
 from lerobot_serve.trace.format.schema import TraceError
 
@@ -85,8 +85,8 @@ def told(folder: str) -> None:
         found = run_audit([folder])
     except TraceError:
         return
-    json.dumps(as_json(found))
-    assert as_text(found)
+    json.dumps(audit_report(found).data)
+    assert audit_report(found).as_text()
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_the_command_says_how_it_ended(tmp_path, capsys):
     clean.edge, clean.router = [], []
     clean.write(tmp_path / 'empty')
     assert run(str(tmp_path / 'empty')) == 4
-    with pytest.raises(ParameterError, match='is not a trace'):
+    with pytest.raises(TraceError, match='is not a trace'):
         run(str(tmp_path / 'missing'))
     with pytest.raises(ParameterError, match='--show'):
         run(str(tmp_path), '--show', '-1')

@@ -12,7 +12,7 @@ from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.gateway.callers.caller import CLIENT_PREFIX as GATEWAY_PREFIX
 from lerobot_serve.tools.audit.checks.uncaged_sessions import UNCAGED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.tools.audit.report import as_json, as_text
+from lerobot_serve.tools.audit.report import audit_report
 
 SENTENCE = '2 callers came through a gateway, without safety cage and fallback ladder'
 
@@ -28,8 +28,8 @@ def test_the_report_counts_sessions_without_a_cage_beside_those_of_robots(tmp_pa
     assert found.uncaged.callers == 2
     sessions = found.uncaged.sessions
     assert sessions >= 2
-    assert f'{sessions} sessions of {SENTENCE}' in as_text(found)
-    counts = as_json(found)['without_cage']
+    assert f'{sessions} sessions of {SENTENCE}' in audit_report(found).as_text()
+    counts = audit_report(found).data['without_cage']
     assert json.loads(json.dumps(counts)) == {
         'callers': 2,
         'sessions': sessions,
@@ -46,14 +46,14 @@ def test_callers_alone_are_no_proof_about_commands(tmp_path):
     for check in ('age', 'finite', 'position', 'step', 'rows', 'one_in_flight', 'ended'):
         assert outcomes[check] is CheckStatus.NOT_JUDGED
     assert found.outcome is CheckStatus.HOLDS_AS_RECORDED
-    assert 'not everything could be judged' in as_text(found)
+    assert 'not everything could be judged' in audit_report(found).as_text()
 
 
 def test_robots_are_not_marked(tmp_path):
     drive(4, client='robot/gateway/1').write(tmp_path)
     found = run_audit([tmp_path])
     assert found.uncaged.text == ''
-    assert 'gateway, without' not in as_text(found)
+    assert 'gateway, without' not in audit_report(found).as_text()
     assert replace(found.uncaged, callers=1, sessions=1).text.startswith('1 session of 1 caller')
 
 
@@ -61,7 +61,7 @@ def test_a_python_client_is_named_as_what_its_sessions_came_through(tmp_path):
     for number, client in enumerate(('client/notebook', 'gateway/http/10.0.0.5:1')):
         caller = drive(number, client=client)
         write(tmp_path / str(number), 'router', 'router', caller.router, {}, 0)
-    text = as_text(run_audit([tmp_path]))
+    text = audit_report(run_audit([tmp_path])).as_text()
     assert '2 callers came through a gateway or the Python client, without safety cage' in text
 
 

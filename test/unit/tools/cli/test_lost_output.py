@@ -13,10 +13,10 @@ ROUTE = 'sys.exit(main(["route", "--split", "50", "ep_ü"]))'
 # a command that is done, with a result to print
 DONE = """
 from argparse import Namespace
-from lerobot_serve.tools.cli import operator_options
+from lerobot_serve.tools.cli.signature import print_report
 from lerobot_serve.tools.operate.outcome import Result
 options = Namespace(json=False, verb='split')
-sys.exit(operator_options.print_result(options, Result('split', '/r', 'done', 'kim')))
+sys.exit(print_report(Result('split', '/r', 'done', 'kim').report(), options))
 """
 
 

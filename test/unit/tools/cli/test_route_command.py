@@ -49,32 +49,35 @@ def test_people_get_a_table(capsys):
 
 def test_programs_get_json(capsys):
     assert run('--json', '--split', '30', 'ep_42', 'ep_xyz') == 0
-    assert json.loads(capsys.readouterr().out) == [EP_42, EP_XYZ]
+    assert json.loads(capsys.readouterr().out)['episodes'] == [EP_42, EP_XYZ]
 
 
 @pytest.mark.parametrize('content', [b'ep_42\nep_xyz\n', b'ep_42\r\n\r\n\nep_xyz'])
 def test_ids_can_come_from_standard_input(typed, capsys, content):
     typed(content)
     run('--split', '30', '--json', '-')
-    assert json.loads(capsys.readouterr().out) == [EP_42, EP_XYZ]
+    assert json.loads(capsys.readouterr().out)['episodes'] == [EP_42, EP_XYZ]
 
 
 def test_no_ids_are_no_mistake(typed, capsys):
     typed(b'')
     assert run('--split', '30', '--json', '-') == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out)['episodes'] == []
 
 
 def test_beside_others_a_dash_is_an_id(typed, capsys):
     typed(b'ep_xyz\n')
     run('--split', '30', '--json', '-', 'ep_42')
-    assert [found['key'] for found in json.loads(capsys.readouterr().out)] == ['-', 'ep_42']
+    assert [found['key'] for found in json.loads(capsys.readouterr().out)['episodes']] == [
+        '-',
+        'ep_42',
+    ]
 
 
 def test_spaces_belong_to_an_id(typed, capsys):
     typed(b' ep_42 \n')
     run('--split', '30', '--json', '-')
-    assert json.loads(capsys.readouterr().out)[0]['key'] == ' ep_42 '
+    assert json.loads(capsys.readouterr().out)['episodes'][0]['key'] == ' ep_42 '
 
 
 @pytest.mark.parametrize('split', ['-1', '101', '1000'])
@@ -109,7 +112,7 @@ def test_what_would_disturb_a_terminal_is_escaped(capsys):
 @given(st.text(st.characters(exclude_categories=['Cs']), min_size=1), st.integers(0, 100))
 def test_it_says_what_a_router_does(episode_id, split_percent):
     placement = place(PlacementTable(1), episode_id, '', split_percent)
-    found = route.route(episode_id, split_percent)
+    found = route.placement(episode_id, split_percent)
     assert found == {
         'key': placement.key,
         'bucket': placement.bucket,

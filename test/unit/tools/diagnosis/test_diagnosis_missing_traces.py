@@ -7,7 +7,7 @@ import pytest
 from support.tools.diagnosis_rig import ROLES, scene
 
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.report import as_text, outcome
+from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
 from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
 from lerobot_serve.tools.output.local_time import parse_time_of_day
 
@@ -47,7 +47,7 @@ def test_nothing_is_said_without_the_trace_that_tells_it(trouble, missing, tmp_p
         assert not needs or there & set(needs), result
         # another cause than the planted one is not invented where its witness is gone
         assert result.rule.name in (trouble, 'own_queue_wait', *LOST_OTHERWISE.get(trouble, ()))
-    as_text(story)
+    diagnosis_report(story).as_text()
 
 
 def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
@@ -58,6 +58,6 @@ def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
     says = {result.rule.name: result.status for result in story.results}
     assert says['server_overloaded'] is says['own_queue_wait'] is RuleStatus.NO_EVIDENCE
     assert outcome(story) == 'no_evidence'
-    text = as_text(story)
+    text = diagnosis_report(story).as_text()
     assert 'set trace_folder of policy_server' in text
     assert 'set trace_folder of policy_router' in text

@@ -18,7 +18,7 @@ from lerobot_serve.tools.diagnosis.causes.process_causes import SESSION_LOST
 from lerobot_serve.tools.diagnosis.causes.server_causes import POLICY_FAILURES, QUOTA
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.median_shift import BEFORE_MIN
-from lerobot_serve.tools.diagnosis.report import as_json, as_text
+from lerobot_serve.tools.diagnosis.report import diagnosis_report
 from lerobot_serve.tools.diagnosis.rules import RULES
 from lerobot_serve.tools.output.local_time import parse_time_of_day
 from lerobot_serve.trace.format.encoding import encode
@@ -114,8 +114,9 @@ def test_nothing_raises_and_no_verdict_lacks_its_evidence(trouble, seed, kept, j
             story = diagnose([name], 'robot_1', at=at)
             for result in story.causes:
                 assert EVIDENCE[result.rule.name](made.told), result
-            assert as_text(story).isprintable() or '\x1b' not in as_text(story)
-            json.dumps(as_json(story), allow_nan=False)
+            report = diagnosis_report(story)
+            assert report.as_text().replace('\n', '').isprintable()
+            json.dumps(report.data, allow_nan=False)
 
 
 @given(
@@ -136,8 +137,8 @@ def test_bytes_of_no_sense_are_borne(cut, places, seed):
                 data[head + place % (len(data) - head)] = chance.randrange(256)
             file.write_bytes(bytes(data[: len(data) - cut]))
         story = diagnose([name], 'robot_1', at=AT)
-        as_text(story)
-        json.dumps(as_json(story), allow_nan=False)
+        diagnosis_report(story).as_text()
+        json.dumps(diagnosis_report(story).data, allow_nan=False)
 
 
 def test_every_rule_has_evidence_here():

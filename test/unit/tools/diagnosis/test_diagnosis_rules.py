@@ -12,7 +12,7 @@ from support.tools.diagnosis_rig import Scene, scene
 from lerobot_serve.tools.diagnosis.causes import server_causes
 from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
 from lerobot_serve.tools.diagnosis.median_shift import median_shift
-from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
+from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
 from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
 from lerobot_serve.tools.output.local_time import parse_time_of_day
 from lerobot_serve.trace.format import records
@@ -40,7 +40,7 @@ def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
 def test_without_a_trouble_the_stall_is_not_told(tmp_path):
     story = story_of(scene(), tmp_path)
     assert (outcome(story), story.causes) == ('no_evidence', [])
-    assert 'The traces hold no evidence' in as_text(story)
+    assert 'The traces hold no evidence' in diagnosis_report(story).as_text()
     assert {result.status for result in story.results} == {RuleStatus.RULED_OUT}
 
 
@@ -93,7 +93,7 @@ def test_figures_say_how_many_and_the_middle_of_both(tmp_path):
 
 
 def test_the_json_has_the_same_as_the_text(tmp_path):
-    written = as_json(story_of(scene('network'), tmp_path))
+    written = diagnosis_report(story_of(scene('network'), tmp_path)).data
     assert written['outcome'] == 'explained'
     # what explains the stall comes first
     assert [each['name'] for each in written['rules']] == sorted(NAMES, key='network'.__ne__)

@@ -20,7 +20,7 @@ from lerobot_serve.tools.doctor.finding import (
     WITH_REMEDY,
     worst_level,
 )
-from lerobot_serve.tools.doctor.report import as_json, as_text, summary
+from lerobot_serve.tools.doctor.report import doctor_report, summary
 
 GROUPS = [
     FindingGroup('environment', (ok('ROS', 'jazzy'), warning('clock', 'jumped', 'set it'))),
@@ -50,7 +50,7 @@ def test_no_finding_is_empty(empty):
 
 
 def test_people_read_a_line_each_the_remedy_below_and_the_count():
-    assert as_text(GROUPS, coloured=False).splitlines() == [
+    assert doctor_report(GROUPS).as_text().splitlines() == [
         'environment',
         '  ok    ROS: jazzy',
         '  WARN  clock: jumped',
@@ -66,11 +66,11 @@ def test_people_read_a_line_each_the_remedy_below_and_the_count():
 
 
 def test_colours_change_nothing_but_colours():
-    coloured = as_text(GROUPS, coloured=True)
+    coloured = doctor_report(GROUPS).as_text(99)
     assert '\033[31mFAIL\033[0m' in coloured
     for code in (1, 31, 32, 33, 90, 0):
         coloured = coloured.replace(f'\033[{code}m', '')
-    assert coloured == as_text(GROUPS, coloured=False)
+    assert coloured == doctor_report(GROUPS).as_text()
 
 
 def test_failures_and_warnings_are_always_counted():
@@ -81,7 +81,7 @@ def test_failures_and_warnings_are_always_counted():
 
 
 def test_programs_read_one_object():
-    told = json.loads(json.dumps(as_json(GROUPS)))
+    told = json.loads(json.dumps(doctor_report(GROUPS).data))
     assert told['outcome'] == 'failure'
     assert told['counts'] == {'failure': 1, 'warning': 1, 'ok': 1, 'skipped': 1}
     assert told['groups'][1] == {
@@ -100,7 +100,7 @@ def test_programs_read_one_object():
 
 @given(st.text())
 def test_nothing_that_was_found_disturbs_a_terminal(text):
-    shown = as_text([FindingGroup('a', (warning('b', f'x{text}', f'y{text}'),))], coloured=False)
+    shown = doctor_report([FindingGroup('a', (warning('b', f'x{text}', f'y{text}'),))]).as_text()
     assert len(shown.split('\n')) == 5
     assert shown.replace('\n', '').isprintable()
 

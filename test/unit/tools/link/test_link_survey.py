@@ -8,7 +8,7 @@ import pytest
 from lerobot_serve.tools.link.participants import is_token, Participant, participant
 from lerobot_serve.tools.link.rates import key_rates, KeyCount, KeyCounter, KeyRate
 from lerobot_serve.tools.link.reach import split
-from lerobot_serve.tools.link.report import as_json, as_text
+from lerobot_serve.tools.link.report import link_report
 from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 
@@ -110,7 +110,7 @@ def test_a_failure_says_what_to_do(found, parts):
 
 def test_the_report_has_each_participant_with_its_role_and_round_trips():
     stranger = Participant('hall', 'policy_server')
-    found = as_json(survey(alive=frozenset({SERVER, stranger}), seen=frozenset({ROBOT})))
+    found = link_report(survey(alive=frozenset({SERVER, stranger}), seen=frozenset({ROBOT}))).data
     server, robot = found['participants']
     assert (server['role'], server['policy'], server['has_token']) == ('server', 'act@1', True)
     assert server['round_trip_ms'] == {'n': 3, 'p50': 2.0, 'p99': pytest.approx(2.98)}
@@ -124,11 +124,13 @@ def test_the_report_has_each_participant_with_its_role_and_round_trips():
 
 def test_a_router_is_known_by_its_status():
     answers = {'policy_server': ServerAnswers([1.0], policy_type='router')}
-    assert as_json(survey(answers=answers))['participants'][0]['role'] == 'router'
+    assert link_report(survey(answers=answers)).data['participants'][0]['role'] == 'router'
 
 
 def test_the_columns_of_the_text_are_aligned():
-    text = as_text(survey(rates=[KeyRate('k', 1.0, 2.0), KeyRate('longer', 10.0, 20.0)]))
+    text = link_report(
+        survey(rates=[KeyRate('k', 1.0, 2.0), KeyRate('longer', 10.0, 20.0)])
+    ).as_text()
     lines = text.splitlines()
     assert lines[0] == f'site lab, watched for 2.0 s at {ADDRESS}'
     heads = [line for line in lines if line.startswith(('participant', 'key'))]
@@ -139,10 +141,13 @@ def test_the_columns_of_the_text_are_aligned():
 
 def test_problems_and_conflicts_are_lines_of_their_own():
     found = survey(problems={'X': 'nothing listens on X'}, conflicts=('2 servers have a name',))
-    assert as_text(found).splitlines()[-2:] == ['nothing listens on X', '2 servers have a name']
-    assert as_json(found)['problems'] == ['nothing listens on X', '2 servers have a name']
+    assert link_report(found).as_text().splitlines()[-2:] == [
+        'nothing listens on X',
+        '2 servers have a name',
+    ]
+    assert link_report(found).data['problems'] == ['nothing listens on X', '2 servers have a name']
 
 
 def test_text_of_a_peer_cannot_steer_the_terminal():
     answers = {'policy_server': ServerAnswers([1.0], policy='\033[2J')}
-    assert '\033' not in as_text(survey(answers=answers))
+    assert '\033' not in link_report(survey(answers=answers)).as_text()

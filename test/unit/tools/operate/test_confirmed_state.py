@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 from dataclasses import dataclass, field, replace
 import io
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.cli.operator_options import Operator
 from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
 
 CANDIDATE = SlotView(
@@ -46,6 +47,15 @@ class Client:
     then: RouterView
     operator: str = 'kim@lab'
     commands: list[str] = field(default_factory=list)
+
+    def find_routers(self, _: str) -> list[str]:
+        return ['/r']
+
+    def known_routers(self) -> dict[str, float]:
+        return {}
+
+    def router(self, name: str) -> RouterView:
+        return self.now
 
     def last_router(self, name: str) -> RouterView:
         return self.now
@@ -80,8 +90,7 @@ class Question(io.StringIO):
 
 def run(monkeypatch, client: Client, *words: str) -> int:
     monkeypatch.setattr('sys.stdin', Question(client))
-    monkeypatch.setattr(operator_options, 'run', lambda _, operation: operation(client))
-    monkeypatch.setattr(operator_options, 'find_router', lambda *_: client.now)
+    monkeypatch.setattr(Operator, 'client', lambda _: contextlib.nullcontext(client))
     return main([*words])
 
 

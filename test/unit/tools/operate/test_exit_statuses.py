@@ -12,8 +12,11 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.operate import outcome
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.cli.signature import print_report
+from lerobot_serve.tools.operate import fleet_client, outcome
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
+from lerobot_serve.tools.output.report import Report
 
 PAGE = (REPOSITORY / 'docs' / 'operate.md').read_text()
 
@@ -43,11 +46,11 @@ def test_an_unknown_result_says_what_is_known(accepted, known):
 
 def test_the_operator_is_named_where_something_was_done():
     changed = Result('split', '/r', '80 %', 'kim@lab', ['split: 70 % -> 80 %'])
-    assert changed.as_text() == '/r: 80 %\n  split: 70 % -> 80 %\n  by kim@lab'
+    assert changed.report().as_text() == '/r: 80 %\n  split: 70 % -> 80 %\n  by kim@lab'
     # what no state shows, for example a reset
     done = Result('reset', '/r', 'The next episode starts', 'kim@lab')
-    assert done.as_text() == '/r: The next episode starts\n  by kim@lab'
-    assert Result('split', '/r', 'nothing to do').as_text() == '/r: nothing to do'
+    assert done.report().as_text() == '/r: The next episode starts\n  by kim@lab'
+    assert Result('split', '/r', 'nothing to do').report().as_text() == '/r: nothing to do'
 
 
 @pytest.mark.parametrize('name', ['drain', 'outcome', 'restore', 'robot', 'rollout', 'split'])
@@ -58,14 +61,22 @@ def test_every_verb_that_changes_something_names_its_statuses(name):
 
 
 def test_json_of_a_number_that_is_none_is_null(capsys):
-    found = {'a': float('nan'), 'b': [{'c': float('inf')}, (1.5,)]}
-    operator_options.print_found(Namespace(json=True), found, lambda: 'text')
+    report = Report({'a': float('nan'), 'b': [{'c': float('inf')}, (1.5,)]}, [])
+    assert print_report(report, Namespace(json=True)) == 0
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
         'a': None,
         'b': [{'c': None}, [1.5]],
     }
 
 
-def test_json_is_one_object(capsys):
-    operator_options.print_found(Namespace(json=True), {'a': 1}, lambda: 'text')
-    assert capsys.readouterr().out == '{\n  "a": 1\n}\n'
+@pytest.mark.parametrize('words', [('robots',), ('rollout', 'status'), ('audit', 'nowhere')])
+def test_a_refusal_is_json_too(monkeypatch, capsys, words):
+    monkeypatch.setattr(fleet_client.FleetClient, 'find_routers', lambda *_: [])
+    monkeypatch.setattr(fleet_client.FleetClient, 'find_robots', lambda *_: [])
+    assert main([*words, '--json']) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert set(found) == {'error', 'exit_status'}
+    assert (
+        found['exit_status'] == 1 and f'lerobot-serve {words[0]}: {found["error"]}' in printed.err
+    )

@@ -12,8 +12,7 @@ import pytest
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS, SILENT
 from lerobot_serve.tools.operate.robots.fleet_table import (
-    as_json,
-    as_text,
+    robots_report,
     SEVERITY,
     severity,
     worst_first,
@@ -73,25 +72,31 @@ def test_equal_robots_are_ordered_by_stalls_and_then_by_name():
 
 def test_the_table_has_a_line_for_each_robot_and_counts():
     robots = [robot(1), robot(2, state='DEAD', reason='x' * 200), robot(3, paused=True)]
-    lines = as_text(robots).splitlines()
+    lines = robots_report(robots).as_text().splitlines()
     assert lines[0].split()[:3] == ['ROBOT', 'STATE', 'RUNG']
     assert [line.split()[0] for line in lines[1:-1]] == ['robot_2', 'robot_1', 'robot_3']
     assert lines[-1] == '3 robots: 1 DEAD, 1 STREAMING, 1 STREAMING (paused)'
     # the remedy stands at the end of a reason
     assert lines[1].endswith('  ' + 'x' * 200)
-    assert [each['name'] for each in as_json(robots)] == ['robot_2', 'robot_1', 'robot_3']
+    assert [each['name'] for each in robots_report(robots).data['robots']] == [
+        'robot_2',
+        'robot_1',
+        'robot_3',
+    ]
 
 
 def test_a_text_from_a_robot_forges_no_row():
-    text = as_text([robot(reason='a\x1b[2J\nrobot_9  STREAMING', episode_id='e\r')])
+    text = robots_report(
+        [robot(reason='a\x1b[2J\nrobot_9  STREAMING', episode_id='e\r')]
+    ).as_text()
     assert len(text.splitlines()) == 3
     assert '\x1b' not in text and '\r' not in text
 
 
 def test_a_robot_that_only_an_operator_starts_again_says_so():
     stopped, paused = robot(rung='NO_COMMAND'), robot(rung='NO_COMMAND', paused=True)
-    assert 'STREAMING (stopped)' in as_text([stopped])
-    assert 'STREAMING (paused)' in as_text([paused])
+    assert 'STREAMING (stopped)' in robots_report([stopped]).as_text()
+    assert 'STREAMING (paused)' in robots_report([paused]).as_text()
 
 
 HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_trip_ms=40.0), 25.0)
@@ -112,11 +117,11 @@ HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_tri
     ],
 )
 def test_a_silent_robot_comes_first_with_its_age_and_without_old_values(silent, reason):
-    lines = as_text([robot(1, rung='STOP_SERVICE'), silent]).splitlines()
+    lines = robots_report([robot(1, rung='STOP_SERVICE'), silent]).as_text().splitlines()
     assert lines[1].split()[:2] == ['robot_9', 'SILENT']
     assert lines[1].endswith(reason) and lines[-1] == '2 robots: 1 SILENT, 1 STREAMING (stopped)'
     assert not re.search(r'1\.5 s|40 ms|stop_service', lines[1])
-    (first, _) = as_json([robot(1), silent])
+    (first, _) = robots_report([robot(1), silent]).data['robots']
     assert (first['state'], first['queue_remaining_s'], first['rung']) == (SILENT, None, None)
     assert first['age_s'] == silent.age_s
 

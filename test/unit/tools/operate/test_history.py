@@ -11,7 +11,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.rollout import reading
-from lerobot_serve.tools.cli.verbs.rollout import since_argument
+from lerobot_serve.tools.cli.rollout.reading import since_argument
 from lerobot_serve.tools.operate.past.history import outcome_lines, read_history
 from lerobot_serve.tools.operate.past.history_words import decision_text
 from lerobot_serve.tools.traces.record_views import CanaryRecord

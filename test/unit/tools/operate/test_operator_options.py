@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 import io
 
 import pytest
 
 from lerobot_serve.errors import UserError, WrongCommandLine
-from lerobot_serve.tools.cli.operator_options import confirm, seconds_argument
-from lerobot_serve.tools.cli.verbs.rollout import hours_argument
+from lerobot_serve.tools.cli.operator_options import Operator
+from lerobot_serve.tools.cli.signature import number
 
 
 class Terminal(io.StringIO):
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 def ask(monkeypatch, answer: str, *, yes: bool = False, asks: bool = True) -> None:
     monkeypatch.setattr('sys.stdin', Terminal(answer))
-    confirm(Namespace(yes=yes), '/policy_router', 'roll back v2', asks=asks)
+    Operator(yes=yes).confirm('/policy_router', 'roll back v2', asks=asks)
 
 
 @pytest.mark.parametrize('answer', ['y\n', 'YES\n'])
@@ -46,23 +46,22 @@ def test_nothing_is_asked(monkeypatch, capsys, given):
 def test_without_a_terminal_a_yes_is_needed(monkeypatch):
     monkeypatch.setattr('sys.stdin', io.StringIO('y\n'))
     with pytest.raises(WrongCommandLine, match='add --yes') as raised:
-        confirm(Namespace(yes=False), '/policy_router', 'roll back v2', asks=True)
+        Operator().confirm('/policy_router', 'roll back v2', asks=True)
     assert raised.value.exit_status == 2
 
 
 def test_a_closed_standard_input_is_no_terminal(monkeypatch):
     monkeypatch.setattr('sys.stdin', None)
     with pytest.raises(WrongCommandLine, match='add --yes'):
-        confirm(Namespace(yes=False), '/policy_router', 'roll back v2', asks=True)
+        Operator().confirm('/policy_router', 'roll back v2', asks=True)
 
 
 @pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan', 'inf', '3601'])
-def test_a_wrong_duration(given):
-    with pytest.raises(ArgumentTypeError):
-        seconds_argument(given)
+def test_a_wrong_number(given):
+    with pytest.raises(ArgumentTypeError, match=r'must be in \(0, 3600\] s, got'):
+        number('s', 3600.0)(given)
 
 
-@pytest.mark.parametrize('given', ['0', '-1', 'night', 'nan', '1e9'])
-def test_wrong_hours(given):
-    with pytest.raises(ArgumentTypeError):
-        hours_argument(given)
+@pytest.mark.parametrize(('given', 'parsed'), [('0', 0.0), ('3600', 3600.0), ('1e-3', 0.001)])
+def test_a_number_within_its_bounds(given, parsed):
+    assert number('s', 3600.0, includes_least=True)(given) == parsed

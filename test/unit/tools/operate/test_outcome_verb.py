@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+import contextlib
 
 import pytest
 
-from lerobot_serve.errors import UserError
-from lerobot_serve.tools.cli.verbs import outcome
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.cli.operator_options import Operator
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 
 KNOWN = 'ep_2024_robot_1'
@@ -36,15 +36,15 @@ class Client:
         return episode == KNOWN, '' if episode == KNOWN else f'no episode {episode!r}'
 
 
-def options(episode: str) -> Namespace:
-    return Namespace(
-        episode=episode, outcome='failure', reason='it fell', router='', yes=False, json=False
-    )
+@pytest.fixture
+def client(monkeypatch) -> Client:
+    found = Client()
+    monkeypatch.setattr(Operator, 'client', lambda _: contextlib.nullcontext(found))
+    return found
 
 
-def test_it_says_what_it_will_do_and_who_did_it_and_does_not_ask(capsys):
-    client = Client()
-    assert outcome.report(client, options(KNOWN)) == 0
+def test_it_says_what_it_will_do_and_who_did_it_and_does_not_ask(client, capsys):
+    assert main(['outcome', KNOWN, 'failure', '--reason', 'it fell']) == 0
     printed = capsys.readouterr()
     assert f'/policy_router: will count episode {KNOWN} as failure' in printed.err
     assert printed.out.endswith(f'{KNOWN} counts as failure\n  by kim@lab\n')
@@ -55,8 +55,7 @@ def test_it_says_what_it_will_do_and_who_did_it_and_does_not_ask(capsys):
     ('given', 'hint'),
     [('ep_2042_robot_1', ''), ('ep_2024_rbot_1', f'; did you mean {KNOWN}?'), ('x', '')],
 )
-def test_a_wrong_episode_is_answered_with_the_nearest_one(given, hint, capsys):
-    with pytest.raises(UserError) as refused:
-        outcome.report(Client(), options(given))
+def test_a_wrong_episode_is_answered_with_the_nearest_one(client, given, hint, capsys):
+    assert main(['outcome', given, 'failure']) == 1
     text = f"/policy_router refuses: no episode '{given}'. Nothing was changed{hint}"
-    assert str(refused.value) == text
+    assert capsys.readouterr().err.endswith(f'{text}\n')

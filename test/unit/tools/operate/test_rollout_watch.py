@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 import io
@@ -196,16 +195,16 @@ def test_a_terminal_has_a_section_for_learners_only_if_there_is_one(capsys):
 
 
 def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):
-    def run(progress: LoadProgress) -> Result:
+    def begin(progress: LoadProgress, **_: object) -> Result:
         progress.serves, progress.has_changed = {'/a1': 'serves v2', '/a2': 'serves v1'}, True
         raise KeyboardInterrupt
 
-    assert loading.run_loading(Namespace(json=False), run) == 130
+    assert loading.run_loading(begin, 1.0, '').status == 130
     assert 'interrupted. Now /a1 serves v2; /a2 serves v1.' in capsys.readouterr().err
 
 
 def test_a_line_of_progress_controls_no_terminal(capsys):
-    loading.report('wait for robot_7: episode \x1b[2J\x1b]0;x\x07 runs in slot b')
+    loading.show('wait for robot_7: episode \x1b[2J\x1b]0;x\x07 runs in slot b')
     assert '\x1b' not in (shown := capsys.readouterr().err) and shown.count('\n') == 1
 
 

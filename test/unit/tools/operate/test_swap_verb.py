@@ -81,7 +81,7 @@ def test_with_wait_it_shows_the_change_and_who_did_it():
     # a server that is busy with loading may miss a call
     client = Client(LOADING, ResultUnknown('no reply'), NotReached('not there'), DONE)
     found = swapping.swap(client, SERVED, 'new', wait_s=10.0)
-    assert found.as_text() == (
+    assert found.report().as_text() == (
         '/policy_server: pick@2 has replaced pick@1\n  policy: pick@1 -> pick@2\n  by kim@lab'
     )
 

@@ -28,7 +28,7 @@ from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
 from lerobot_serve.tools.replay.compare import compare_replies, MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
 from lerobot_serve.tools.replay.exit_status import exit_status as status_of
-from lerobot_serve.tools.replay.report import as_json, as_text
+from lerobot_serve.tools.replay.report import replay_report
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import incident_file
 
@@ -51,7 +51,7 @@ def test_the_same_policy_gives_the_same_bits(tmp_path, kind):
     assert counts(result) == (20, 0, 0, 0)
     assert not result.is_other_policy
     assert (result.without_reply, result.others, result.notes) == (0, 0, [])
-    assert 'ANOTHER' not in as_text(result)
+    assert 'ANOTHER' not in replay_report(result, 'beyond').as_text()
 
 
 def test_robots_that_ask_in_turn_keep_their_hidden_states(tmp_path):
@@ -71,7 +71,7 @@ def test_what_differs_is_found(tmp_path, way, expected):
     assert counts(result) == expected
     (found,) = result.summaries.values()
     assert found.largest_at == ('robot_1', 1, 4)
-    assert 'request 4 of robot_1' in as_text(result)
+    assert 'request 4 of robot_1' in replay_report(result, 'beyond').as_text()
 
 
 def test_the_tolerance_is_the_users(tmp_path):
@@ -86,12 +86,12 @@ def test_another_policy_is_what_it_would_have_done(tmp_path):
     bag = record(tmp_path, answered(episodes(2)))
     result = replay(bag, 'recurrent')
     assert result.is_other_policy
-    told = as_json(result)
+    told = replay_report(result, 'beyond').data
     (slot,) = told['slots']
     assert told['is_other_policy']
     assert set(slot['divergence_per_action']) == {f'joint_{i}.pos' for i in range(3)}
     assert slot['divergence_per_action']['joint_0.pos']['max'] > 0
-    assert 'ANOTHER POLICY' in as_text(result)
+    assert 'ANOTHER POLICY' in replay_report(result, 'beyond').as_text()
     json.dumps(told, allow_nan=False)
 
 
@@ -99,7 +99,7 @@ def test_a_longer_chunk_is_no_equal(tmp_path):
     bag = record(tmp_path, answered(episodes(1)))
     result = replay(bag, shape=OTHER_SHAPE)
     assert counts(result) == (0, 0, 4, 0)
-    assert '(5, 3) actions recorded, (7, 3) replayed' in as_text(result)
+    assert '(5, 3) actions recorded, (7, 3) replayed' in replay_report(result, 'beyond').as_text()
 
 
 def test_answers_of_other_policies_are_left_out(tmp_path):
@@ -158,7 +158,7 @@ def test_a_recording_that_begins_within_an_episode(tmp_path):
     result = replay(record(tmp_path, pairs), 'recurrent')
     # what is left of the first episode cannot be known, the second can
     assert counts(result) == (4, 0, 0, 2)
-    assert 'begins within the episode' in as_text(result)
+    assert 'begins within the episode' in replay_report(result, 'beyond').as_text()
 
 
 def test_a_hidden_state_that_was_lost_then_is_lost_again(tmp_path):
@@ -187,7 +187,9 @@ def test_a_failure_that_is_none_any_more(tmp_path):
     pairs[2] = pairs[2][0], failed
     result = replay(record(tmp_path, pairs))
     assert counts(result) == (3, 0, 1, 0)
-    assert 'policy_error recorded, ok replayed: broken' in as_text(result)
+    assert (
+        'policy_error recorded, ok replayed: broken' in replay_report(result, 'beyond').as_text()
+    )
 
 
 def test_a_failure_of_now_is_missing():

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.audit_rig import Drive, drive, POLICY
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.cli.verbs import stats as verb
 from lerobot_serve.tools.stats import time_series
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.group import GroupKey
 from lerobot_serve.tools.stats.html_report import html_report, success
-from lerobot_serve.tools.stats.report import as_json, as_text, figures_of
+from lerobot_serve.tools.stats.report import figures_of, stats_report
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode
 from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.schema import TraceError
 
 
 def run(*arguments: str) -> int:
@@ -91,7 +91,7 @@ def test_what_belongs_to_no_slot_is_counted_too(tmp_path, driven):
     assert stats.tallies['edge', '', ''].drops == {'late_chunk': 3}
     assert stats.canary == {'begun': 1}
     in_use = {f'edge {slot} {policy}' for slot, policy in POLICY.items()}
-    assert in_use <= set(stats.policies) == set(as_json(stats)['policies'])
+    assert in_use <= set(stats.policies) == set(stats_report(stats).data['policies'])
     outcomes = sum((t.outcomes for t in stats.tallies.values()), Counter())
     assert outcomes == {'success': 2, 'failure': 1}
 
@@ -235,8 +235,8 @@ def test_any_byte_may_be_another(data):
             )
         edge.write_bytes(content)
         stats = collect_stats([folder])
-        json.dumps(as_json(stats))
-        assert as_text(stats)
+        json.dumps(stats_report(stats).data)
+        assert stats_report(stats).as_text()
         assert html_report(stats)
 
 
@@ -251,8 +251,8 @@ def test_any_field_may_be_anything(data):
     with TemporaryDirectory() as folder:
         spoiled.write(Path(folder))
         stats = collect_stats([folder])
-        json.dumps(as_json(stats))
-        assert as_text(stats)
+        json.dumps(stats_report(stats).data)
+        assert stats_report(stats).as_text()
         assert html_report(stats)
 
 
@@ -311,8 +311,8 @@ def test_machines_get_an_object(tmp_path, driven, capsys):
 
 
 def test_what_cannot_be_read_or_written_is_said(tmp_path, driven):
-    with pytest.raises(ParameterError, match='is not a trace'):
+    with pytest.raises(TraceError, match='is not a trace'):
         run(str(tmp_path / 'missing'))
     driven.write(tmp_path)
-    with pytest.raises(ParameterError, match='No such file'):
+    with pytest.raises(FileNotFoundError):
         run(str(tmp_path), '--html', str(tmp_path / 'missing' / 'page.html'))

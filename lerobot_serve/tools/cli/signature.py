@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The command line of a verb, made from the signature of its function. The main thread.
+
+A positional parameter is an argument, a keyword-only parameter a flag of its name; its annotation
+is the type, with an Argument for the rest: `percent: Annotated[int, Argument('share [%]')]`. A
+bool is a flag without a value, a list an argument or flag that is given several times, a Literal a
+choice. A parameter whose type is a dataclass is a group of flags, one for each field. A verb that
+returns a Report has --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, MISSING
+import inspect
+from math import isfinite
+import shutil
+import sys
+from types import SimpleNamespace, UnionType
+from typing import Any, get_args, get_origin, get_type_hints, Literal
+
+from lerobot_serve.tools.output.json_text import json_text
+from lerobot_serve.tools.output.report import Report
+from lerobot_serve.tools.output.standard_output import end_output, flush_output
+from lerobot_serve.tools.output.text import without_controls
+
+EMPTY = inspect.Parameter.empty
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+# defaults that the help does not name: the text of the argument says what happens without it
+UNNAMED = (None, '', 0, (), EMPTY)
+
+AddArguments = Callable[[argparse.ArgumentParser], None]
+Main = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """
+    What an annotation does not say about an argument.
+
+    help      what it is; the default is added, except for one that says nothing
+    metavar   name of the value in the help
+    parse     from the text to the value; raises ArgumentTypeError
+    flags     in the place of the flag of the parameter's name
+    names     returns the names that a shell completes, without an error
+    nargs     as of argparse, for a flag of several values
+    either    flags of one name exclude each other
+    action    as of argparse, for a flag without a value that changes others
+    names_default   whether the help names the default
+    """
+
+    help: str
+    metavar: str = ''
+    parse: Callable[[str], Any] | None = None
+    flags: tuple[str, ...] = ()
+    names: Callable[..., list[str]] | None = None
+    nargs: str = ''
+    either: str = ''
+    action: type[argparse.Action] | None = None
+    names_default: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function, or one field of a group."""
+
+    name: str
+    hint: Any
+    default: Any
+    is_flag: bool
+
+
+def number(
+    unit: str, high: float, *, least: float = 0.0, includes_least: bool = False
+) -> Callable[[str], float]:
+    """Return the parser of a number above `least`, or of at least `least`, up to `high`."""
+    bounds = f'{"[" if includes_least else "("}{least:g}, {high:g}]'
+
+    def parse(given: str) -> float:
+        try:
+            found = float(given)
+        except ValueError:
+            found = float('nan')
+        is_low = found < least or (found == least and not includes_least)
+        if not isfinite(found) or is_low or found > high:
+            raise argparse.ArgumentTypeError(f'must be in {bounds} {unit}, got {given}')
+        return found
+
+    return parse
+
+
+def verb_of(function: Callable[..., Report | int]) -> tuple[AddArguments, Main]:
+    """Return `add_arguments` and `main` of a verb."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_parameters(parser, function)
+
+    def main(options: argparse.Namespace) -> int:
+        return call(function, options)
+
+    return add_arguments, main
+
+
+def steps_of(
+    steps: Mapping[str, Callable[..., Report | int]], metavar: str = 'STEP'
+) -> tuple[AddArguments, Main]:
+    """Return `add_arguments` and `main` of a verb of steps; a docstring begins with their help."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        listed = parser.add_subparsers(dest='step', metavar=metavar, required=True)
+        for name, function in steps.items():
+            text = (inspect.getdoc(function) or '').partition('. ')[0]
+            shown = (text[0].lower() + text[1:]).replace('%', '%%')
+            step = listed.add_parser(name, help=shown, description=f'{text}.')
+            add_parameters(step, function)
+            step.set_defaults(function=function)
+
+    def main(options: argparse.Namespace) -> int:
+        return call(options.function, options)
+
+    return add_arguments, main
+
+
+def add_parameters(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
+    """Add the arguments of a function."""
+    either: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for parameter in _parameters(function):
+        for each in _fields(parameter):
+            _add(parser, each, either)
+    given = function.__annotations__
+    if given.get('return') == Report.__name__ and 'json' not in given:
+        parser.add_argument('--json', action='store_true', help='print a JSON object')
+
+
+def call(function: Callable[..., Report | int], options: argparse.Namespace) -> int:
+    """Run the function with the options; print its report and return the exit status."""
+    found = function(**values_of(function, options))
+    return print_report(found, options) if isinstance(found, Report) else found
+
+
+def values_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the parameters of a function."""
+    return {each.name: _value(each, vars(options)) for each in _parameters(function)}
+
+
+def print_report(report: Report, options: argparse.Namespace) -> int:
+    """Print the report and return its status, also when what was changed cannot be printed."""
+    try:
+        if options.json:
+            print(json_text(report.data, indent=2))
+        elif report.parts:
+            print(report.as_text(terminal_columns()))
+        flush_output()
+    except OSError as error:
+        if not report.has_changed:
+            raise
+        # a script would take another status for a verb that changed nothing
+        end_output()
+        text = f'done; the result cannot be printed: {error.strerror}'
+        print(without_controls(f'lerobot-serve {options.verb}: {text}'), file=sys.stderr)
+    if report.error:
+        print(without_controls(f'lerobot-serve {options.verb}: {report.error}'), file=sys.stderr)
+    return report.status or int(bool(report.error))
+
+
+def terminal_columns() -> int | None:
+    """Return the width of the terminal; None when the output is no terminal."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
+    # that of the result may be imported for a type checker alone
+    given = {k: v for k, v in function.__annotations__.items() if k != 'return'}
+    hints = get_type_hints(
+        SimpleNamespace(__annotations__=given), function.__globals__, include_extras=True
+    )
+    for name, each in inspect.signature(function).parameters.items():
+        yield Parameter(name, hints[name], each.default, each.kind is KEYWORD_ONLY)
+
+
+def _fields(parameter: Parameter) -> Iterator[Parameter]:
+    """Yield the fields of a group, or the parameter itself."""
+    if not is_dataclass(parameter.hint):
+        yield parameter
+        return
+    hints = get_type_hints(parameter.hint, include_extras=True)
+    for each in fields(parameter.hint):
+        default = EMPTY if each.default is MISSING else each.default
+        yield Parameter(each.name, hints[each.name], default, is_flag=True)
+
+
+def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
+    if not is_dataclass(parameter.hint):
+        return given[parameter.name]
+    group: Any = parameter.hint
+    return group(**{each.name: given[each.name] for each in _fields(parameter)})
+
+
+def _add(
+    parser: argparse.ArgumentParser,
+    parameter: Parameter,
+    either: dict[str, argparse._MutuallyExclusiveGroup],
+) -> None:
+    kind, argument = get_args(parameter.hint)[:2]
+    default = parameter.default
+    details: dict[str, Any] = {'help': _help(argument, default)}
+    if argument.metavar:
+        details['metavar'] = argument.metavar
+    if get_origin(kind) is UnionType:
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    if get_origin(kind) in (list, Sequence):
+        kind = get_args(kind)[0]
+        details |= _repeated(parameter.is_flag, argument, default)
+    elif not parameter.is_flag and default is not EMPTY:
+        details['nargs'] = '?'
+    elif argument.nargs == '?':
+        # a flag without a value is ''
+        details |= {'nargs': '?', 'const': ''}
+    if default is not EMPTY and 'default' not in details:
+        details['default'] = default
+    if argument.action:
+        details |= {'action': argument.action, 'nargs': 0}
+    elif kind is bool:
+        details['action'] = 'store_true'
+    elif get_origin(kind) is Literal:
+        details['choices'] = get_args(kind)
+    elif argument.parse or kind is not str:
+        details['type'] = argument.parse or kind
+    names = [parameter.name]
+    if parameter.is_flag:
+        names = list(argument.flags) or [f'--{parameter.name.replace("_", "-")}']
+        details |= {'dest': parameter.name, 'required': default is EMPTY}
+    place: argparse._ActionsContainer = parser
+    if argument.either:
+        if argument.either not in either:
+            either[argument.either] = parser.add_mutually_exclusive_group()
+        place = either[argument.either]
+    action = place.add_argument(*names, **details)
+    if argument.names:
+        set_completer(action, argument.names)
+
+
+def set_completer(action: argparse.Action, names: Callable[..., list[str]]) -> None:
+    """Let a shell complete the value of an argument; argcomplete reads this attribute."""
+    vars(action)['completer'] = names
+
+
+def _repeated(is_flag: bool, argument: Argument, default: Any) -> dict[str, Any]:
+    if not is_flag:
+        return {'nargs': '+' if default is EMPTY else '*'}
+    if argument.nargs:
+        return {'action': 'extend', 'nargs': argument.nargs, 'default': []}
+    return {'action': 'append', 'default': []}
+
+
+def _help(argument: Argument, default: Any) -> str:
+    shown = f'{default:g}' if isinstance(default, float) else str(default)
+    is_named = argument.names_default and default not in UNNAMED
+    text = f'{argument.help} ({shown})' if is_named else argument.help
+    return text.replace('%', '%%')
