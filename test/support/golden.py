@@ -7,7 +7,7 @@ After a change that is meant: `make golden`, and review what git then shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import unified_diff
 
 from prometheus_client.core import Metric
@@ -16,12 +16,31 @@ from support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / 'test' / 'golden'
 OPTION = '--write-golden'
+# a number that is not known yet is null
+NUMBERS = ('int', 'float', 'NoneType')
 
 
 def listed(families: Iterable[Metric]) -> str:
     """Return name, type and labels of metrics, one a line."""
     lines = (' '.join((each.name, each.type, *each._labelnames)) for each in families)
     return '\n'.join(sorted(lines)) + '\n'
+
+
+def form_of(found: object) -> str:
+    """Return the fields of an object of JSON with their types, one a line."""
+    return '\n'.join(dict.fromkeys(_fields(found, ''))) + '\n'
+
+
+def _fields(found: object, place: str) -> Iterator[str]:
+    if isinstance(found, dict) and found:
+        for name, value in found.items():
+            yield from _fields(value, f'{place}.{name}' if place else name)
+    elif isinstance(found, list) and found:
+        for value in found:
+            yield from _fields(value, f'{place}[]')
+    else:
+        kind = type(found).__name__
+        yield f'{place}: {"number or null" if kind in NUMBERS else kind}'
 
 
 class Golden:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from support.golden import form_of
 
 from lerobot_serve.ros.process.fastdds_profile import profile_variable
 from lerobot_serve.tools.cli.main import main
@@ -34,9 +35,11 @@ def findings(output: str) -> dict[str, dict]:
     return {f['name']: f for group in told['groups'] for f in group['findings']}
 
 
-def test_without_arguments_the_machine_is_looked_at(capsys):
+@pytest.mark.golden
+def test_without_arguments_the_machine_is_looked_at(capsys, golden):
     main(['doctor', '--json', *QUICK])
     told = json.loads(capsys.readouterr().out)
+    golden.holds('json_of_nodes/doctor.txt', form_of(told))
     assert [group['name'] for group in told['groups']] == [
         'environment',
         'policy',

@@ -7,6 +7,7 @@ import json
 import socket
 
 import pytest
+from support.golden import form_of
 
 from lerobot_serve.tools.cli.main import main
 
@@ -23,12 +24,14 @@ def endpoint() -> str:
 
 
 @pytest.mark.slow
-def test_it_shows_the_server_its_robot_and_what_they_send(edge_rig, endpoint, capsys):
+@pytest.mark.golden
+def test_it_shows_the_server_its_robot_and_what_they_send(edge_rig, endpoint, capsys, golden):
     edge_rig.start_server(zenoh_listen=f"['{endpoint}']")
     edge_rig.start(link='zenoh', zenoh_connect=f"['{endpoint}']")
     edge_rig.wait(lambda: len(edge_rig.seen.played) > 30, 'thirty actions of the policy')
     assert main(['link', '--json', '--connect', endpoint, *SECONDS]) == 0
     found = json.loads(capsys.readouterr().out)
+    golden.holds('json_of_nodes/link.txt', form_of(found))
     assert found['reached'] == [endpoint] and not found['failure']
     server, robot = found['participants']
     assert (server['name'], server['role'], server['has_token']) == (

@@ -7,6 +7,7 @@ import json
 import signal
 
 import pytest
+from support.golden import form_of, Golden
 from support.nodes.operator import one_client, Operator
 from support.processes.stopped_process import halt
 from support.tools.completion import completed
@@ -18,31 +19,36 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.slow
-def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch):
+@pytest.mark.golden
+def test_a_robot_is_listed_paused_and_resumed(edge_rig, capsys, monkeypatch, golden):
     operator = Operator(capsys)
     edge_rig.start_server()
     edge_rig.start()
     edge_rig.wait(lambda: edge_rig.seen.last.state == EdgeState.STREAMING, 'it streams')
     with one_client(monkeypatch):
-        check_robot(operator)
+        check_robot(operator, golden)
     assert not edge_rig.seen.last.paused
 
 
-def check_robot(operator: Operator) -> None:
-    (robot,) = operator.reads('robots')['robots']
+def check_robot(operator: Operator, golden: Golden) -> None:
+    found = operator.reads('robots')
+    golden.holds('json_of_nodes/robots.txt', form_of(found))
+    (robot,) = found['robots']
     assert (robot['name'], robot['paused'], robot['client_id']) == ('robot_1', False, 'robot_1')
     assert 'did you mean robot_1?' in operator.is_refused_within('1', 'robot', 'robot_l', 'pause')
     assert 'not paused' in operator.does('robot', 'robot_1', 'resume')
     # a pause is not asked for: it stops the robot
     assert operator('robot', '/robot_1/edge_controller', 'pause') == 0, operator.error
     assert 'paused: false -> true' in operator.out
+    golden.holds('json_of_nodes/robot.txt', form_of(operator.reads('robot', 'robot_1', 'pause')))
     assert 'paused already' in operator.does('robot', 'robot_1', 'pause')
     table = operator.prints('robots')
     assert table.splitlines()[-1].endswith(' (paused)')
     assert 'add --yes' in operator.needs_yes('robot', 'robot_1', 'resume')
     assert 'paused: true -> false' in operator.does('robot', 'robot_1', 'resume')
     assert 'robot_1 is not paused' in operator.does('robot', '--all', 'resume')
-    assert '1 of 1 robots confirm it' in operator.does('robot', '--all', 'pause')
+    assert operator('robot', '--all', 'pause', '--json') == 0
+    golden.holds('json_of_nodes/robot_all.txt', form_of(json.loads(operator.out)))
     assert 'add --yes' in operator.needs_yes('robot', 'resume', '--all')
     assert '1 of 1 robots confirm it' in operator.does('robot', 'resume', '--all')
     assert 'Cage is not latched' in operator.is_refused('robot', 'robot_1', 'reset-cage', '--yes')

@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from support.golden import form_of, Golden
 from support.nodes.operator import one_client, Operator
 from support.nodes.router_rig import ROUTER, RouterRig
 from support.nodes.zenoh_links import both_links
@@ -71,11 +72,12 @@ class Requests(threading.Thread):
 
 
 @pytest.mark.slow
+@pytest.mark.golden
 @both_links
-def test_a_rollout_from_its_start_to_the_new_champion(router_rig, operator, monkeypatch):
+def test_a_rollout_from_its_start_to_the_new_champion(router_rig, operator, monkeypatch, golden):
     two_slots(router_rig, 'a1', 'a2', trace_folder=router_rig.folder / 'traces')
     with one_client(monkeypatch):
-        check_rollout(router_rig, operator)
+        check_rollout(router_rig, operator, golden)
 
 
 def is_replaced(router_rig: RouterRig) -> bool:
@@ -85,7 +87,7 @@ def is_replaced(router_rig: RouterRig) -> bool:
     return champion.policy == candidate.policy and states == [1, 1]
 
 
-def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
+def check_rollout(router_rig: RouterRig, operator: Operator, golden: Golden) -> None:
     assert 'did you mean steered?' in operator.is_refused('rollout', 'start', 'stered', '--yes')
     assert 'no rollout runs' in operator.is_refused('rollout', 'abort', '--yes')
     policy_hash = router_rig.slot('b').policy.partition('@')[2][:6]
@@ -97,6 +99,7 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert 'rollout: off -> ' in told and f'by {operator_name()}' in told
     router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
     status = operator.reads('rollout', 'status')
+    golden.holds('json_of_nodes/rollout_status.txt', form_of(status))
     assert (status['state'], status['share_percent']) == ('running', 50)
     assert [bar['decision'] for bar in status['bars']] == ['promote', 'roll back']
 
@@ -120,7 +123,12 @@ def check_rollout(router_rig: RouterRig, operator: Operator) -> None:
     assert router_rig.get('canary.plan') == []
     assert 'nothing to do' in operator.does('rollout', 'finish')
 
-    decisions = [d['what'] for d in operator.reads('rollout', 'history')['decisions']]
+    found = operator.reads('rollout', 'history')
+    golden.holds(
+        'json_of_nodes/rollout_history.txt',
+        form_of({**dict.fromkeys(found), 'decisions': found['decisions'][:1]}),
+    )
+    decisions = [d['what'] for d in found['decisions']]
     candidate = router_rig.slot('b').policy
     assert f'rollout paused, 50 % to slot b ({candidate})' in decisions
     assert 'split_percent: 0 -> 100' in decisions
