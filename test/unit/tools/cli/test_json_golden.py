@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tools.audit_rig import drive
 
 from lerobot_serve.tools.cli.main import main
 
@@ -27,7 +28,8 @@ def test_json_and_exit_status_are_those_that_were_agreed(
 ):
     monkeypatch.chdir(repository)
     texts = {}
-    for name, words in COMMANDS.items():
+    drive(7, episodes=200).write(tmp_path / 'long')
+    for name, words in {**COMMANDS, 'audit_long_run': [f'{tmp_path}/long']}.items():
         verb = name.split('_')[0]
         store = ['--store', str(tmp_path)] if verb == 'versions' else []
         below = name.split('_')[1:] if verb == 'versions' else []
