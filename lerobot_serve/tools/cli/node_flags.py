@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 import re
 from typing import Any
@@ -41,11 +42,20 @@ class WrongFlag(ParameterError, WrongCommandLine):
 
 @dataclass(frozen=True, slots=True)
 class NodeVerb:
-    """A verb that starts one executable; `common` are the parameters that --help lists first."""
+    """
+    A verb that starts one executable. `place` is the module and the class of its parameters,
+    which is imported when it is needed; `common` are the parameters that --help lists first.
+    """
 
     executable: str
-    parameters: type[Any]
+    place: str
     common: tuple[str, ...]
+
+    @property
+    def parameters(self) -> type[Any]:
+        module, _, name = self.place.partition(':')
+        found: type[Any] = getattr(import_module(module), name)
+        return found
 
 
 def add_flags(parser: argparse.ArgumentParser, verb: NodeVerb) -> None:

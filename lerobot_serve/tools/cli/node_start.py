@@ -12,7 +12,8 @@ import sys
 from typing import Any, NoReturn
 
 from lerobot_serve.parameters import build_parameters, parameter_specs
-from lerobot_serve.tools.cli.node_flags import given_values, NodeVerb
+from lerobot_serve.tools.cli.node_flags import add_flags, given_values, NodeVerb
+from lerobot_serve.tools.cli.signature import AddArguments, Main
 from lerobot_serve.tools.fleet.ros_arguments import (
     check_log_level,
     check_namespace,
@@ -22,6 +23,19 @@ from lerobot_serve.tools.fleet.ros_arguments import (
 
 # the parameters of every ROS node, and of its topics
 STANDARD = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
+
+
+def verb_of_node(node: NodeVerb) -> tuple[AddArguments, Main]:
+    """Return `add_arguments` and `main` of a verb whose arguments are all flags."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.usage = '%(prog)s [--FLAG VALUE ...]'
+        add_flags(parser, node)
+
+    def main(options: argparse.Namespace) -> int:
+        start_node(node, options, {})
+
+    return add_arguments, main
 
 
 def start_node(

@@ -53,7 +53,7 @@ def check_verb(words: tuple[str, ...]) -> None:
         assert ended.code == 0, f'lerobot-serve does not take {shlex.join(words[1:])}'
         return
     if options.verb in NODE_VERBS:
-        node_arguments(NODE_VERBS[options.verb].node_verb(), options, positional(options))
+        node_arguments(NODE_VERBS[options.verb].NODE, options, positional(options))
     if options.verb == 'up' and options.fleet not in OWN_FLEETS:
         assert shipped(f'config/fleets/{options.fleet}.yaml')
 

@@ -16,16 +16,11 @@ EXAMPLE = (
 )
 # the executable handles SIGINT and SIGTERM itself
 HOLDS_SIGNALS = True
-
-
-def node_verb() -> NodeVerb:
-    from lerobot_serve.edge.parameters import EdgeParameters
-
-    return NodeVerb(
-        'edge_controller',
-        EdgeParameters,
-        ('client_id', 'servers', 'robot_file', 'network_profile', 'task', 'codec'),
-    )
+NODE = NodeVerb(
+    'edge_controller',
+    'lerobot_serve.edge.parameters:EdgeParameters',
+    ('client_id', 'servers', 'robot_file', 'network_profile', 'task', 'codec'),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         help='YAML file that describes the robot, or a shipped one: sim_arm, so101, ... (sim_arm)',
     )
-    add_flags(parser, node_verb())
+    add_flags(parser, NODE)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,9 +39,9 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.contract.names import namespace
     from lerobot_serve.tools.cli.node_start import start_node
 
-    flags = given_values(options, node_verb())
+    flags = given_values(options, NODE)
     robot = robot_values(options, 'robot_file' in flags)
-    start_node(node_verb(), options, robot, namespace('', flags.get('client_id')))
+    start_node(NODE, options, robot, namespace('', flags.get('client_id')))
 
 
 def robot_values(options: argparse.Namespace, has_flag: bool) -> dict[str, str]:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import argparse
-
-from lerobot_serve.tools.cli.node_flags import add_flags, NodeVerb
+from lerobot_serve.tools.cli.node_flags import NodeVerb
+from lerobot_serve.tools.cli.node_start import verb_of_node
 
 HELP = 'start a gateway, so that clients of LeRobot, openpi, GR00T and HTTP use a router'
 EXAMPLE = (
@@ -14,25 +13,10 @@ EXAMPLE = (
 )
 # the executable handles SIGINT and SIGTERM itself
 HOLDS_SIGNALS = True
+NODE = NodeVerb(
+    'gateway',
+    'lerobot_serve.gateway.parameters:GatewayParameters',
+    ('doors', 'server', 'max_callers', 'request_timeout_s', 'codec'),
+)
 
-
-def node_verb() -> NodeVerb:
-    from lerobot_serve.gateway.parameters import GatewayParameters
-
-    return NodeVerb(
-        'gateway',
-        GatewayParameters,
-        ('doors', 'server', 'max_callers', 'request_timeout_s', 'codec'),
-    )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = '%(prog)s [--FLAG VALUE ...]'
-    add_flags(parser, node_verb())
-
-
-def main(options: argparse.Namespace) -> int:
-    """Become the gateway. Raises UserError, ParameterError."""
-    from lerobot_serve.tools.cli.node_start import start_node
-
-    start_node(node_verb(), options, {})
+add_arguments, main = verb_of_node(NODE)

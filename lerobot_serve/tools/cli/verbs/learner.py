@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import argparse
-
-from lerobot_serve.tools.cli.node_flags import add_flags, NodeVerb
+from lerobot_serve.tools.cli.node_flags import NodeVerb
+from lerobot_serve.tools.cli.node_start import verb_of_node
 
 HELP = 'start a learner, which trains new versions of a policy on recorded episodes'
 EXAMPLE = (
@@ -15,25 +14,10 @@ EXAMPLE = (
 )
 # the executable handles SIGINT and SIGTERM itself
 HOLDS_SIGNALS = True
+NODE = NodeVerb(
+    'learner',
+    'lerobot_serve.learner.parameters:LearnerParameters',
+    ('parent', 'trainer', 'episode_folders', 'episodes_per_round', 'store', 'folder'),
+)
 
-
-def node_verb() -> NodeVerb:
-    from lerobot_serve.learner.parameters import LearnerParameters
-
-    return NodeVerb(
-        'learner',
-        LearnerParameters,
-        ('parent', 'trainer', 'episode_folders', 'episodes_per_round', 'store', 'folder'),
-    )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = '%(prog)s [--FLAG VALUE ...]'
-    add_flags(parser, node_verb())
-
-
-def main(options: argparse.Namespace) -> int:
-    """Become the learner. Raises UserError, ParameterError."""
-    from lerobot_serve.tools.cli.node_start import start_node
-
-    start_node(node_verb(), options, {})
+add_arguments, main = verb_of_node(NODE)

@@ -16,16 +16,11 @@ EXAMPLE = (
 )
 # the executable handles SIGINT and SIGTERM itself
 HOLDS_SIGNALS = True
-
-
-def node_verb() -> NodeVerb:
-    from lerobot_serve.server.parameters import ServerParameters
-
-    return NodeVerb(
-        'policy_server',
-        ServerParameters,
-        ('policy_kind', 'policy_path', 'device', 'slot', 'max_sessions', 'scheduler'),
-    )
+NODE = NodeVerb(
+    'policy_server',
+    'lerobot_serve.server.parameters:ServerParameters',
+    ('policy_kind', 'policy_path', 'device', 'slot', 'max_sessions', 'scheduler'),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'null:joints=6,chunk=30,cameras=,fps=30; a LeRobot policy of the Hugging Face hub, '
         'USER/REPOSITORY[@REVISION]; or a shipped one: reach',
     )
-    add_flags(parser, node_verb())
+    add_flags(parser, NODE)
 
 
 def main(options: argparse.Namespace) -> int:
     """Become the policy server. Raises UserError, ParameterError."""
     from lerobot_serve.tools.cli.node_start import start_node
 
-    start_node(node_verb(), options, policy_values(options))
+    start_node(NODE, options, policy_values(options))
 
 
 def policy_values(options: argparse.Namespace) -> dict[str, str]:
@@ -54,7 +49,7 @@ def policy_values(options: argparse.Namespace) -> dict[str, str]:
 
     if options.policy is None:
         return {}
-    flags = given_values(options, node_verb())
+    flags = given_values(options, NODE)
     values = policy_of(options.policy, Path.cwd())
     if doubled := sorted(values.keys() & flags.keys()):
         raise WrongCommandLine(

@@ -24,7 +24,7 @@ def options_of(verb: str, *words: str) -> argparse.Namespace:
 
 
 def values(verb: str, *words: str) -> dict[str, object]:
-    return given_values(options_of(verb, *words), VERBS[verb].node_verb())
+    return given_values(options_of(verb, *words), VERBS[verb].NODE)
 
 
 @verbs
@@ -32,7 +32,7 @@ def test_each_parameter_is_one_flag_in_the_help(verb, capsys):
     with pytest.raises(SystemExit):
         main([verb, '--help'])
     text = capsys.readouterr().out
-    own = VERBS[verb].node_verb()
+    own = VERBS[verb].NODE
     listed = [line.split()[0] for line in text.splitlines() if line.startswith('  --')]
     for spec in parameter_specs(own.parameters):
         assert listed.count(flag_of(spec.name)) == 1, spec.name
@@ -43,7 +43,7 @@ def test_each_parameter_is_one_flag_in_the_help(verb, capsys):
 
 @verbs
 def test_every_spelling_of_a_flag_is_that_parameter(verb):
-    whole, own = parser(installed_verbs(), verb), VERBS[verb].node_verb()
+    whole, own = parser(installed_verbs(), verb), VERBS[verb].NODE
     for spec in parameter_specs(own.parameters):
         value = spec.choices[0] if spec.choices else spec.default
         text = ','.join(value) if spec.kind is tuple else str(value).lower()
@@ -131,7 +131,7 @@ def test_an_unknown_flag_is_refused_with_the_nearest(words, said, capsys):
 
 
 def arguments(verb: str, *words: str) -> list[str]:
-    return node_arguments(VERBS[verb].node_verb(), options_of(verb, *words), {})
+    return node_arguments(VERBS[verb].NODE, options_of(verb, *words), {})
 
 
 def test_without_flags_nothing_is_given():
