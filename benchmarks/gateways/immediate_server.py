@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.peers.peer_process import CHUNK_ROWS, JOINTS
 from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
-from lerobot_serve.gateway.lerobot_async.protobuf import write_actions
 from lerobot_serve.gateway.lerobot_async.service import SERVICE
 from lerobot_serve.peer_formats import safe_pickle
+from lerobot_serve.peer_formats.lerobot_messages import write_data
 
 MESSAGE_BYTES, PIECE_LIMIT_S, OBSERVATION_WAIT_S, STEP_S = 1 << 23, 10.0, 2.0, 1 / 30
 ROWS = np.zeros((CHUNK_ROWS, JOINTS), np.float32)
@@ -50,7 +50,7 @@ class ImmediateServer:
         except TimeoutError:
             return b''
         chunk = safe_pickle.write_actions(ROWS, seen.timestamp, seen.timestep, STEP_S)
-        return write_actions(chunk)
+        return write_data(chunk)
 
 
 async def serve(host: str, port: int) -> None:

@@ -21,7 +21,7 @@ from benchmarks.gateways import wire_requests as requests
 from benchmarks.peers.peer_process import Address, Frames
 from lerobot_serve.contract.services.policy_service import Action, SERVICE
 from lerobot_serve.errors import UserError
-from lerobot_serve.peer_formats.lerobot_requests import observation_pieces, policy_setup
+from lerobot_serve.peer_formats.lerobot_messages import observation_pieces, write_data
 
 # small, so that a client that reads nothing is soon full
 RECEIVE_BUFFER_BYTES = 4096
@@ -166,9 +166,7 @@ class LeRobotClient(GrpcClient):
     async def open(self) -> None:
         await super().open()
         await self._call('Ready', b'')
-        await self._call(
-            'SendPolicyInstructions', policy_setup(requests.policy_config(self._image))
-        )
+        await self._call('SendPolicyInstructions', write_data(requests.policy_config(self._image)))
         self._observe = self._channel.stream_unary(f'{LEROBOT}SendObservations')
         self._timestep = 0
 

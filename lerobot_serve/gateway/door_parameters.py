@@ -1,143 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters that every door has, by the name of the door."""
+"""The parameters of the doors, which differ from door to door in defaults alone."""
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
+from lerobot_serve.gateway.doors import DOORS
 from lerobot_serve.parameters import parameter
 
-
-def port(door: str, default: int) -> int:
-    """Return the parameter `port` of a door."""
-    return parameter(
-        default,
-        f'port of the door {door}; 0 takes any free one and logs it',
-        low=0,
-        high=65535,
-        name=f'{door}.port',
-    )
-
-
-def host(door: str) -> str:
-    """Return the parameter `host` of a door."""
-    return parameter(
+T = TypeVar('T')
+BYTES = {'unit': 'MB', 'low': 1, 'high': 256}
+ARRIVAL = {'unit': 's', 'low': 0.1, 'high': 3600.0}
+# name -> default, text and bounds
+PARAMETERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    'port': (
+        0,
+        'port of the door {door}; 0 takes any free one and logs it',
+        {'low': 0, 'high': 65535},
+    ),
+    'host': (
         '127.0.0.1',
-        f'address of the door {door}; 0.0.0.0 for all interfaces, with {door}.tokens_file',
-        name=f'{door}.host',
-    )
-
-
-def tokens_file(door: str) -> str:
-    """Return the parameter `tokens_file` of a door."""
-    return parameter(
+        'address of the door {door}; 0.0.0.0 for all interfaces, with {door}.tokens_file',
+        {},
+    ),
+    'tokens_file': (
         '',
         'file with lines NAME TOKEN of the callers that are let in, which only its owner reads; '
         'made with one token where it is missing; empty: callers need no token',
-        name=f'{door}.tokens_file',
-    )
-
-
-def allow_anyone(door: str) -> bool:
-    """Return the parameter `allow_anyone` of a door."""
-    return parameter(
+        {},
+    ),
+    'allow_anyone': (
         False,
-        f'allow {door}.host to be an address of the network without {door}.tokens_file',
-        name=f'{door}.allow_anyone',
-    )
-
-
-def certificate_file(door: str) -> str:
-    """Return the parameter `certificate_file` of a door."""
-    return parameter(
+        'allow {door}.host to be an address of the network without {door}.tokens_file',
+        {},
+    ),
+    'certificate_file': (
         '',
-        f'PEM file with the TLS certificate of the door, with {door}.key_file; empty: no TLS',
-        name=f'{door}.certificate_file',
-    )
-
-
-def key_file(door: str) -> str:
-    """Return the parameter `key_file` of a door."""
-    return parameter(
-        '', 'PEM file with the private key of the TLS certificate', name=f'{door}.key_file'
-    )
-
-
-def mapping(door: str) -> str:
-    """Return the parameter `mapping` of a door."""
-    return parameter(
+        'PEM file with the TLS certificate of the door, with {door}.key_file; empty: no TLS',
+        {},
+    ),
+    'key_file': ('', 'PEM file with the private key of the TLS certificate', {}),
+    'mapping': (
         '',
         'YAML file with the names of callers for cameras, state and actions; empty: their names '
         'are those of the policy',
-        name=f'{door}.mapping',
-    )
-
-
-def max_message_mb(door: str, default: int = 16) -> int:
-    """Return the parameter `max_message_mb` of a door."""
-    return parameter(
-        default,
+        {},
+    ),
+    'action_order_confirmed': (
+        False,
+        'confirms that the action_features of the robots are in the order of the policy, where '
+        'their state names are others; LeRobot sends no names of actions',
+        {},
+    ),
+    'policy_names': (
+        (),
+        'further values of pretrained_name_or_path that are accepted, * for any; nothing is '
+        'loaded by them; without them a client must name the policy that is served',
+        {},
+    ),
+    'max_message_mb': (
+        16,
         'largest body or message of a caller; a larger one is refused before it is read',
-        unit='MB',
-        low=1,
-        high=256,
-        name=f'{door}.max_message_mb',
-    )
-
-
-def read_timeout_s(door: str) -> float:
-    """Return the parameter `read_timeout_s` of a door."""
-    return parameter(
-        10.0,
-        'longest time from the first to the last byte of a body or message',
-        unit='s',
-        low=0.1,
-        high=3600.0,
-        name=f'{door}.read_timeout_s',
-    )
-
-
-def write_timeout_s(door: str) -> float:
-    """Return the parameter `write_timeout_s` of a door."""
-    return parameter(
-        10.0,
-        'longest time that a caller may leave a reply unread before it is disconnected',
-        unit='s',
-        low=0.1,
-        high=3600.0,
-        name=f'{door}.write_timeout_s',
-    )
-
-
-def max_connections(door: str) -> int:
-    """Return the parameter `max_connections` of a door."""
-    return parameter(
-        256,
-        'maximum number of open connections; further ones are refused',
-        low=1,
-        high=65536,
-        name=f'{door}.max_connections',
-    )
-
-
-def handshake_timeout_s(door: str) -> float:
-    """Return the parameter `handshake_timeout_s` of a door."""
-    return parameter(
+        BYTES,
+    ),
+    'handshake_timeout_s': (
         5.0,
         'longest time until a new connection has greeted as its protocol demands; TLS has as long '
         'before it',
-        unit='s',
-        low=0.1,
-        high=60.0,
-        name=f'{door}.handshake_timeout_s',
-    )
-
-
-def ping_interval_s(door: str) -> float:
-    """Return the parameter `ping_interval_s` of a door."""
-    return parameter(
+        {'unit': 's', 'low': 0.1, 'high': 60.0},
+    ),
+    'read_timeout_s': (
+        10.0,
+        'longest time from the first to the last byte of a body or message',
+        ARRIVAL,
+    ),
+    'write_timeout_s': (
+        10.0,
+        'longest time that a caller may leave a reply unread before it is disconnected',
+        ARRIVAL,
+    ),
+    'max_connections': (
+        256,
+        'maximum number of open connections; further ones are refused',
+        {'low': 1, 'high': 65536},
+    ),
+    'ping_interval_s': (
         20.0,
         'silence after which a caller is pinged; after twice as long it is disconnected',
-        unit='s',
-        low=0.1,
-        high=3600.0,
-        name=f'{door}.ping_interval_s',
-    )
+        ARRIVAL,
+    ),
+    'language_key': (
+        'annotation.human.task_description',
+        'key of the task in the reply to get_modality_config',
+        {},
+    ),
+}
+# those that not every door has
+OWNERS = {
+    'action_order_confirmed': ('lerobot',),
+    'policy_names': ('lerobot',),
+    'handshake_timeout_s': ('groot',),
+    'read_timeout_s': ('http', 'openpi', 'groot'),
+    'write_timeout_s': ('http', 'openpi', 'groot'),
+    'ping_interval_s': ('openpi',),
+    'language_key': ('groot',),
+}
+DEFAULTS = {
+    **{f'{name}.port': entry.port for name, entry in DOORS.items()},
+    'lerobot.max_message_mb': 32,
+    'policy_service.max_message_mb': 32,
+}
+
+
+def with_parameters_of_doors(parameters: type[T]) -> type[T]:
+    """Return a class, not yet a dataclass, with the field DOOR_NAME for each DOOR.NAME."""
+    for door in DOORS:
+        for name, (default, text, bounds) in PARAMETERS.items():
+            if door in OWNERS.get(name, DOORS):
+                full = f'{door}.{name}'
+                default_here = DEFAULTS.get(full, default)
+                parameters.__annotations__[f'{door}_{name}'] = type(default)
+                made = parameter(default_here, text.format(door=door), name=full, **bounds)
+                setattr(parameters, f'{door}_{name}', made)
+    return parameters

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.contract.names import is_over_zenoh, is_topic, node_name
-from lerobot_serve.gateway import door_parameters as door
+from lerobot_serve.gateway.door_parameters import with_parameters_of_doors
 from lerobot_serve.gateway.doors import DOORS
 from lerobot_serve.parameters import (
     closest_name,
@@ -21,8 +21,12 @@ from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 
 @dataclass(frozen=True, slots=True)
+@with_parameters_of_doors
 class GatewayParameters:
-    """Parameters of gateway; docs/parameters.md is generated from them."""
+    """
+    Parameters of gateway, followed by those of its doors; docs/parameters.md is generated from
+    them.
+    """
 
     doors: tuple[str, ...] = parameter(
         ('http',),
@@ -80,82 +84,6 @@ class GatewayParameters:
     # metrics
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
-
-    # doors
-    http_port: int = door.port('http', DOORS['http'].port)
-    http_host: str = door.host('http')
-    http_tokens_file: str = door.tokens_file('http')
-    http_allow_anyone: bool = door.allow_anyone('http')
-    http_certificate_file: str = door.certificate_file('http')
-    http_key_file: str = door.key_file('http')
-    http_mapping: str = door.mapping('http')
-    http_max_message_mb: int = door.max_message_mb('http')
-    http_read_timeout_s: float = door.read_timeout_s('http')
-    http_write_timeout_s: float = door.write_timeout_s('http')
-    http_max_connections: int = door.max_connections('http')
-
-    openpi_port: int = door.port('openpi', DOORS['openpi'].port)
-    openpi_host: str = door.host('openpi')
-    openpi_tokens_file: str = door.tokens_file('openpi')
-    openpi_allow_anyone: bool = door.allow_anyone('openpi')
-    openpi_certificate_file: str = door.certificate_file('openpi')
-    openpi_key_file: str = door.key_file('openpi')
-    openpi_mapping: str = door.mapping('openpi')
-    openpi_max_message_mb: int = door.max_message_mb('openpi')
-    openpi_read_timeout_s: float = door.read_timeout_s('openpi')
-    openpi_write_timeout_s: float = door.write_timeout_s('openpi')
-    openpi_max_connections: int = door.max_connections('openpi')
-    openpi_ping_interval_s: float = door.ping_interval_s('openpi')
-
-    lerobot_port: int = door.port('lerobot', DOORS['lerobot'].port)
-    lerobot_host: str = door.host('lerobot')
-    lerobot_tokens_file: str = door.tokens_file('lerobot')
-    lerobot_allow_anyone: bool = door.allow_anyone('lerobot')
-    lerobot_certificate_file: str = door.certificate_file('lerobot')
-    lerobot_key_file: str = door.key_file('lerobot')
-    lerobot_mapping: str = door.mapping('lerobot')
-    lerobot_action_order_confirmed: bool = parameter(
-        False,
-        'confirms that the action_features of the robots are in the order of the policy, where '
-        'their state names are others; LeRobot sends no names of actions',
-        name='lerobot.action_order_confirmed',
-    )
-    lerobot_policy_names: tuple[str, ...] = parameter(
-        (),
-        'further values of pretrained_name_or_path that are accepted, * for any; nothing is '
-        'loaded by them; without them a client must name the policy that is served',
-        name='lerobot.policy_names',
-    )
-    lerobot_max_message_mb: int = door.max_message_mb('lerobot', 32)
-    lerobot_max_connections: int = door.max_connections('lerobot')
-
-    policy_service_port: int = door.port('policy_service', DOORS['policy_service'].port)
-    policy_service_host: str = door.host('policy_service')
-    policy_service_tokens_file: str = door.tokens_file('policy_service')
-    policy_service_allow_anyone: bool = door.allow_anyone('policy_service')
-    policy_service_certificate_file: str = door.certificate_file('policy_service')
-    policy_service_key_file: str = door.key_file('policy_service')
-    policy_service_mapping: str = door.mapping('policy_service')
-    policy_service_max_message_mb: int = door.max_message_mb('policy_service', 32)
-    policy_service_max_connections: int = door.max_connections('policy_service')
-
-    groot_port: int = door.port('groot', DOORS['groot'].port)
-    groot_host: str = door.host('groot')
-    groot_tokens_file: str = door.tokens_file('groot')
-    groot_allow_anyone: bool = door.allow_anyone('groot')
-    groot_certificate_file: str = door.certificate_file('groot')
-    groot_key_file: str = door.key_file('groot')
-    groot_mapping: str = door.mapping('groot')
-    groot_max_message_mb: int = door.max_message_mb('groot')
-    groot_handshake_timeout_s: float = door.handshake_timeout_s('groot')
-    groot_read_timeout_s: float = door.read_timeout_s('groot')
-    groot_write_timeout_s: float = door.write_timeout_s('groot')
-    groot_max_connections: int = door.max_connections('groot')
-    groot_language_key: str = parameter(
-        'annotation.human.task_description',
-        'key of the task in the reply to get_modality_config',
-        name='groot.language_key',
-    )
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other or have no effect."""

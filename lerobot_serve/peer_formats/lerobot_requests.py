@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Write what LeRobot's AsyncInference server reads: the pickles of a policy config and of an
-observation, and the protobuf messages around them. No LeRobot, torch or protobuf. Any thread.
+observation. No LeRobot or torch. Any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.safe_pickle import writer
 from lerobot_serve.peer_formats.safe_pickle.messages import MODULE
 
-# as LeRobot's client does; gRPC's limit is 4 MiB
-PIECE_BYTES = 2 << 20
-BEGIN, MIDDLE, END = 1, 2, 3
-DATA_FIELD, STATE_FIELD, OBSERVATION_DATA_FIELD = b'\x0a', b'\x08', b'\x12'
 NEW_OBJECT = b'\x81'
 
 
@@ -38,31 +33,6 @@ def observation_pickle(
         'must_go': must_go,
     }
     return _pickle(_record('TimedObservation', fields))
-
-
-def policy_setup(pickled: bytes) -> bytes:
-    """Return the protobuf message PolicySetup."""
-    return DATA_FIELD + _varint(len(pickled)) + pickled
-
-
-def observation_pieces(pickled: bytes) -> Iterator[bytes]:
-    """Return the protobuf messages Observation of one upload."""
-    for begin in range(0, len(pickled), PIECE_BYTES):
-        piece = pickled[begin : begin + PIECE_BYTES]
-        is_last = begin + PIECE_BYTES >= len(pickled)
-        state = END if is_last else BEGIN if begin == 0 else MIDDLE
-        head = STATE_FIELD + _varint(state) + OBSERVATION_DATA_FIELD + _varint(len(piece))
-        yield head + piece
-
-
-def actions_data(message: bytes) -> bytes:
-    """Return the pickle in the protobuf message Actions; b'' for none. Raises PeerFormatError."""
-    if not message:
-        return b''
-    size, at = _read_varint(message, 1)
-    if message[:1] != DATA_FIELD or at + size != len(message):
-        raise PeerFormatError('the reply is not a message Actions')
-    return message[at:]
 
 
 def _pickle(value: bytes) -> bytes:
@@ -106,25 +76,3 @@ def _image(image: Any) -> bytes:
     data = b'\x8e' + writer.UINT64(pixels.nbytes) + pixels.tobytes()
     state = writer.MARK + writer.integer(1) + _value(pixels.shape) + dtype + writer.FALSE + data
     return made + writer.REDUCE + state + writer.TUPLE + writer.BUILD
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends. Raises PeerFormatError."""
-    value = 0
-    for shift in range(0, 35, 7):
-        if at >= len(message):
-            break
-        value |= (message[at] & 0x7F) << shift
-        at += 1
-        if message[at - 1] < 0x80:
-            return value, at
-    raise PeerFormatError('the reply is not a protobuf message')

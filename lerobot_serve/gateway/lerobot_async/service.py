@@ -20,13 +20,13 @@ from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.callers import address_of, caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
-from lerobot_serve.gateway.lerobot_async import protobuf
 from lerobot_serve.gateway.lerobot_async.agreement import agree
 from lerobot_serve.gateway.lerobot_async.client import RobotClient
 from lerobot_serve.gateway.lerobot_async.clients import Clients
 from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
-from lerobot_serve.gateway.lerobot_async.protobuf import Malformed
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.lerobot_messages import read_data, write_data
 from lerobot_serve.peer_formats.safe_pickle import (
     Limits,
     PickleRefused,
@@ -101,7 +101,7 @@ class AsyncInference:
             error = refused
         except PickleRefused as refused:
             error = PredictionError(Status.INVALID, str(refused))
-        except Malformed as refused:
+        except PeerFormatError as refused:
             error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
         self._note_refused(context, error)
         return await abort(context, error)
@@ -125,7 +125,7 @@ class AsyncInference:
         return EMPTY
 
     async def _instruct(self, message: bytes, caller: Caller) -> bytes:
-        asked = read_policy_config(protobuf.read_policy_setup(message))
+        asked = read_policy_config(read_data(message))
         agreement = agree(asked, await self._gateway.describe(), self._settings)
         self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
         self._gateway.log.info(
@@ -156,7 +156,9 @@ class AsyncInference:
         try:
             data = await read_pieces(pieces, self._settings.max_observation_bytes, limit_s)
         except TimeoutError:
-            raise Malformed(f'the observation was not complete within {limit_s:g} s') from None
+            raise PeerFormatError(
+                f'the observation was not complete within {limit_s:g} s'
+            ) from None
         return read_observation(data, self._limits)
 
     async def _chunk(self, context: Context, caller: Caller) -> bytes:
@@ -176,7 +178,7 @@ class AsyncInference:
         if chunk is None:
             return EMPTY
         context.set_trailing_metadata(prediction_metadata(chunk[1]))
-        return protobuf.write_actions(chunk[0])
+        return write_data(chunk[0])
 
     def _leave(self, caller: Caller) -> None:
         """Free the place of a client whose connection ended; one that goes on opens it again."""

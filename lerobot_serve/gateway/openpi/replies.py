@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgpack
-import numpy as np
-
-from lerobot_serve.arrays import Float32Array
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi
 
 OURS = 'lerobot_serve'
 RESET_DONE = 'reset successful'
@@ -31,7 +28,7 @@ def metadata_frame(contract: PolicyContract, more: Mapping[str, Any]) -> bytes:
         'chunk_steps': contract.chunk_steps,
         'control_hz': contract.control_hz,
     }
-    return _packed({**more, OURS: ours})
+    return pack_openpi({**more, OURS: ours})
 
 
 def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, float]) -> bytes:
@@ -39,7 +36,7 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
     Return the reply to an observation. Only actions are arrays: openpi's ActionChunkBroker cuts
     every array of a reply into steps. `timing` has times of the gateway [ms].
     """
-    actions = {key: array_map(prediction.actions[:, at]) for key, at in columns.items()}
+    actions = {key: prediction.actions[:, at] for key, at in columns.items()}
     ours = {
         'slot': prediction.slot,
         'policy': prediction.policy,
@@ -50,7 +47,7 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
         'text': prediction.text,
     }
     server = {'infer_ms': prediction.inference_ms, 'queue_wait_ms': prediction.queue_wait_ms}
-    return _packed(
+    return pack_openpi(
         {
             **actions,
             'server_timing': {**server, **timing},
@@ -60,22 +57,7 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
     )
 
 
-def array_map(array: Float32Array) -> dict[bytes, object]:
-    """Return an array as openpi's client reads it."""
-    whole = np.ascontiguousarray(array)
-    return {
-        b'__ndarray__': True,
-        b'data': whole.tobytes(),
-        b'dtype': whole.dtype.str,
-        b'shape': whole.shape,
-    }
-
-
 def error_text(error: PredictionError) -> str:
     """Return the text frame of a refusal; openpi's client raises it as RuntimeError."""
     retry = f'; retry after {error.retry_after_s:g} s' if error.retry_after_s else ''
     return f'{error.status}: {error.text}{retry}'
-
-
-def _packed(content: dict[str, Any]) -> bytes:
-    return bytes(msgpack.packb(content))

@@ -23,13 +23,8 @@ from msgspec import UNSET, UnsetType
 import numpy as np
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
-from lerobot_serve.peer_formats.lerobot_requests import (
-    actions_data,
-    observation_pickle,
-    observation_pieces,
-    policy_config_pickle,
-    policy_setup,
-)
+from lerobot_serve.peer_formats.lerobot_messages import observation_pieces, read_data, write_data
+from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
 from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.remote.address import check_address
@@ -76,7 +71,7 @@ class LerobotAsyncPeer:
         self._channel = _channel(self._contract)
         await self._call('Ready', b'')
         config = policy_config_pickle(_policy_config(self._contract))
-        await self._call('SendPolicyInstructions', policy_setup(config))
+        await self._call('SendPolicyInstructions', write_data(config))
         return {}
 
     async def predict(self, observation: PeerObservation) -> PeerReply:
@@ -90,7 +85,7 @@ class LerobotAsyncPeer:
         await self._upload(pickled)
         reply = await self._call('GetActions', b'')
         try:
-            data = actions_data(reply)
+            data = read_data(reply)
             timed = read_actions(data) if data else []
         except (PeerFormatError, PickleRefused) as error:
             raise BadReply(f'{self._where}: {error}') from None

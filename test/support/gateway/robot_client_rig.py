@@ -24,9 +24,9 @@ from benchmarks.harness.peer_classes import (
     unpickled,
 )
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.lerobot_async import protobuf
 from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.peer_formats import lerobot_messages as protobuf
 from support.gateway.gateway_rig import GatewayRig
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
@@ -119,7 +119,7 @@ async def soon(holds: Callable[[], object]) -> None:
 
 
 def read_reply(reply: bytes) -> list[TimedAction]:
-    return unpickled(bytes(protobuf.read_policy_setup(reply))) if reply else []
+    return unpickled(bytes(protobuf.read_data(reply))) if reply else []
 
 
 class RobotClientRig(GatewayRig):

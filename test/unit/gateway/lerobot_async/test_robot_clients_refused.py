@@ -26,8 +26,8 @@ from benchmarks.harness.exploits import all_exploits
 from benchmarks.harness.peer_classes import features, pickled
 from lerobot_serve.gateway.callers.mapping import NameMapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.lerobot_async.protobuf import TransferState
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.lerobot_messages import TransferState
 
 pytest.importorskip('torch')
 pytestmark = pytest.mark.usefixtures('grpc_thread')

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The three protobuf messages of AsyncInference, read and written by hand: a second definition of
-`transport.Observation` in the pool of protobuf would clash with LeRobot's own in one process.
+The three protobuf messages of LeRobot's AsyncInference, read and written by hand: a second
+definition of `transport.Observation` in the pool of protobuf would clash with LeRobot's own in one
+process.
 
-Unknown fields are skipped, as protobuf does. Pure. Raises Malformed.
+Unknown fields are skipped, as protobuf does. Any thread. Raises PeerFormatError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+
+# as LeRobot's client does; gRPC's limit is 4 MiB
+PIECE_BYTES = 2 << 20
+# tags of the first fields
+STATE, DATA, OBSERVATION_DATA = b'\x08', b'\x0a', b'\x12'
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 VARINT_BYTES = 10
-
-
-class Malformed(Exception):
-    """The bytes are no such message."""
 
 
 class TransferState(IntEnum):
@@ -39,19 +43,27 @@ def read_piece(message: bytes) -> Piece:
     try:
         return Piece(TransferState(number), data)
     except ValueError:
-        raise Malformed(f'transfer_state must be in [0, 3], got {number}') from None
+        raise PeerFormatError(f'transfer_state must be in [0, 3], got {number}') from None
 
 
-def read_policy_setup(message: bytes) -> memoryview:
-    """Return the data of a transport.PolicySetup."""
+def observation_pieces(pickled: bytes) -> Iterator[bytes]:
+    """Return the messages transport.Observation of one upload."""
+    for begin in range(0, len(pickled), PIECE_BYTES):
+        piece = pickled[begin : begin + PIECE_BYTES]
+        is_last = begin + PIECE_BYTES >= len(pickled)
+        first = TransferState.BEGIN if begin == 0 else TransferState.MIDDLE
+        state = TransferState.END if is_last else first
+        yield STATE + varint(state) + OBSERVATION_DATA + varint(len(piece)) + piece
+
+
+def read_data(message: bytes) -> memoryview:
+    """Return the data of a transport.PolicySetup or transport.Actions."""
     return read_fields(message, number_field=0, bytes_field=1)[1]
 
 
-def write_actions(data: bytes) -> bytes:
-    """Return a transport.Actions; an empty one is no bytes at all."""
-    if not data:
-        return b''
-    return b'\x0a' + varint(len(data)) + data
+def write_data(data: bytes) -> bytes:
+    """Return a transport.PolicySetup or transport.Actions; an empty one is no bytes at all."""
+    return DATA + varint(len(data)) + data if data else b''
 
 
 def read_fields(message: bytes, number_field: int, bytes_field: int) -> tuple[int, memoryview]:
@@ -67,7 +79,7 @@ def read_fields(message: bytes, number_field: int, bytes_field: int) -> tuple[in
         elif field == bytes_field and kind == BYTES:
             data = view[begin:end]
         elif field in (0, number_field, bytes_field):
-            raise Malformed(f'field {field} is of another type')
+            raise PeerFormatError(f'field {field} is of another type')
         position = end
     return number, data
 
@@ -83,9 +95,9 @@ def field_bounds(view: memoryview, position: int, kind: int) -> tuple[int, int, 
     elif kind in (FIXED64, FIXED32):
         end = position + (8 if kind == FIXED64 else 4)
     else:
-        raise Malformed(f'fields of type {kind} are not used')
+        raise PeerFormatError(f'fields of type {kind} are not used')
     if end > len(view):
-        raise Malformed('the message is cut off')
+        raise PeerFormatError('the message is cut off')
     return begin, end, value
 
 
@@ -95,7 +107,7 @@ def read_varint(view: memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return value, position + shift + 1
-    raise Malformed('a number is cut off')
+    raise PeerFormatError('a number is cut off')
 
 
 def varint(value: int) -> bytes:
