@@ -14,18 +14,23 @@ from pathlib import Path
 import socket
 import time
 
+from msgspec.structs import replace
+
 from lerobot_serve.contract import errors as wire_errors
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.types import Time
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
-from lerobot_serve.learner.ros.messages import news_of, state_message, version_message
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Command, Malformed
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.process import start_process
+from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
+from lerobot_serve.learner.versions import announcement, canary_news
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -73,7 +78,7 @@ class LearnerNode(SteadyClockNode):
             self._settings,
             live_settings(parameters.current),
             self._memory,
-            start_process,
+            StepProcess,
             self,
             time.monotonic,
         )
@@ -85,7 +90,7 @@ class LearnerNode(SteadyClockNode):
         )
         self._endpoint = start_endpoint(
             parameters.current,
-            lambda: collect(self.learner.shown),
+            lambda: collect(self.learner.shown, self.learner.ended),
             keys='',
             why_not_ready=str,
             why_not_alive=runtime.why_not_alive,
@@ -112,7 +117,7 @@ class LearnerNode(SteadyClockNode):
         )
         if parameters.router:
             self.create_subscription(
-                CanaryState, f'{parameters.router}/canary', self._on_canary, qos.STATE
+                CanaryState, f'{parameters.router}/canary', self._on_canary, qos.STATE, raw=True
             )
 
     # main thread, once the executor spins
@@ -128,8 +133,13 @@ class LearnerNode(SteadyClockNode):
         except wire_errors.Malformed as error:
             self.learner.requests.put(Malformed(str(error)))
 
-    def _on_canary(self, message: CanaryState) -> None:
-        if news := news_of(message):
+    def _on_canary(self, raw: bytes) -> None:
+        try:
+            news = canary_news(decode(records.CanaryState, raw))
+        except wire_errors.Malformed as error:
+            self.get_logger().warning(f'a state of the canary is refused: {error}')
+            return
+        if news:
             self.learner.requests.put(news)
 
     def _on_change(self, parameters: LearnerParameters) -> None:
@@ -138,9 +148,10 @@ class LearnerNode(SteadyClockNode):
 
     # the thread `rounds`
 
-    def on_state(self, shown: Shown) -> None:
-        stamp = self.get_clock().now().to_msg()
-        self._states.publish(state_message(shown, self.get_fully_qualified_name(), stamp))
+    def on_state(self, shown: records.LearnerState) -> None:
+        now = self.get_clock().now().to_msg()
+        stamp, name = Time(now.sec, now.nanosec), self.get_fully_qualified_name()
+        self._states.publish(encode(replace(shown, stamp=stamp, learner=name)))
 
     def on_version(self, version_id: str) -> None:
         folder = self._settings.store / version_id
@@ -150,7 +161,7 @@ class LearnerNode(SteadyClockNode):
             self.get_logger().warning(f'{version_id} is not announced: {error}')
             return
         store = str(self._settings.store)
-        self._versions.publish(version_message(manifest, store, self._sources))
+        self._versions.publish(encode(announcement(manifest, store, self._sources)))
 
     def log_info(self, text: str) -> None:
         self.get_logger().info(text)

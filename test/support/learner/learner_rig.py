@@ -3,34 +3,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 import errno
 from pathlib import Path
 
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Call, Command
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.jobs import (
-    ConvertJob,
-    Job,
-    PublishJob,
-    ScanJob,
-    StageJob,
-    TrainJob,
-)
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.steps.lines import (
     ConvertDone,
+    ConvertJob,
     FoundEpisode,
+    Job,
     PublishDone,
+    PublishJob,
     RefusedBag,
     Report,
     ScanDone,
+    ScanJob,
     StageDone,
+    StageJob,
     TrainDone,
+    TrainJob,
 )
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 HOST, PARENT = 'here', 'reach@00000000000000aa'
 SECOND_NS = 10**9
@@ -97,7 +96,7 @@ class LearnerRig:
         )
         self.live = LiveSettings(episodes_per_round=3)
         self.steps: list[PlayedStep] = []
-        self.states: list[Shown] = []
+        self.states: list[LearnerState] = []
         self.announced: list[str] = []
         self.log: list[str] = []
         self.found: list[RecordedEpisode] = []
@@ -112,7 +111,7 @@ class LearnerRig:
 
     # LearnerListener
 
-    def on_state(self, shown: Shown) -> None:
+    def on_state(self, shown: LearnerState) -> None:
         self.states.append(shown)
 
     def on_version(self, version_id: str) -> None:
@@ -163,7 +162,11 @@ class LearnerRig:
 
     @property
     def phase(self) -> str:
-        return self.learner.shown.phase.name
+        return self.learner.shown.state.name
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return {each.reason: each.count for each in self.learner.shown.dropped}
 
     def turn(self, count: int = 2) -> None:
         for _ in range(count):
@@ -209,7 +212,7 @@ class LearnerRig:
 
     def results(self, job: Job) -> list[Report]:
         if isinstance(job, ScanJob):
-            found = [FoundEpisode(asdict(each)) for each in self.found]
+            found = [FoundEpisode(each) for each in self.found]
             return [*found, ScanDone(self.parent, ())]
         if isinstance(job, StageJob):
             self.staged += [bag.episode_id for bag in job.bags]
@@ -218,7 +221,7 @@ class LearnerRig:
             return self._converted(job)
         if isinstance(job, TrainJob):
             self.trained += 1
-            Path(job.output).mkdir(parents=True)
+            job.output.mkdir(parents=True)
             return [TrainDone(job.output, f'reach@{self.trained:016x}')]
         assert isinstance(job, PublishJob)
         folder = self.settings.store / job.fingerprint

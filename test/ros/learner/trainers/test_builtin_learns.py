@@ -78,7 +78,15 @@ def test_corrections_make_it_better(tmp_path):
         assert main(['dataset', str(bag), str(data), '--vcodec', 'png', *more]) == 0
         new = frozenset(range(number * EPISODES, (number + 1) * EPISODES))
         output = tmp_path / f'policy{number}'
-        job = TrainingJob(data, parent, output, tmp_path / 'work', new, seed=5, budget_s=300.0)
+        job = TrainingJob(
+            dataset=data,
+            parent=parent,
+            output=output,
+            work=tmp_path / 'work',
+            new_episodes=new,
+            seed=5,
+            budget_s=300.0,
+        )
         began_s = time.process_time()
         parent = BuiltinTrainer(OPTIONS).train(job, lambda _: None, threading.Event())
         took_s = time.process_time() - began_s

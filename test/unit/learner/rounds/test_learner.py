@@ -17,17 +17,20 @@ from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import ConvertJob, PublishJob, ScanJob, TrainJob
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.steps.lines import (
     Advance,
     ConvertDone,
+    ConvertJob,
     Failed,
+    PublishJob,
     RefusedBag,
     ScanDone,
+    ScanJob,
     SkippedFolder,
     TrainDone,
+    TrainJob,
 )
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 
 @pytest.fixture
@@ -70,15 +73,15 @@ def test_enough_episodes_become_a_version(ready):
     converted = ready.finish(ConvertJob)
     assert len(converted.bags) == 3
     trained = ready.finish(TrainJob)
-    assert trained.new_episodes == (0, 1, 2)
-    assert trained.parent == str(ready.settings.parent)
+    assert trained.new_episodes == {0, 1, 2}
+    assert trained.parent == ready.settings.parent
     published = ready.finish(PublishJob)
-    assert not Path(trained.output).exists()
+    assert not trained.output.exists()
     assert published.parent == PARENT
     assert published.note == 'round 1: 3 new episodes, 3 with a person; 3 in all'
     assert ready.announced == ['reach@0000000000000001']
     shown = ready.learner.shown
-    assert (shown.phase.name, shown.round, shown.episodes_new) == ('WAITING', 1, 0)
+    assert (shown.state.name, shown.round, shown.episodes_new) == ('WAITING', 1, 0)
     assert shown.latest == shown.parent == 'reach@0000000000000001'
 
 
@@ -90,8 +93,8 @@ def test_the_next_round_builds_on_the_version_and_keeps_old_data(ready):
     job = ready.finish(ConvertJob)
     assert len(job.bags) == 6
     trained = ready.finish(TrainJob)
-    assert trained.new_episodes == (3, 4, 5)
-    assert trained.parent == str(ready.settings.store / first)
+    assert trained.new_episodes == {3, 4, 5}
+    assert trained.parent == ready.settings.store / first
     assert ready.finish(PublishJob).parent == first
 
 
@@ -107,8 +110,8 @@ def test_a_rolled_back_version_is_not_built_upon_and_its_episodes_are_new_again(
     ready.finish(ScanJob)
     ready.finish(ConvertJob)
     job = ready.finish(TrainJob)
-    assert job.parent == str(ready.settings.store / first)
-    assert job.new_episodes == tuple(range(3, 9))
+    assert job.parent == ready.settings.store / first
+    assert job.new_episodes == set(range(3, 9))
 
 
 def test_no_round_builds_on_a_descendant_of_a_rolled_back_version(ready):
@@ -170,13 +173,13 @@ def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
     ready.announce(4, 5, 6)
     for kind, new in ((ScanJob, None), (ConvertJob, None), (TrainJob, range(6))):
         job = ready.finish(kind)
-        assert new is None or job.new_episodes == tuple(new)
+        assert new is None or job.new_episodes == set(new)
     assert ready.finish(PublishJob).note.startswith('round 2: 6 new episodes')
     ready.accept(ready.learner.shown.latest)
     ready.announce(7, 8, 9)
     ready.finish(ScanJob)
     ready.finish(ConvertJob)
-    assert ready.finish(TrainJob).new_episodes == (6, 7, 8)
+    assert ready.finish(TrainJob).new_episodes == {6, 7, 8}
 
 
 @pytest.mark.parametrize('phase', PHASES)
@@ -239,7 +242,7 @@ def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
         step.is_hanging = False
     ready.turn()
     assert ready.phase == 'WAITING'
-    assert ready.learner.shown.dropped['round_failed'] == 1
+    assert ready.dropped['round_failed'] == 1
     assert any('no process can be started' in line for line in ready.log)
     assert ready.learner.shown.episodes == 7
     ready.refuses_to_start = False
@@ -254,9 +257,9 @@ def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
     at(rig, phase)
     rig.report(Failed('No space left on device'))
     shown = rig.learner.shown
-    assert shown.phase.name == 'WAITING'
+    assert shown.state.name == 'WAITING'
     assert 'round 1 failed: No space left on device' in shown.text
-    assert shown.dropped['round_failed'] == 1
+    assert rig.dropped['round_failed'] == 1
     rig.turn()
     assert not rig.step
     rig.now_s += FIRST_RETRY_S
@@ -273,7 +276,7 @@ def test_a_round_that_fails_before_it_goes_on_after_a_restart_is_ended(rig):
     assert rig.phase == 'CONVERTING' and isinstance(rig.step.job, ScanJob)
     rig.report(Failed('No space left on device'))
     assert rig.memory.open_round is None
-    assert rig.learner.shown.rounds == {'failed': 1}
+    assert rig.learner.ended == {'failed': 1}
 
 
 def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
@@ -339,7 +342,7 @@ def test_a_round_that_ends_process_after_process_is_given_up(rig):
         rig.restart()
     assert rig.memory.open_round is None
     assert any('round 1 given up' in line for line in rig.log)
-    assert rig.learner.shown.rounds == {'given_up': 1}
+    assert rig.learner.ended == {'given_up': 1}
 
 
 def test_an_orderly_end_is_no_death(rig):
@@ -414,7 +417,7 @@ def test_what_an_ended_step_reports_does_not_count(rig):
     at(rig, 'TRAINING')
     training = rig.step
     rig.ask(Command.PAUSE)
-    training.reports.append(TrainDone('/nowhere', 'reach@00000000000000bb'))
+    training.reports.append(TrainDone(Path('/nowhere'), 'reach@00000000000000bb'))
     rig.turn()
     assert rig.phase == 'PAUSED' and not rig.memory.versions()
 
@@ -444,7 +447,7 @@ def test_a_search_finds_what_no_recorder_announced(rig):
     assert rig.run_round()
     # found again and again, and counted once
     assert rig.learner.shown.episodes == 3
-    assert 'repeated' not in rig.learner.shown.dropped
+    assert 'repeated' not in rig.dropped
 
 
 def test_doubles_are_removed_and_counted(ready):
@@ -456,7 +459,7 @@ def test_doubles_are_removed_and_counted(ready):
     ready.turn()
     shown = ready.learner.shown
     assert (shown.episodes, shown.episodes_new) == (1, 1)
-    assert shown.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
+    assert ready.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
 
 
 def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
@@ -466,7 +469,7 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
     ready.announce(2, episode_id='e1')
     shown = ready.learner.shown
     assert (shown.episodes, shown.episodes_new) == (1, 1)
-    assert shown.dropped == {'not_selected': 1}
+    assert ready.dropped == {'not_selected': 1}
     assert any("bag_2 has the outcome of episode 'e1'" in line for line in ready.log)
     # announced again, and a third one: the one with the outcome stays
     ready.announce(1, outcome='')
@@ -485,7 +488,7 @@ def test_a_cut_episode_that_passes_the_filters_stays(rig):
     rig.finish(ScanJob)
     rig.announce(1, outcome='')
     rig.announce(2, episode_id='e1')
-    assert rig.learner.shown.dropped == {'other_bag': 1}
+    assert rig.dropped == {'other_bag': 1}
     assert [each.sha256 for each in rig.memory.episodes()] == [f'{1:064x}']
 
 
@@ -497,7 +500,7 @@ def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
     ready.ask(Command.START)
     ready.turn()
     ready.finish(ScanJob)
-    assert [bag.path for bag in ready.step.job.bags] == [copy.path]
+    assert [str(bag.path) for bag in ready.step.job.bags] == [copy.path]
 
 
 def test_a_round_gets_all_copies_of_a_bag(ready):
@@ -508,33 +511,33 @@ def test_a_round_gets_all_copies_of_a_bag(ready):
     ready.turn()
     ready.finish(ScanJob)
     (bag,) = ready.step.job.bags
-    assert (bag.path, bag.copies) == (str(ready.folder / 'bags' / 'bag_1'), (copy.path,))
+    assert (bag.path, bag.copies) == (ready.folder / 'bags' / 'bag_1', (Path(copy.path),))
 
 
 def test_a_bag_elsewhere_is_counted_with_what_to_do_and_looked_for_again(ready):
     path = ready.folder / 'mount' / 'bag'
     ready.announce(1, host='robot', path=str(path))
-    assert ready.learner.shown.dropped == {'other_host': 1}
+    assert ready.dropped == {'other_host': 1}
     assert any(f'{path} is on robot; mount that folder here' in line for line in ready.log)
     assert ready.learner.shown.episodes_new == 0
     path.mkdir(parents=True)
     ready.now_s += 60.0
     ready.turn()
     assert ready.learner.shown.episodes_new == 1
-    assert ready.learner.shown.dropped == {'other_host': 1}
+    assert ready.dropped == {'other_host': 1}
 
 
 def test_episodes_that_do_not_pass_the_filter_are_counted_and_left_out(ready):
     ready.announce(1, 2, 3, outcome='failure')
     assert not ready.step
-    assert ready.learner.shown.dropped == {'not_selected': 3}
+    assert ready.dropped == {'not_selected': 3}
 
 
 @pytest.mark.parametrize('field', ['client_id', 'episode_id', 'host', 'path'])
 @pytest.mark.parametrize('value', ['', 'a\nb', '\x1b[2J'])
 def test_a_malformed_announcement_is_counted(ready, field, value):
     ready.announce(1, **{field: value})
-    assert ready.learner.shown.dropped == {'malformed': 1}
+    assert ready.dropped == {'malformed': 1}
     assert ready.learner.shown.episodes == 0
 
 
@@ -544,7 +547,7 @@ def test_a_bag_that_cannot_be_converted_does_not_begin_rounds(ready):
     ready.announce(1, 2, 3)
     ready.run_round()
     shown = ready.learner.shown
-    assert shown.dropped == {'not_converted': 1}
+    assert ready.dropped == {'not_converted': 1}
     assert shown.episodes_new == 0
     assert ready.memory.used() == {f'{number:064x}' for number in (2, 3)}
     del ready.refused[sha256]
@@ -566,7 +569,7 @@ def test_training_that_gives_a_published_version_fails(ready):
     ready.announce(4, 5, 6)
     ready.finish(ScanJob)
     ready.finish(ConvertJob)
-    ready.report(TrainDone('/x', first))
+    ready.report(TrainDone(Path('/x'), first))
     assert f'training gave {first}, which is published already' in ready.learner.shown.text
 
 
@@ -610,7 +613,7 @@ def test_the_state_is_shown_each_second_in_each_phase(ready, phase):
     rig.now_s += SHOW_PERIOD_S
     rig.turn(1)
     assert len(rig.states) == count + 1
-    assert rig.states[-1].phase.name == phase
+    assert rig.states[-1].state.name == phase
 
 
 def test_a_parent_that_cannot_be_read_is_said(rig):
@@ -621,7 +624,7 @@ def test_a_parent_that_cannot_be_read_is_said(rig):
 
 def test_a_folder_without_an_episode_is_counted_and_named(rig):
     rig.report(SkippedFolder('/bags/7', 'it is no bag'))
-    assert rig.learner.shown.dropped == {'no_episode': 1}
+    assert rig.dropped == {'no_episode': 1}
     assert 'no_episode: /bags/7: it is no bag' in rig.log
 
 
@@ -634,7 +637,7 @@ def test_a_verdict_that_the_disk_refuses_is_counted(ready, monkeypatch):
         ready.reject('reach@0000000000000001')
     ready.now_s += SHOW_PERIOD_S
     ready.turn()
-    assert ready.learner.shown.dropped == {'disk_full': 1}
+    assert ready.dropped == {'disk_full': 1}
     assert 'No space left on device; make room on its disk' in ready.log
 
 

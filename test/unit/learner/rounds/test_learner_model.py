@@ -18,15 +18,15 @@ from support.learner.learner_rig import LearnerRig, PARENT
 from lerobot_serve.learner.rounds.due import LONGEST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.steps.lines import (
     ConvertJob,
+    Failed,
     PublishJob,
     ScanJob,
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.steps.reports import Failed
-from lerobot_serve.learner.versions.parents import is_barred, lineage
+from lerobot_serve.learner.versions import is_barred, lineage
 
 STEP_OF_PHASE = {
     'CONVERTING': (ScanJob, ConvertJob),

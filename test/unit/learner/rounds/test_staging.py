@@ -9,8 +9,7 @@ from support.learner.learner_rig import LearnerRig
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import ConvertJob, ScanJob, StageJob
-from lerobot_serve.learner.steps.reports import Failed, RefusedBag
+from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_a_fifth_of_a_round_is_converted_while_the_learner_waits(rig):
     rig.announce(5)
     assert isinstance(rig.step.job, StageJob)
     shown = rig.learner.shown
-    assert shown.phase.name == 'WAITING'
+    assert shown.state.name == 'WAITING'
     assert shown.text.startswith(
         'waits for 15 more episodes (5 of 20), and converts those that are there; '
     )
@@ -82,7 +81,7 @@ def test_a_failure_is_said_and_left_to_the_round(rig):
     rig.announce(5)
     rig.report(Failed('bags of two robots'))
     assert any('no episode is converted ahead of a round: bags of' in line for line in rig.log)
-    assert not rig.learner.shown.dropped
+    assert not rig.dropped
     assert 'converts' not in rig.learner.shown.text
     rig.now_s += FIRST_RETRY_S
     rig.turn()
@@ -127,4 +126,4 @@ def test_a_bag_that_changed_is_refused_ahead_of_its_round_and_counted(rig):
     rig.report(RefusedBag(sha256, 'changed', 'it is not the bag that was announced'))
     rig.finish(StageJob)
     shown = rig.learner.shown
-    assert (shown.dropped, shown.episodes_new) == ({'changed': 1}, 4)
+    assert (rig.dropped, shown.episodes_new) == ({'changed': 1}, 4)
