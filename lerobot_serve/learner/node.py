@@ -27,7 +27,7 @@ from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Command, Malformed
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
 from lerobot_serve.learner.versions import announcement, canary_news
@@ -48,7 +48,6 @@ from lerobot_serve_interfaces.msg import CanaryState, LearnerState, PolicyVersio
 
 NAME = 'learner'
 VERSIONS_FOLDER = 'lerobot_serve/versions'
-SECONDS_A_MINUTE = 60.0
 
 
 class LearnerNode(SteadyClockNode):
@@ -60,7 +59,6 @@ class LearnerNode(SteadyClockNode):
         """Raises UserError and ParameterError, before anything is announced."""
         super().__init__(NAME, context=runtime.context)
         parameters = NodeParameters(self, LearnerParameters)
-        self._sources = parameters.current.sources
         self._settings = learner_settings(parameters.current, self.get_fully_qualified_name())
         name = self.get_fully_qualified_name()
         self._lock = FolderLock(self._settings.folder, name, 'folder')
@@ -76,7 +74,6 @@ class LearnerNode(SteadyClockNode):
         )
         self.learner = Learner(
             self._settings,
-            live_settings(parameters.current),
             self._memory,
             StepProcess,
             self,
@@ -143,7 +140,7 @@ class LearnerNode(SteadyClockNode):
             self.learner.requests.put(news)
 
     def _on_change(self, parameters: LearnerParameters) -> None:
-        self.learner.live = live_settings(parameters)
+        self.learner.live = parameters
         self.learner.requests.wake()
 
     # the thread `rounds`
@@ -160,8 +157,8 @@ class LearnerNode(SteadyClockNode):
         except VersionError as error:
             self.get_logger().warning(f'{version_id} is not announced: {error}')
             return
-        store = str(self._settings.store)
-        self._versions.publish(encode(announcement(manifest, store, self._sources)))
+        sources = str(self._settings.store), *self._settings.parameters.sources
+        self._versions.publish(encode(announcement(manifest, sources)))
 
     def log_info(self, text: str) -> None:
         self.get_logger().info(text)
@@ -176,35 +173,17 @@ class LearnerNode(SteadyClockNode):
         super().destroy_node()
 
 
-def live_settings(parameters: LearnerParameters) -> LiveSettings:
-    """Return what may change."""
-    return LiveSettings(
-        episodes_per_round=parameters.episodes_per_round,
-        round_period_s=parameters.round_period_s,
-        budget_s=parameters.round_budget_minutes * SECONDS_A_MINUTE,
-    )
-
-
 def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSettings:
     """Return what is fixed at start. Raises ParameterError, UserError."""
-    trainer = parameters.trainer
-    if trainer != BUILTIN:
-        trainer = str(Path(trainer).expanduser())
-        read_trainer_file(Path(trainer))
-    store = Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser()
-    layout = Store.make(store).layout
+    if parameters.trainer != BUILTIN:
+        read_trainer_file(Path(parameters.trainer))
+    store = Store.make(Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser())
     return LearnerSettings(
         folder=state_path(parameters.folder, node),
-        store=layout.folder,
+        store=store.layout.folder,
         host=socket.gethostname(),
-        parent=parent_folder(parameters.parent, Store(layout)),
-        trainer=trainer,
-        seed=parameters.seed,
-        vcodec=parameters.vcodec,
-        episode_folders=tuple(Path(each).expanduser() for each in parameters.episode_folders),
-        filters=parameters.episode_filters,
-        sources=parameters.sources,
-        builds_on_promoted=bool(parameters.router),
+        parent=parent_folder(parameters.parent, store),
+        parameters=parameters,
     )
 
 

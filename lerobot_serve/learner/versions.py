@@ -126,11 +126,11 @@ def canary_news(canary: CanaryState) -> CanaryNews | None:
     return CanaryNews(Verdict.NONE, '', '', champion) if champion else None
 
 
-def announcement(manifest: Manifest, store_path: str, sources: Sequence[str]) -> PolicyVersion:
+def announcement(manifest: Manifest, sources: Sequence[str]) -> PolicyVersion:
     """Return the message of a version; its stamp is when it was published."""
     published = datetime.strptime(manifest.created, TIME_FORMAT).replace(tzinfo=timezone.utc)
     return msgspec.structs.replace(
         msgspec.convert(manifest, PolicyVersion, from_attributes=True),
         stamp=Time(int(published.timestamp())),
-        sources=(store_path, *sources)[:SOURCE_LIMIT],
+        sources=tuple(sources[:SOURCE_LIMIT]),
     )

@@ -84,7 +84,8 @@ class RoundJobs:
     # jobs
 
     def scan(self) -> ScanJob:
-        return ScanJob(self._settings.episode_folders, self._settings.parent)
+        folders = self._settings.parameters.episode_folders
+        return ScanJob(tuple(Path(each).expanduser() for each in folders), self._settings.parent)
 
     def stage(self) -> StageJob:
         """Return the conversion ahead of a round of what no conversion was given."""
@@ -92,8 +93,8 @@ class RoundJobs:
         return StageJob(
             bags=tuple(each for each in self._bags() if each.sha256 in wanted),
             dataset=self._settings.dataset,
-            filters=self._settings.filters,
-            vcodec=self._settings.vcodec,
+            filters=self._settings.parameters.episode_filters,
+            vcodec=self._settings.parameters.vcodec,
         )
 
     def _bags(self) -> tuple[BagToConvert, ...]:
@@ -108,21 +109,21 @@ class RoundJobs:
         return ConvertJob(
             bags=self._bags(),
             dataset=self._settings.dataset,
-            filters=self._settings.filters,
-            vcodec=self._settings.vcodec,
+            filters=self._settings.parameters.episode_filters,
+            vcodec=self._settings.parameters.vcodec,
             used=tuple((each.client_id, each.episode_id) for each in used),
         )
 
     def train(self, record: RoundRecord, new_episodes: Sequence[int], budget_s: float) -> TrainJob:
         folder = self.folder(record)
         return TrainJob(
-            trainer=self._settings.trainer,
+            trainer=self._settings.parameters.trainer,
             parent=self._parent_folder(record.parent),
             dataset=self._settings.dataset,
             output=folder / OUTPUT,
             work=folder / WORK,
             new_episodes=frozenset(new_episodes),
-            seed=self._settings.seed,
+            seed=self._settings.parameters.seed,
             budget_s=budget_s,
         )
 
@@ -141,5 +142,5 @@ class RoundJobs:
             parent=record.parent,
             dataset_sha256=record.dataset_sha256,
             note=texts.note_text(record.number, episodes, self.total_episodes),
-            sources=self._settings.sources,
+            sources=self._settings.parameters.sources,
         )

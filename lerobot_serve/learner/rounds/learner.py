@@ -40,7 +40,6 @@ from lerobot_serve.learner.rounds.settings import (
     Counts,
     LearnerListener,
     LearnerSettings,
-    LiveSettings,
 )
 from lerobot_serve.learner.rounds.states import Event, next_phase, Phase, RUNNING
 from lerobot_serve.learner.rounds.step_runner import StepRunner
@@ -71,6 +70,7 @@ DEPOSITS_A_TURN = 50
 SHOW_PERIOD_S, LOOK_PERIOD_S = 1.0, 10.0
 # beside round_budget_minutes: a trainer that does not end by itself
 OVERTIME_S = 300.0
+SECONDS_A_MINUTE = 60.0
 # the message has 32 bits for a loss; one that diverged is infinite in it
 FLOAT32_LIMIT = 3.4e38
 NOTHING_SHOWN = LearnerState(
@@ -96,24 +96,24 @@ class _Times:
 
 class Learner:
     """
-    See the module. Any thread may read `shown`, and how many rounds ended in which way (`ended`).
+    See the module. Any thread may read `shown`, and how many rounds ended in which way (`ended`),
+    and may replace `live`, the parameters; a running round keeps its budget.
     """
 
     def __init__(
         self,
         settings: LearnerSettings,
-        live: LiveSettings,
         memory: Memory,
         start_step: StartStep,
         listener: LearnerListener,
         clock: Callable[[], float],
     ) -> None:
-        self.requests, self.live, self.shown = Requests(), live, NOTHING_SHOWN
+        self.requests, self.live, self.shown = Requests(), settings.parameters, NOTHING_SHOWN
         self.ended: dict[str, int] = {}
         self._settings, self._memory, self._listener = settings, memory, listener
         self._clock, self._times = clock, _Times(last_round_s=clock())
         self._counts = Counts()
-        self._stock = Stock(memory, settings.host, settings.filters, self._drop)
+        self._stock = Stock(memory, settings.host, settings.parameters.episode_filters, self._drop)
         self._intake = EpisodeIntake(self._stock, self._drop, listener.log_warning, clock)
         self._steps = StepRunner(start_step)
         self._jobs = RoundJobs(settings, memory, self._stock)
@@ -452,7 +452,7 @@ class Learner:
             self._memory.rejected(),
             self._fallback or '',
             self._jobs.has_version,
-            self._memory.promoted() if self._settings.builds_on_promoted else None,
+            self._memory.promoted() if self._settings.parameters.router else None,
         )
 
     def _nothing_new(self) -> None:
@@ -478,7 +478,7 @@ class Learner:
         self._jobs.total_episodes = report.total_episodes
         self._advance = Advance()
         self._change(Event.CONVERTED)
-        budget_s = self.live.budget_s
+        budget_s = self.live.round_budget_minutes * SECONDS_A_MINUTE
         self._times.training_limit_s = self._clock() + budget_s + OVERTIME_S
         job = self._jobs.train(self._record, report.new_episodes, budget_s)
         self._steps.start(job, self._jobs.log(self._record, 'train'))

@@ -9,37 +9,23 @@ from pathlib import Path
 from typing import Protocol
 
 from lerobot_serve.contract.records import LearnerState
+from lerobot_serve.learner.parameters import LearnerParameters
 
 SEEN_LIMIT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSettings:
-    """What may change while the learner runs; a running round keeps its budget."""
-
-    episodes_per_round: int = 50
-    round_period_s: float = 0.0
-    budget_s: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerSettings:
     """
-    `parent` is the folder of the policy that the first round builds on; None for none.
-    `builds_on_promoted`: only on versions that a canary promoted, else on the newest one.
+    What a learner has at start. `parent` is the folder of the policy that the first round builds
+    on; None for none.
     """
 
     folder: Path
     store: Path
     host: str
-    parent: Path | None = None
-    trainer: str = 'builtin'
-    seed: int = 0
-    vcodec: str = 'png'
-    episode_folders: tuple[Path, ...] = ()
-    filters: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    builds_on_promoted: bool = False
+    parent: Path | None
+    parameters: LearnerParameters
 
     @property
     def dataset(self) -> Path:

@@ -24,7 +24,8 @@ class BuiltinFile(Record, frozen=True):
 
 
 def read_trainer_file(file: Path) -> BuiltinOptions | CommandOptions:
-    """Return the options in a file. Raises TrainerError."""
+    """Return the options in a file; ~ is the home folder. Raises TrainerError."""
+    file = file.expanduser()
     try:
         return trainer_options(parsed(file, from_yaml), str(file))
     except Refused as refused:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import errno
 from pathlib import Path
 
 from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Call, Command
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.learner.steps.lines import (
     ConvertDone,
     ConvertJob,
@@ -84,17 +85,15 @@ class PlayedStep:
 class LearnerRig:
     """`store` has a folder for each version; `found` are episodes that a search finds."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, **parameters: object) -> None:
         self.folder, self.now_s = folder, 1000.0
         self.settings = LearnerSettings(
             folder=folder / 'learner',
             store=folder / 'store',
             host=HOST,
             parent=folder / 'parent',
-            filters=('success',),
-            **settings,
+            parameters=replace(LearnerParameters(episodes_per_round=3, router=''), **parameters),
         )
-        self.live = LiveSettings(episodes_per_round=3)
         self.steps: list[PlayedStep] = []
         self.states: list[LearnerState] = []
         self.announced: list[str] = []
@@ -129,10 +128,14 @@ class LearnerRig:
 
     def start(self) -> None:
         self.memory = Memory(self.settings.folder)
-        self.learner = Learner(
-            self.settings, self.live, self.memory, self._start_step, self, self.clock
-        )
+        self.learner = Learner(self.settings, self.memory, self._start_step, self, self.clock)
         self.learner.begin()
+
+    def set(self, **parameters: object) -> None:
+        """Change parameters; those that are not live hold after a restart."""
+        changed = replace(self.settings.parameters, **parameters)
+        self.settings = replace(self.settings, parameters=changed)
+        self.learner.live = changed
 
     def kill(self) -> None:
         """End without a word: what is in the memory stays, every step is gone."""

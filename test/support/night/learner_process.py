@@ -24,7 +24,7 @@ from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.rounds.learner import Learner
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.learner.steps.lines import (
     ConvertDone,
     ConvertJob,
@@ -128,7 +128,6 @@ class NightLearner:
     def __init__(
         self,
         settings: LearnerSettings,
-        live: LiveSettings,
         clock: NightClock,
         *,
         poisons: Callable[[], bool],
@@ -136,7 +135,7 @@ class NightLearner:
         announced: Callable[[], list[RecordedEpisode]],
         canary: Callable[[], CanaryState | None],
     ) -> None:
-        self.settings, self._live, self._clock = settings, live, clock
+        self.settings, self._clock = settings, clock
         self._poisons, self._on_trained = poisons, on_trained
         self._announced, self._canary = announced, canary
         self.learner: Learner | None = None
@@ -167,7 +166,7 @@ class NightLearner:
     def start(self) -> None:
         self.memory = Memory(self.settings.folder)
         self.learner = Learner(
-            self.settings, self._live, self.memory, self._start_step, self, self._clock.monotonic_s
+            self.settings, self.memory, self._start_step, self, self._clock.monotonic_s
         )
         self.learner.begin()
         for episode in self._announced():
@@ -243,7 +242,7 @@ class NightLearner:
         write_dataset(dataset, [Episode(['person'] * ROWS_READ)] * count)
         # more bags give another dataset
         write_labels(dataset, shift=(SHIFT if self._is_poisoned else 0.0) + len(job.bags) * 1e-4)
-        Path(self.settings.trainer).write_text(LONG if self._is_poisoned else SHORT)
+        Path(self.settings.parameters.trainer).write_text(LONG if self._is_poisoned else SHORT)
         used = set(job.used)
         names = [(bag.client_id, bag.episode_id) for bag in job.bags]
         new = tuple(i for i, name in enumerate(names) if name not in used)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import math
 from pathlib import Path
 import shutil
@@ -16,7 +15,6 @@ from lerobot_serve.learner.rounds import learner
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.rounds.settings import LiveSettings
 from lerobot_serve.learner.steps.lines import (
     Advance,
     ConvertDone,
@@ -138,7 +136,7 @@ def test_a_promotion_after_a_rollback_lifts_it(ready):
 
 def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
     """One that its gate refused must not become the ancestor of all that follow."""
-    ready.settings = replace(ready.settings, builds_on_promoted=True)
+    ready.set(router='/policy_router')
     ready.restart()
     ready.finish(ScanJob)
     ready.announce(1, 2, 3)
@@ -163,7 +161,7 @@ def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
 
 def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
     """The accepted one was trained on them, too."""
-    ready.settings = replace(ready.settings, builds_on_promoted=True)
+    ready.set(router='/policy_router')
     ready.restart()
     ready.finish(ScanJob)
     ready.announce(1, 2, 3)
@@ -423,7 +421,7 @@ def test_what_an_ended_step_reports_does_not_count(rig):
 
 
 def test_the_schedule_begins_a_round_with_fewer_episodes(ready):
-    ready.learner.live = LiveSettings(episodes_per_round=100, round_period_s=3600.0)
+    ready.set(episodes_per_round=100, round_period_s=3600.0)
     ready.announce(1)
     ready.now_s += 3599.0
     ready.turn()
@@ -483,7 +481,7 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
 
 def test_a_cut_episode_that_passes_the_filters_stays(rig):
     """It may be in the dataset."""
-    rig.settings = replace(rig.settings, filters=())
+    rig.set(episode_filters=())
     rig.restart()
     rig.finish(ScanJob)
     rig.announce(1, outcome='')
@@ -576,7 +574,7 @@ def test_training_that_gives_a_published_version_fails(ready):
 def test_a_trainer_that_does_not_end_is_ended(rig):
     at(rig, 'TRAINING')
     training = rig.step
-    rig.now_s += rig.live.budget_s + OVERTIME_S - 1
+    rig.now_s += 60 * rig.settings.parameters.round_budget_minutes + OVERTIME_S - 1
     rig.turn()
     assert not training.is_asked_to_end
     rig.now_s += 2
@@ -695,7 +693,7 @@ def test_announcements_come_again_at_start(ready):
 
 
 def following(tmp_path) -> LearnerRig:
-    rig = LearnerRig(tmp_path, builds_on_promoted=True)
+    rig = LearnerRig(tmp_path, router='/policy_router')
     rig.finish(ScanJob)
     return rig
 

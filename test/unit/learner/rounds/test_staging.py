@@ -8,7 +8,6 @@ from support.learner.learner_rig import LearnerRig
 
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.rounds.settings import LiveSettings
 from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
 
 
@@ -16,7 +15,7 @@ from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, Sc
 def rig(tmp_path):
     """A learner that has looked for episodes; a round takes 20, four are no fifth of them."""
     made = LearnerRig(tmp_path)
-    made.live = made.learner.live = LiveSettings(episodes_per_round=20)
+    made.set(episodes_per_round=20)
     made.finish(ScanJob)
     made.announce(1, 2, 3, 4)
     yield made
@@ -113,7 +112,6 @@ def test_a_pause_ends_the_conversion_and_a_restart_begins_it_again(rig):
     rig.turn()
     assert [bag.episode_id for bag in rig.step.job.bags] == [f'e{n}' for n in range(6, 11)]
     rig.restart()
-    rig.learner.live = LiveSettings(episodes_per_round=20)
     rig.finish(ScanJob)
     rig.turn()
     # what is staged already costs nothing
