@@ -25,7 +25,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.demo.train import success_outcomes
 from lerobot_serve.learner.trainers.base import TrainingJob
 from lerobot_serve.learner.trainers.builtin import BuiltinTrainer
-from lerobot_serve.learner.trainers.options import BuiltinOptions
+from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions
 from lerobot_serve.policies.builtin.policy import load
 from lerobot_serve.sim import cameras
