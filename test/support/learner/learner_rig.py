@@ -147,6 +147,11 @@ class LearnerRig:
         self.kill()
         self.start()
 
+    def come_back(self) -> None:
+        """Restart, and look for episodes."""
+        self.restart()
+        self.finish(ScanJob)
+
     def _start_step(self, job: Job, log: Path) -> PlayedStep:
         if self.refuses_to_start:
             raise OSError(errno.EAGAIN, 'no process can be started')
@@ -242,6 +247,11 @@ class LearnerRig:
         indices = tuple(map(self.in_dataset.index, new))
         hashes = tuple(bag.sha256 for bag in whole)
         return [*refused, ConvertDone(hashes, indices, len(self.in_dataset), 'd' * 64, new)]
+
+    def round(self, *numbers: int) -> str:
+        """Play a round on episodes that are announced; return its version."""
+        self.announce(*numbers)
+        return self.run_round()
 
     def run_round(self) -> str:
         """Play a round to its end; return its version."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import math
 from pathlib import Path
 import shutil
@@ -45,17 +47,27 @@ def ready(rig):
     return rig
 
 
-def at(rig: LearnerRig, phase: str) -> LearnerRig:
+def at(rig: LearnerRig, phase: str, *numbers: int) -> LearnerRig:
     """Bring a round to a state."""
     if rig.step and isinstance(rig.step.job, ScanJob):
         rig.finish(ScanJob)
-    rig.announce(1, 2, 3)
-    kinds = {'CONVERTING': (), 'TRAINING': (ConvertJob,), 'PUBLISHING': (ConvertJob, TrainJob)}
-    rig.finish(ScanJob)
-    for kind in kinds[phase]:
+    rig.announce(*(numbers or (1, 2, 3)))
+    for kind in (ScanJob, ConvertJob, TrainJob)[: PHASES.index(phase) + 1]:
         rig.finish(kind)
     assert rig.phase == phase
     return rig
+
+
+@contextlib.contextmanager
+def full_disk(rig: LearnerRig, monkeypatch, method: str) -> Iterator[None]:
+    """Let a method of the memory fail as on a full disk."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryNotWritten('No space left on device; make room on its disk')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.memory, method, refuse)
+        yield
 
 
 PHASES = ('CONVERTING', 'TRAINING', 'PUBLISHING')
@@ -84,10 +96,8 @@ def test_enough_episodes_become_a_version(ready):
 
 
 def test_the_next_round_builds_on_the_version_and_keeps_old_data(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
+    first = ready.round(1, 2, 3)
+    at(ready, 'CONVERTING', 4, 5, 6)
     job = ready.finish(ConvertJob)
     assert len(job.bags) == 6
     trained = ready.finish(TrainJob)
@@ -97,75 +107,59 @@ def test_the_next_round_builds_on_the_version_and_keeps_old_data(ready):
 
 
 def test_a_rolled_back_version_is_not_built_upon_and_its_episodes_are_new_again(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
+    first = ready.round(1, 2, 3)
+    second = ready.round(4, 5, 6)
     ready.reject(second)
     # the same episodes alone would give the same version again
     assert ready.phase == 'WAITING' and not ready.step
-    ready.announce(7, 8, 9)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
+    at(ready, 'TRAINING', 7, 8, 9)
     job = ready.finish(TrainJob)
     assert job.parent == ready.settings.store / first
     assert job.new_episodes == set(range(3, 9))
 
 
 def test_no_round_builds_on_a_descendant_of_a_rolled_back_version(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.run_round()
+    first = ready.round(1, 2, 3)
+    ready.round(4, 5, 6)
     ready.reject(f'another_name@{first.partition("@")[2]}')
     assert ready.learner.shown.parent == PARENT
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     assert ready.learner.shown.parent == PARENT
     # nor is it announced again
     assert len(ready.announced) == 2
 
 
 def test_a_promotion_after_a_rollback_lifts_it(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     ready.reject(first)
     ready.accept(first)
     assert ready.learner.shown.parent == first
 
 
-def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
+def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(following):
     """One that its gate refused must not become the ancestor of all that follow."""
-    ready.set(router='/policy_router')
-    ready.restart()
-    ready.finish(ScanJob)
-    ready.announce(1, 2, 3)
-    refused = ready.run_round()
+    ready = following
+    refused = ready.round(1, 2, 3)
     assert ready.learner.shown.parent == PARENT
     # its episodes do not begin another round
     assert not ready.step
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
+    second = ready.round(4, 5, 6)
     assert {each.id: each.parent for each in ready.memory.versions()} == {
         refused: PARENT,
         second: PARENT,
     }
     ready.accept(second)
     assert ready.learner.shown.parent == second
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     assert ready.learner.shown.parent == second
     ready.reject(second)
     assert ready.learner.shown.parent == PARENT
 
 
-def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
+def test_episodes_of_a_version_that_was_not_accepted_are_new_once(following):
     """The accepted one was trained on them, too."""
-    ready.set(router='/policy_router')
-    ready.restart()
-    ready.finish(ScanJob)
-    ready.announce(1, 2, 3)
-    ready.run_round()
+    ready = following
+    ready.round(1, 2, 3)
     # a bag that is gone since stays in the dataset
     shutil.rmtree(ready.folder / 'bags' / 'bag_2')
     ready.announce(4, 5, 6)
@@ -174,24 +168,16 @@ def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
         assert new is None or job.new_episodes == set(new)
     assert ready.finish(PublishJob).note.startswith('round 2: 6 new episodes')
     ready.accept(ready.learner.shown.latest)
-    ready.announce(7, 8, 9)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
+    at(ready, 'TRAINING', 7, 8, 9)
     assert ready.finish(TrainJob).new_episodes == {6, 7, 8}
 
 
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_round_whose_parent_is_rolled_back_is_begun_again_from_the_champion(ready, phase):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
-    for number in (7, 8, 9):
-        ready.announce(number)
-    ready.finish(ScanJob)
-    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
-        ready.finish(kind)
-    assert (ready.phase, ready.learner.shown.parent) == (phase, second)
+    first = ready.round(1, 2, 3)
+    second = ready.round(4, 5, 6)
+    at(ready, phase, 7, 8, 9)
+    assert ready.learner.shown.parent == second
     running = ready.step
     ready.reject(second)
     assert running.is_asked_to_end
@@ -212,8 +198,7 @@ def test_without_a_parent_a_round_fails_with_what_to_do(ready):
 
 
 def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     shutil.rmtree(ready.settings.store / first)
     ready.announce(4)
     assert ready.learner.shown.parent == PARENT
@@ -221,13 +206,8 @@ def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
 
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
-    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
-        ready.finish(kind)
-    assert ready.phase == phase
+    first = ready.round(1, 2, 3)
+    at(ready, phase, 4, 5, 6)
     if phase == 'TRAINING':
         # the next step waits for the process of this one
         ready.step.is_hanging = True
@@ -269,8 +249,7 @@ def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
 
 def test_a_round_that_fails_before_it_goes_on_after_a_restart_is_ended(rig):
     at(rig, 'TRAINING')
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert rig.phase == 'CONVERTING' and isinstance(rig.step.job, ScanJob)
     rig.report(Failed('No space left on device'))
     assert rig.memory.open_round is None
@@ -288,8 +267,7 @@ def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_killed_learner_begins_the_round_again_or_publishes_it(rig, phase):
     at(rig, phase)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     if phase == 'PUBLISHING':
         # what is trained is not trained again
         assert isinstance(rig.step.job, PublishJob)
@@ -304,8 +282,7 @@ def test_a_killed_learner_begins_the_round_again_or_publishes_it(rig, phase):
 def test_killed_between_the_store_and_its_memory_it_publishes_the_same_version_again(rig):
     at(rig, 'PUBLISHING')
     rig.results(rig.step.job)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     rig.finish(PublishJob)
     assert [each.id for each in rig.memory.versions()] == ['reach@0000000000000001']
 
@@ -313,18 +290,14 @@ def test_killed_between_the_store_and_its_memory_it_publishes_the_same_version_a
 def test_a_trained_policy_that_is_gone_is_trained_again(rig):
     at(rig, 'PUBLISHING')
     shutil.rmtree(rig.step.job.policy)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert isinstance(rig.step.job, ScanJob)
     assert rig.run_round()
 
 
 def test_a_trained_policy_whose_parent_was_rolled_back_meanwhile_is_trained_again(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    for kind in (ScanJob, ConvertJob, TrainJob):
-        ready.finish(kind)
+    first = ready.round(1, 2, 3)
+    at(ready, 'PUBLISHING', 4, 5, 6)
     ready.kill()
     ready.start()
     ready.reject(first)
@@ -365,8 +338,7 @@ def test_a_pause_ends_the_step_and_resume_begins_the_round_again(rig, phase):
     assert ok and 'resume begins it again' in text
     assert rig.phase == 'PAUSED' and running.is_asked_to_end
     rig.announce(4, 5, 6)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     rig.turn()
     assert rig.phase == 'PAUSED' and not rig.step
     assert not rig.ask(Command.START)[0]
@@ -472,8 +444,7 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
     # announced again, and a third one: the one with the outcome stays
     ready.announce(1, outcome='')
     ready.announce(3, episode_id='e1', outcome='failure')
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     ready.ask(Command.START)
     ready.finish(ScanJob)
     assert [bag.sha256 for bag in ready.step.job.bags] == [f'{2:064x}']
@@ -482,34 +453,27 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
 def test_a_cut_episode_that_passes_the_filters_stays(rig):
     """It may be in the dataset."""
     rig.set(episode_filters=())
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     rig.announce(1, outcome='')
     rig.announce(2, episode_id='e1')
     assert rig.dropped == {'other_bag': 1}
     assert [each.sha256 for each in rig.memory.episodes()] == [f'{1:064x}']
 
 
-def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
+@pytest.mark.parametrize('is_first_gone', [False, True])
+def test_a_round_gets_all_copies_of_a_bag_that_are_there(ready, is_first_gone):
     ready.announce(1)
-    shutil.rmtree(ready.folder / 'bags' / 'bag_1')
-    copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
-    ready.learner.requests.put(copy)
-    ready.ask(Command.START)
-    ready.turn()
-    ready.finish(ScanJob)
-    assert [str(bag.path) for bag in ready.step.job.bags] == [copy.path]
-
-
-def test_a_round_gets_all_copies_of_a_bag(ready):
-    ready.announce(1)
+    first = ready.folder / 'bags' / 'bag_1'
+    if is_first_gone:
+        shutil.rmtree(first)
     copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
     ready.learner.requests.put(copy)
     ready.ask(Command.START)
     ready.turn()
     ready.finish(ScanJob)
     (bag,) = ready.step.job.bags
-    assert (bag.path, bag.copies) == (ready.folder / 'bags' / 'bag_1', (Path(copy.path),))
+    there = [Path(copy.path)] if is_first_gone else [first, Path(copy.path)]
+    assert [bag.path, *bag.copies] == there
 
 
 def test_a_bag_elsewhere_is_counted_with_what_to_do_and_looked_for_again(ready):
@@ -542,31 +506,25 @@ def test_a_malformed_announcement_is_counted(ready, field, value):
 def test_a_bag_that_cannot_be_converted_does_not_begin_rounds(ready):
     sha256 = f'{1:064x}'
     ready.refused[sha256] = RefusedBag(sha256, 'not_converted', 'another robot')
-    ready.announce(1, 2, 3)
-    ready.run_round()
+    ready.round(1, 2, 3)
     shown = ready.learner.shown
     assert ready.dropped == {'not_converted': 1}
     assert shown.episodes_new == 0
     assert ready.memory.used() == {f'{number:064x}' for number in (2, 3)}
     del ready.refused[sha256]
-    ready.announce(4, 5, 6)
-    ready.run_round()
+    ready.round(4, 5, 6)
     assert sha256 in ready.memory.used()
 
 
 def test_a_round_without_a_new_converted_episode_fails(ready):
-    ready.announce(1, 2, 3)
-    ready.finish(ScanJob)
+    at(ready, 'CONVERTING')
     ready.report(ConvertDone((), (), 0, 'd' * 64, ()))
     assert 'none of the new episodes could be converted' in ready.learner.shown.text
 
 
 def test_training_that_gives_a_published_version_fails(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
+    first = ready.round(1, 2, 3)
+    at(ready, 'TRAINING', 4, 5, 6)
     ready.report(TrainDone(Path('/x'), first))
     assert f'training gave {first}, which is published already' in ready.learner.shown.text
 
@@ -627,11 +585,7 @@ def test_a_folder_without_an_episode_is_counted_and_named(rig):
 
 
 def test_a_verdict_that_the_disk_refuses_is_counted(ready, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, 'reject', refuse)
+    with full_disk(ready, monkeypatch, 'reject'):
         ready.reject('reach@0000000000000001')
     ready.now_s += SHOW_PERIOD_S
     ready.turn()
@@ -648,11 +602,7 @@ def test_the_thread_sleeps_until_the_next_look_or_a_deposit(ready, monkeypatch):
 
 
 def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, 'learn', refuse)
+    with full_disk(ready, monkeypatch, 'learn'):
         ready.announce(1, 2, 3)
     assert ready.learner.shown.episodes == 0
     ready.now_s += 5.0
@@ -664,11 +614,7 @@ def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
 def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
     ready, monkeypatch, method
 ):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, method, refuse)
+    with full_disk(ready, monkeypatch, method):
         ready.announce(1, 2, 3)
         while ready.step:
             ready.finish()
@@ -685,17 +631,18 @@ def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
 
 
 def test_announcements_come_again_at_start(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     ready.announced.clear()
     ready.restart()
     assert ready.announced == [first]
 
 
-def following(tmp_path) -> LearnerRig:
-    rig = LearnerRig(tmp_path, router='/policy_router')
-    rig.finish(ScanJob)
-    return rig
+@pytest.fixture
+def following(ready):
+    """A learner that builds on what a canary promotes."""
+    ready.set(router='/policy_router')
+    ready.come_back()
+    return ready
 
 
 def next_parent(rig: LearnerRig, *numbers: int) -> str:
@@ -708,21 +655,19 @@ def next_parent(rig: LearnerRig, *numbers: int) -> str:
     return parent
 
 
-def test_a_promotion_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
-    rig = following(tmp_path)
+def test_a_promotion_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(following):
+    rig = following
     assert next_parent(rig, 1, 2, 3) == PARENT
     first = rig.learner.shown.latest
     # it was away while the version was promoted, watched and finished
     rig.serves(first)
     assert next_parent(rig, 4, 5, 6) == first
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert rig.learner.shown.parent == first
-    rig.learner.end()
 
 
-def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
-    rig = following(tmp_path)
+def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(following):
+    rig = following
     next_parent(rig, 1, 2, 3)
     first = rig.learner.shown.latest
     rig.accept(first)
@@ -733,14 +678,12 @@ def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tm
     # another rollout runs: the first one was rolled back meanwhile
     rig.serves(PARENT)
     assert next_parent(rig, 4, 5, 6) == PARENT
-    rig.learner.end()
 
 
-def test_a_policy_of_others_in_slot_a_changes_nothing(tmp_path):
-    rig = following(tmp_path)
+def test_a_policy_of_others_in_slot_a_changes_nothing(following):
+    rig = following
     next_parent(rig, 1, 2, 3)
     first = rig.learner.shown.latest
     rig.accept(first)
     rig.serves('other@00000000000000ff')
     assert rig.learner.shown.parent == first
-    rig.learner.end()
